@@ -1,0 +1,96 @@
+# Every target sets up what it needs: a fresh clone and `make test` is enough.
+
+PYTHON ?=
+TEST_JOBS ?= 0
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup check test demo bench format clean
+
+help:
+	@echo 'make setup    make .venv from requirements.lock (again only when that changes)'
+	@echo 'make check    lint, formatting, types, layers, house rules'
+	@echo 'make test     tests, docstring examples, code blocks of the docs'
+	@echo 'make demo     the guided tour: examples/demo.py'
+	@echo 'make bench    install the peers and list the benchmarks'
+	@echo 'make format   format and apply safe fixes'
+	@echo 'make clean    remove .venv, caches and build output'
+	@echo
+	@echo 'PYTHON=...       the interpreter for .venv (3.11 or later; default: the first one found)'
+	@echo 'TEST_JOBS=2      test processes (default $(TEST_JOBS): all in one)'
+	@echo 'ARGS="-k name"   more arguments for pytest, the demo or the benchmarks'
+
+setup: $(READY)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src tools
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python tools/check_imports.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --doctest-modules src tests $(ARGS)
+
+demo: $(READY)
+	$(BIN)/python -m examples.demo $(ARGS)
+
+bench: $(BENCH_READY)
+	$(BIN)/python -m bench $(ARGS)
+
+format: $(READY)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# Looks for an interpreter of 3.11 or later that can make environments, and leaves it in $$python.
+# As root on a Debian without one, installs it; otherwise says what to install.
+define find_python
+find_python() { \
+	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+		"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+			2>/dev/null && return 0; \
+	done; \
+	return 1; \
+}; \
+if ! find_python && [ -z '$(PYTHON)' ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	echo 'no Python 3.11+ with venv found: apt-get install python3 python3-venv'; \
+	apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		python3 python3-venv >/dev/null; \
+fi; \
+if ! find_python; then \
+	echo 'Riverrun needs Python 3.11 or later with its venv module; none was found$(if $(PYTHON), at $(PYTHON)).' >&2; \
+	echo 'Debian, Ubuntu:  sudo apt-get install python3 python3-venv' >&2; \
+	echo 'elsewhere:       install Python 3.11+, then: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; \
+	exit 1; \
+fi
+endef
+
+$(VENV)/.locked: requirements.lock
+	@$(find_python); \
+	echo "making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv --clear $(VENV)
+	@$(PIP) -r requirements.lock
+	@touch $@
+
+$(READY): $(VENV)/.locked pyproject.toml
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(BENCH_READY): $(READY) requirements-bench.lock
+	@$(PIP) -r requirements-bench.lock
+	@touch $@

@@ -1,0 +1,116 @@
+"""The exception tree: every error Riverrun raises on purpose.
+
+::
+
+    RiverrunError
+    ├── PlanError          a program that cannot run, found while it is being built
+    ├── SchemaError        rows that do not fit the declared columns
+    ├── TimeViolation      a time before what was promised, or outside what is kept
+    ├── OperatorFailed     a user's function raised; the cause is kept
+    ├── CheckpointError    a checkpoint that is missing, incompatible or corrupt
+    └── TransportError     a peer could not be reached (the only kind that is retried)
+
+A message says what was attempted, with which values, which rule forbids it, and ends with a hint.
+Besides the message an error carries
+
+- ``code``: a stable word for programs (``"schema.column_missing"``), never reworded,
+- ``fields``: the values in the message, as a dict,
+- ``hint``: what to do next,
+- ``story``: the events that concern it, oldest first.
+
+All of it survives pickling, since errors cross process borders.
+
+>>> error = SchemaError(
+...     "schema.column_missing",
+...     "cannot append to 'edges': column 'dst' is missing; the rows have: src",
+...     hint="add the column, or declare the state without it",
+...     column="dst",
+... )
+>>> print(error)
+cannot append to 'edges': column 'dst' is missing; the rows have: src
+Hint: add the column, or declare the state without it
+>>> error.code, error.fields["column"]
+('schema.column_missing', 'dst')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "CheckpointError",
+    "OperatorFailed",
+    "PlanError",
+    "RiverrunError",
+    "SchemaError",
+    "TimeViolation",
+    "TransportError",
+]
+
+
+class RiverrunError(Exception):
+    """The root of the tree: catch this to catch everything Riverrun raises on purpose."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        story: Sequence[str] = (),
+        **fields: Any,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.story = tuple(story)
+        self.fields = fields
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.hint:
+            lines.append(f"Hint: {self.hint}")
+        if self.story:
+            lines.append("What led here:")
+            lines.extend(f"  {line}" for line in self.story)
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.code, self.message, self.hint, self.story, self.fields)
+
+
+def _rebuild(
+    kind: type[RiverrunError],
+    code: str,
+    message: str,
+    hint: str | None,
+    story: Sequence[str],
+    fields: dict[str, Any],
+) -> RiverrunError:
+    return kind(code, message, hint=hint, story=story, **fields)
+
+
+class PlanError(RiverrunError):
+    """The program cannot run as written; found while it is being built."""
+
+
+class SchemaError(RiverrunError):
+    """Rows that do not fit the declared columns."""
+
+
+class TimeViolation(RiverrunError):
+    """A time before what was promised, or outside what is kept."""
+
+
+class OperatorFailed(RiverrunError):
+    """A user's function raised; ``__cause__`` is the original exception."""
+
+
+class CheckpointError(RiverrunError):
+    """A checkpoint that is missing, incompatible or corrupt."""
+
+
+class TransportError(RiverrunError):
+    """A peer could not be reached; the only kind of error that is retried."""

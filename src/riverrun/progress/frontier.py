@@ -1,0 +1,349 @@
+"""Frontiers: which times can still come.
+
+A frontier is an antichain, a set of times none of which is before another. It stands for all times
+at or after one of its elements: those can still come, all others cannot. As work finishes the
+frontier moves on, and when it is empty nothing can come any more. The same object describes state:
+``upper`` says which changes can still come, ``since`` which versions can no longer be told apart.
+
+Laws:
+
+1. An ``Antichain`` holds the minimal elements of what it was made from, and equality is equality of
+   sets: ``less_equal(t)`` for some element of the input exactly when for some element kept.
+2. ``dominates`` is a partial order of frontiers with the empty one last; ``meet`` is the greatest
+   frontier that dominates both (what either lets through), ``join`` the least that both dominate.
+3. ``advance`` picks the representative of a time under a ``since`` frontier: for every time s that
+   the frontier lets through, ``less_equal(t, s)`` exactly when ``less_equal(advance(t), s)``; and
+   times that no such s can tell apart have the same representative. (If ``f <= s`` and ``t <= s``
+   then ``join(t, f) <= s``, so the meet of those joins is too; and it is never before t.)
+4. A ``CountedFrontier`` is the antichain of the times whose count is positive, whatever the order
+   in which the counts came, and its changes sum up to the difference of the frontiers.
+
+>>> frontier = Antichain([(0, 3), (1, 0), (1, 2)])
+>>> frontier
+Antichain([(0, 3), (1, 0)])
+>>> frontier.less_equal((0, 2)), frontier.less_equal((1, 1))
+(False, True)
+>>> counted = CountedFrontier([((0,), 1), ((1,), 2)])
+>>> counted.change((0,), -1)  # what was only behind (0,) becomes the frontier
+[((0,), -1), ((1,), 1)]
+
+Cost: an antichain of n times answers in O(n), and n is nearly always 1. A counted frontier does a
+change in O(n), and looks through all the times it counts only when an element leaves the frontier
+while others wait behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from .timestamp import Timestamp, check_depth, join, less_equal, meet
+
+__all__ = ["Antichain", "CountedFrontier", "Counts", "FrontierChange"]
+
+FrontierChange: TypeAlias = tuple[Timestamp, int]
+"""A time and +1 where it joins a frontier, -1 where it leaves."""
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Antichain:
+    """A set of mutually incomparable times, in canonical order.
+
+    >>> Antichain([(1, 0), (0, 1), (1, 1)]) == Antichain([(0, 1), (1, 0)])
+    True
+    >>> list(Antichain([(1, 0), (0, 1)])), len(Antichain())
+    ([(0, 1), (1, 0)], 0)
+    """
+
+    elements: tuple[Timestamp, ...]
+
+    def __init__(self, times: Iterable[Timestamp] = ()) -> None:
+        object.__setattr__(self, "elements", _minimal(times))
+
+    @staticmethod
+    def minimum(depth: int) -> Antichain:
+        """Return the frontier of a place where nothing has happened yet.
+
+        >>> Antichain.minimum(2)
+        Antichain([(0, 0)])
+        """
+        return Antichain([(0,) * depth])
+
+    def __repr__(self) -> str:
+        return f"Antichain({list(self.elements)})"
+
+    def __iter__(self) -> Iterator[Timestamp]:
+        return iter(self.elements)
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def __contains__(self, time: Timestamp) -> bool:
+        return time in self.elements
+
+    def less_equal(self, time: Timestamp) -> bool:
+        """Whether ``time`` can still come: some element is at or before it.
+
+        >>> Antichain([(0, 2), (1, 0)]).less_equal((0, 2)), Antichain().less_equal((9, 9))
+        (True, False)
+        """
+        return any(less_equal(element, time) for element in self.elements)
+
+    def less_than(self, time: Timestamp) -> bool:
+        """Whether some element is strictly before ``time``.
+
+        >>> Antichain([(0, 2)]).less_than((0, 2)), Antichain([(0, 2)]).less_than((1, 2))
+        (False, True)
+        """
+        return any(element != time and less_equal(element, time) for element in self.elements)
+
+    def dominates(self, other: Antichain) -> bool:
+        """Whether all that ``other`` lets through this one does too; the order of frontiers.
+
+        ``a.dominates(b)``: every element of b is at or after some element of a; b has moved on.
+
+        >>> Antichain([(0, 2)]).dominates(Antichain([(0, 3), (1, 2)]))
+        True
+        >>> Antichain([(0, 2)]).dominates(Antichain()), Antichain().dominates(Antichain([(9, 9)]))
+        (True, False)
+        """
+        return all(self.less_equal(time) for time in other.elements)
+
+    def meet(self, other: Antichain) -> Antichain:
+        """Return the lower envelope: lets through what either lets through.
+
+        >>> Antichain([(0, 2)]).meet(Antichain([(1, 0), (1, 3)]))
+        Antichain([(0, 2), (1, 0)])
+        """
+        return Antichain(self.elements + other.elements)
+
+    def join(self, other: Antichain) -> Antichain:
+        """Return the upper envelope: lets through what both let through.
+
+        >>> Antichain([(0, 2)]).join(Antichain([(1, 0)])), Antichain([(0, 2)]).join(Antichain())
+        (Antichain([(1, 2)]), Antichain([]))
+        """
+        return Antichain(join(a, b) for a in self.elements for b in other.elements)
+
+    def advance(self, time: Timestamp) -> Timestamp:
+        """Return the representative of ``time`` where only times in this frontier are asked for.
+
+        Under the empty frontier nobody asks any more, and the time is left as it is.
+
+        >>> since = Antichain([(2, 0)])
+        >>> since.advance((0, 5)), since.advance((1, 5)), since.advance((3, 1))
+        ((2, 5), (2, 5), (3, 1))
+        >>> Antichain([(0, 3), (2, 0)]).advance((1, 1))
+        (1, 1)
+        """
+        elements = self.elements
+        if not elements:
+            return time
+        result = join(time, elements[0])
+        for element in elements[1:]:
+            result = meet(result, join(time, element))
+        return result
+
+
+def _minimal(times: Iterable[Timestamp]) -> tuple[Timestamp, ...]:
+    """Return the minimal elements, sorted."""
+    ordered = sorted(set(times))
+    if len(ordered) <= 1:
+        return tuple(ordered)
+    check_depth(ordered, len(ordered[0]), "make an antichain")
+    kept: list[Timestamp] = []
+    for time in ordered:  # lexicographic: what is before `time` has been seen
+        if not any(less_equal(element, time) for element in kept):
+            kept.append(time)
+    return tuple(kept)
+
+
+class Counts(Generic[T]):
+    """Accumulates changes of counts, and forgets what sums up to zero.
+
+    >>> counts = Counts([("a", 1), ("b", 2)])
+    >>> counts.add("a", -1)
+    >>> counts.add("c", -3)
+    >>> sorted(counts), counts["c"], counts["a"], len(counts)
+    ([('b', 2), ('c', -3)], -3, 0, 2)
+    >>> counts.drain()
+    [('b', 2), ('c', -3)]
+    >>> bool(counts)
+    False
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, changes: Iterable[tuple[T, int]] = ()) -> None:
+        self._counts: dict[T, int] = {}
+        self.extend(changes)
+
+    def add(self, item: T, delta: int) -> None:
+        """Add ``delta`` to the count of ``item``."""
+        count = self._counts.get(item, 0) + delta
+        if count:
+            self._counts[item] = count
+        else:
+            self._counts.pop(item, None)
+
+    def extend(self, changes: Iterable[tuple[T, int]]) -> None:
+        """Add all of ``changes``."""
+        for item, delta in changes:
+            self.add(item, delta)
+
+    def drain(self) -> list[tuple[T, int]]:
+        """Return what has accumulated, and start again from nothing."""
+        changes = list(self._counts.items())
+        self._counts.clear()
+        return changes
+
+    def __getitem__(self, item: T) -> int:
+        return self._counts.get(item, 0)
+
+    def __iter__(self) -> Iterator[tuple[T, int]]:
+        return iter(self._counts.items())
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        return f"Counts({list(self)})"
+
+
+class CountedFrontier:
+    """A frontier held by counts: the minimal times whose count is positive.
+
+    Counts may be negative for a while (the end of something may be heard of before its beginning);
+    a time that is not counted positively holds nothing.
+
+    >>> counted = CountedFrontier()
+    >>> counted.change((1,), 2)
+    [((1,), 1)]
+    >>> counted.change((0,), -1)  # heard of the end first
+    []
+    >>> counted.change((0,), 1)
+    []
+    >>> counted.frontier
+    Antichain([(1,)])
+    """
+
+    __slots__ = ("_counts", "_elements", "_frontier", "_positive")
+
+    def __init__(self, changes: Iterable[tuple[Timestamp, int]] = ()) -> None:
+        self._counts: dict[Timestamp, int] = {}
+        self._elements: list[Timestamp] = []
+        self._positive = 0  # how many times are counted positively
+        self._frontier: Antichain | None = None  # made when asked for
+        self.update(changes)
+
+    def change(self, time: Timestamp, delta: int) -> Sequence[FrontierChange]:
+        """Add ``delta`` to the count of ``time``; return what that changes in the frontier.
+
+        >>> counted = CountedFrontier([((0, 1), 1), ((1, 0), 1)])
+        >>> counted.change((0, 0), 1)
+        [((0, 0), 1), ((0, 1), -1), ((1, 0), -1)]
+        >>> counted.change((5, 5), 1)
+        []
+        """
+        counts = self._counts
+        before = counts.get(time, 0)
+        after = before + delta
+        if after:
+            counts[time] = after
+        else:
+            counts.pop(time, None)
+        if after > 0:
+            return [] if before > 0 else self._appear(time)
+        return self._disappear(time) if before > 0 else []
+
+    def _appear(self, time: Timestamp) -> list[FrontierChange]:
+        self._positive += 1
+        elements = self._elements
+        changes = [(time, 1)]
+        for element in elements:
+            if less_equal(element, time):
+                return []
+            if less_equal(time, element):
+                changes.append((element, -1))
+        if len(changes) > 1:
+            self._elements = elements = [e for e in elements if not less_equal(time, e)]
+        elements.append(time)
+        self._frontier = None
+        return changes
+
+    def _disappear(self, time: Timestamp) -> list[FrontierChange]:
+        self._positive -= 1
+        elements = self._elements
+        if time not in elements:
+            return []
+        elements.remove(time)
+        self._frontier = None
+        changes = [(time, -1)]
+        if self._positive > len(elements):  # some wait behind the frontier, perhaps behind `time`
+            waiting = [t for t, n in self._counts.items() if n > 0 and less_equal(time, t)]
+            if len(waiting) > 1:
+                waiting.sort()  # what is before another comes first
+            for other in waiting:
+                for element in elements:
+                    if less_equal(element, other):
+                        break
+                else:
+                    elements.append(other)
+                    changes.append((other, 1))
+        return changes
+
+    def update(self, changes: Iterable[tuple[Timestamp, int]]) -> list[FrontierChange]:
+        """Apply all of ``changes`` as one; return what they change in the frontier together.
+
+        >>> counted = CountedFrontier([((0,), 1)])
+        >>> counted.update([((0,), -1), ((1,), 1), ((2,), 1)])
+        [((0,), -1), ((1,), 1)]
+        """
+        net: Counts[Timestamp] = Counts()
+        for time, delta in changes:
+            net.extend(self.change(time, delta))
+        return net.drain()
+
+    @property
+    def frontier(self) -> Antichain:
+        """The frontier now, as a value.
+
+        >>> CountedFrontier([((0, 1), 1), ((1, 0), 3), ((0, 2), 1), ((0, 0), -1)]).frontier
+        Antichain([(0, 1), (1, 0)])
+        """
+        if self._frontier is None:
+            self._frontier = Antichain(self._elements)
+        return self._frontier
+
+    def less_equal(self, time: Timestamp) -> bool:
+        """Whether ``time`` can still come: some element of the frontier is at or before it.
+
+        >>> CountedFrontier([((3,), 1)]).less_equal((2,))
+        False
+        """
+        return any(less_equal(element, time) for element in self._elements)
+
+    def count(self, time: Timestamp) -> int:
+        """Return the count of ``time`` itself.
+
+        >>> CountedFrontier([((3,), 1), ((3,), 1)]).count((3,))
+        2
+        """
+        return self._counts.get(time, 0)
+
+    def __iter__(self) -> Iterator[tuple[Timestamp, int]]:
+        """Every time with its count, positive or not.
+
+        >>> sorted(CountedFrontier([((3,), 2), ((5,), 1), ((4,), -1)]))
+        [((3,), 2), ((4,), -1), ((5,), 1)]
+        """
+        return iter(self._counts.items())
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        return f"CountedFrontier({sorted(self)})"

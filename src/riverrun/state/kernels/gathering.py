@@ -1,0 +1,161 @@
+"""Copying chosen rows of blocks into new buffers, one column at a time.
+
+A row is named by the position of its block in a list and its row number (`layout`); `tables` holds
+the address of each block's table of nodes, so rows of many blocks, in any order, become one column.
+Nested columns are gathered by their children: for a list, `list_rows` names the rows of the child.
+
+Cost: 1 to 3 ns a row for a fixed-width column whose rows lie in order; a cache miss each where they
+do not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from riverrun.state.kernels.compiling import kernel
+from riverrun.state.kernels.layout import (
+    BIT,
+    DATA,
+    FLOAT,
+    HASHED,
+    KIND,
+    OFFSETS,
+    ORIGIN,
+    ROW_BITS,
+    ROW_MASK,
+    VALID,
+    WIDTH,
+)
+from riverrun.state.kernels.memory import (
+    bit,
+    copy_bytes,
+    load_i64,
+    load_u64,
+    set_bit,
+    store_64,
+    store_int,
+)
+from riverrun.state.kernels.values import field, float_bits, is_null, unmix
+
+
+@kernel
+def gather_words(addresses: np.ndarray, rows: np.ndarray, target: int) -> None:
+    """Copy the 64-bit cells of `rows`; `addresses` are those of each block's cells."""
+    for at in range(rows.shape[0]):
+        name = rows[at]
+        store_64(target + at * 8, load_i64(addresses[name >> ROW_BITS] + (name & ROW_MASK) * 8))
+
+
+@kernel
+def gather_cells(tables: np.ndarray, node: int, rows: np.ndarray, target: int, start: int) -> None:
+    """Copy fixed-width cells to `target` from cell `start` on; a cell that is null may hold anything."""
+    kind, width = field(tables[0], node, KIND), field(tables[0], node, WIDTH)
+    if kind == BIT:
+        for at in range(rows.shape[0]):
+            table, row = tables[rows[at] >> ROW_BITS], rows[at] & ROW_MASK
+            row += field(table, node, ORIGIN)
+            set_bit(target, start + at, bit(field(table, node, DATA), row))
+        return
+    for at in range(rows.shape[0]):
+        table, row = tables[rows[at] >> ROW_BITS], rows[at] & ROW_MASK
+        row += field(table, node, ORIGIN)
+        data = field(table, node, DATA)
+        cell = target + (start + at) * width
+        if field(table, node, KIND) == HASHED:
+            store_64(cell, np.int64(unmix(load_u64(data + row * 8))))
+        elif kind == FLOAT:
+            store_int(cell, width, 0, float_bits(data, width, row))
+        elif width == 8:
+            store_64(cell, load_i64(data + row * 8))
+        else:
+            copy_bytes(cell, data + row * width, width)
+
+
+@kernel
+def gather_validity(
+    tables: np.ndarray, node: int, rows: np.ndarray, target: int, start: int
+) -> int:
+    """Write validity bits from bit `start` on; return how many rows are null."""
+    nulls = 0
+    for at in range(rows.shape[0]):
+        table, row = tables[rows[at] >> ROW_BITS], rows[at] & ROW_MASK
+        null = is_null(table, node, row + field(table, node, ORIGIN))
+        set_bit(target, start + at, 0 if null else 1)
+        nulls += null
+    return nulls
+
+
+@kernel
+def any_validity(tables: np.ndarray, node: int) -> bool:
+    """Whether some block has nulls in this column."""
+    for table in tables:
+        if field(table, node, VALID) != 0:
+            return True
+    return False
+
+
+@kernel
+def gather_offsets(
+    tables: np.ndarray, node: int, rows: np.ndarray, target: int, start: int, total: int
+) -> int:
+    """Write the end offset of each row after `start`, counting on from `total`; return the new total."""
+    for at in range(rows.shape[0]):
+        table, row = tables[rows[at] >> ROW_BITS], rows[at] & ROW_MASK
+        row += field(table, node, ORIGIN)
+        if not is_null(table, node, row):
+            offsets = field(table, node, OFFSETS) + row * 8
+            total += load_i64(offsets + 8) - load_i64(offsets)
+        store_64(target + (start + at + 1) * 8, total)
+    return total
+
+
+@kernel
+def gather_bytes(
+    tables: np.ndarray, node: int, rows: np.ndarray, offsets: int, start: int, target: int
+) -> None:
+    """Copy the bytes of each row to where `offsets`, written before, says."""
+    for at in range(rows.shape[0]):
+        table, row = tables[rows[at] >> ROW_BITS], rows[at] & ROW_MASK
+        row += field(table, node, ORIGIN)
+        here = load_i64(offsets + (start + at) * 8)
+        size = load_i64(offsets + (start + at + 1) * 8) - here
+        if size > 0:
+            begin = load_i64(field(table, node, OFFSETS) + row * 8)
+            copy_bytes(target + here, field(table, node, DATA) + begin, size)
+
+
+@kernel
+def list_rows(
+    tables: np.ndarray, node: int, rows: np.ndarray, offsets: int, start: int
+) -> np.ndarray:
+    """The rows of the child column that belong to `rows`, whose offsets were written before."""
+    first = load_i64(offsets + start * 8)
+    out = np.empty(load_i64(offsets + (start + rows.shape[0]) * 8) - first, np.int64)
+    for at in range(rows.shape[0]):
+        block, row = rows[at] >> ROW_BITS, rows[at] & ROW_MASK
+        table = tables[block]
+        row += field(table, node, ORIGIN)
+        here = load_i64(offsets + (start + at) * 8)
+        size = load_i64(offsets + (start + at + 1) * 8) - here
+        if size > 0:
+            begin = load_i64(field(table, node, OFFSETS) + row * 8)
+            for element in range(size):
+                out[here - first + element] = (block << ROW_BITS) | (begin + element)
+    return out
+
+
+@kernel
+def shift_origin(tables: np.ndarray, node: int, rows: np.ndarray) -> np.ndarray:
+    """Row numbers as a struct's children count them: from the struct's own origin."""
+    out = np.empty_like(rows)
+    for at in range(rows.shape[0]):
+        table = tables[rows[at] >> ROW_BITS]
+        out[at] = rows[at] + field(table, node, ORIGIN)
+    return out
+
+
+@kernel
+def narrow(values: np.ndarray, width: int, target: int, start: int) -> None:
+    """Write integers as cells of `width` bytes from cell `start` on."""
+    for at in range(values.shape[0]):
+        store_int(target, width, start + at, values[at])

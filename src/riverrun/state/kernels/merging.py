@@ -1,0 +1,214 @@
+"""Merging two sorted blocks: order kept, times advanced, equal changes added up.
+
+A step is given how many rows it may handle and stops between groups, so the caller decides how much
+work one call does. The unit is a *group*: the changes of one (key, value), which differ only in
+time. Times arrive as codes; `map` says which code each becomes in the result (several may become
+one: that is compaction), or -1 for "leave out".
+
+Law (3): for every time t that the map keeps apart, the sum of diffs per (key, value) over codes at
+or before t is unchanged. It holds because each group is gathered whole from both sides and only
+added up within one new code.
+
+Cost: 5 to 10 ns a row where hashes differ, one exact comparison where they are equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from riverrun.state.kernels.compiling import kernel
+from riverrun.state.kernels.layout import (
+    CODE_WIDTH,
+    CODES,
+    DIFF,
+    DIFF_WIDTH,
+    DIFFS,
+    HASHES,
+    NODES,
+    ROW_BITS,
+    STOP,
+)
+from riverrun.state.kernels.memory import load_int, load_u64, load_uint
+from riverrun.state.kernels.values import compare_rows
+
+
+@kernel
+def code_at(block: np.ndarray, row: int) -> int:
+    return load_uint(block[CODES], block[CODE_WIDTH], row)
+
+
+@kernel
+def diff_at(block: np.ndarray, row: int) -> int:
+    width = block[DIFF_WIDTH]
+    return block[DIFF] if width == 0 else load_int(block[DIFFS], width, row)
+
+
+@kernel
+def group_end(block: np.ndarray, row: int, first: int, end: int) -> int:
+    """One past the last row with the same key and value as `row`."""
+    stop = block[STOP]
+    at = row + 1
+    if block[CODE_WIDTH] == 0:  # one time: consolidation left one row a group
+        return at
+    hashes, nodes = block[HASHES], block[NODES]
+    h = load_u64(hashes + row * 8)
+    while (
+        at < stop
+        and load_u64(hashes + at * 8) == h
+        and compare_rows(nodes, row, nodes, at, first, end) == 0
+    ):
+        at += 1
+    return at
+
+
+@kernel
+def gather_group(
+    block: np.ndarray,
+    row: int,
+    stop: int,
+    code_map: np.ndarray,
+    sums: np.ndarray,
+    touched: np.ndarray,
+    count: int,
+) -> int:
+    """Add the diffs of rows [row, stop) into `sums` by new code; `touched` lists the codes seen."""
+    for at in range(row, stop):
+        code = code_map[code_at(block, at)]
+        if code >= 0:
+            if sums[code] == 0:
+                touched[count] = code
+                count += 1
+            sums[code] += diff_at(block, at)
+    return count
+
+
+@kernel
+def emit_group(
+    source: int,
+    sums: np.ndarray,
+    touched: np.ndarray,
+    count: int,
+    out: int,
+    out_rows: np.ndarray,
+    out_codes: np.ndarray,
+    out_diffs: np.ndarray,
+) -> int:
+    """Write the sums that are not zero in the order of their codes, and clear them."""
+    for at in range(1, count):  # few: a group has one row for each time at most
+        code = touched[at]
+        hole = at
+        while hole > 0 and touched[hole - 1] > code:
+            touched[hole] = touched[hole - 1]
+            hole -= 1
+        touched[hole] = code
+    for at in range(count):
+        code = touched[at]
+        if sums[code] != 0:  # a code may be listed twice when its sum passed through zero
+            out_rows[out] = source
+            out_codes[out] = code
+            out_diffs[out] = sums[code]
+            sums[code] = 0
+            out += 1
+    return out
+
+
+@kernel
+def merge_step(
+    a: np.ndarray,
+    i: int,
+    a_last: bool,
+    a_map: np.ndarray,
+    b: np.ndarray,
+    j: int,
+    b_last: bool,
+    b_map: np.ndarray,
+    first: int,
+    end: int,
+    fuel: int,
+    sums: np.ndarray,
+    touched: np.ndarray,
+    out_rows: np.ndarray,
+    out_codes: np.ndarray,
+    out_diffs: np.ndarray,
+) -> tuple[int, int, int]:
+    """Merge from rows `i` and `j` on; return the new positions and how many rows were written.
+
+    Stops after `fuel` rows, when the output is full, or when a block ends that is not the last of
+    its batch (the next block of that batch is needed to go on). A written row is named by side and
+    row number. Rows of one hash are compared from column `first` on: past the key where equal
+    hashes are equal keys.
+    """
+    a_stop, b_stop = a[STOP], b[STOP]
+    a_hashes, b_hashes, a_nodes, b_nodes = a[HASHES], b[HASHES], a[NODES], b[NODES]
+    a_single, b_single = a[CODE_WIDTH] == 0, b[CODE_WIDTH] == 0
+    side = np.int64(1) << ROW_BITS
+    room = out_rows.shape[0] - sums.shape[0]
+    a_diff, b_diff, a_diffs, b_diffs = a[DIFF], b[DIFF], a[DIFFS], b[DIFFS]
+    width = a[DIFF_WIDTH]
+    plain = a_single and b_single and a_map[0] >= 0 and b_map[0] >= 0 and width == b[DIFF_WIDTH]
+    a_code, b_code = a_map[0], b_map[0]
+    out, begin = 0, i + j
+    while out <= room and i + j - begin < fuel:
+        if plain and i < a_stop and j < b_stop:
+            # The common case, without branches that the data decides: one time in each block, hashes that differ.
+            left = min(room - out + 1, fuel - (i + j - begin))
+            while left > 0 and i < a_stop and j < b_stop:
+                x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
+                if x == y:
+                    break
+                take = x < y
+                row = i if take else j
+                out_rows[out] = row | (np.int64(0) if take else side)
+                out_codes[out] = a_code if take else b_code
+                if width == 0:
+                    out_diffs[out] = a_diff if take else b_diff
+                else:
+                    out_diffs[out] = load_int(a_diffs if take else b_diffs, width, row)
+                i += take
+                j += not take
+                out += 1
+                left -= 1
+            if left == 0:
+                break
+        if i < a_stop and j < b_stop:
+            x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
+            order = -1 if x < y else (1 if x > y else 0)
+            if order == 0:
+                order = compare_rows(a_nodes, i, b_nodes, j, first, end)
+        elif i < a_stop and b_last:
+            order = -1
+        elif j < b_stop and a_last:
+            order = 1
+        else:
+            break
+        if order < 0:
+            if a_single:
+                code = a_map[0]
+                if code >= 0:
+                    out_rows[out], out_codes[out], out_diffs[out] = i, code, diff_at(a, i)
+                    out += 1
+                i += 1
+                continue
+            stop = group_end(a, i, first, end)
+            count = gather_group(a, i, stop, a_map, sums, touched, 0)
+            out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)
+            i = stop
+        elif order > 0:
+            if b_single:
+                code = b_map[0]
+                if code >= 0:
+                    out_rows[out], out_codes[out], out_diffs[out] = side | j, code, diff_at(b, j)
+                    out += 1
+                j += 1
+                continue
+            stop = group_end(b, j, first, end)
+            count = gather_group(b, j, stop, b_map, sums, touched, 0)
+            out = emit_group(side | j, sums, touched, count, out, out_rows, out_codes, out_diffs)
+            j = stop
+        else:
+            a_end, b_end = group_end(a, i, first, end), group_end(b, j, first, end)
+            count = gather_group(a, i, a_end, a_map, sums, touched, 0)
+            count = gather_group(b, j, b_end, b_map, sums, touched, count)
+            out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)
+            i, j = a_end, b_end
+    return i, j, out

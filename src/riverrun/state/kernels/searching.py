@@ -1,0 +1,487 @@
+"""Finding keys in the blocks of a spine, and adding up what is found.
+
+A *view* is a list of block descriptors, run after run; a run is the blocks of one batch, whose
+hashes ascend and never meet, so at most one block of a run can hold a key. Inside a block a
+directory gives, for a bucket of hashes, the first row of it: since hashes are uniform a bucket
+holds a few rows, and a lookup is two cache misses.
+
+Three ways to read, over the same ranges:
+
+- `add_up`: per key, each distinct value with the sum of its diffs over the times that are visible,
+  in declared order from either end, at most `limit` live values: all values, the least, the
+  greatest, the first k;
+- `list_changes`: per key, every change with its time;
+- `scan`: all keys in the order of hashes, resumable.
+
+Values are compared exactly (`values`), so colliding hashes cannot mix two keys.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from riverrun.state.kernels.compiling import kernel
+from riverrun.state.kernels.layout import (
+    BASE,
+    CODE_WIDTH,
+    DIRECTORY,
+    FIRST,
+    HASHES,
+    LAST,
+    NODE_BYTES,
+    NODES,
+    ORIGIN,
+    ROW_BITS,
+    SHIFT,
+    START,
+    STOP,
+)
+from riverrun.state.kernels.memory import load_u8, load_u32, load_u64, prefetch
+from riverrun.state.kernels.merging import code_at, diff_at
+from riverrun.state.kernels.values import U, compare_cells, compare_rows, field, hash_rows, is_null
+
+GROUP = 128  # queries that are looked up side by side
+BUCKET = 8  # rows a directory bucket holds on average
+FULL_HASH = U(0xFFFFFFFFFFFFFFFF)
+
+
+@kernel
+def fill_directory(hashes: int, rows: int, shift: int, directory: np.ndarray) -> None:
+    """directory[b] = the first row whose bucket is b or later; the last entry is the number of rows."""
+    base = load_u64(hashes)
+    bucket = 0
+    for row in range(rows):
+        here = np.int64((load_u64(hashes + row * 8) - base) >> U(shift))
+        while bucket <= here:
+            directory[bucket] = row
+            bucket += 1
+    while bucket < directory.shape[0]:
+        directory[bucket] = rows
+        bucket += 1
+
+
+@kernel
+def lower_bound(hashes: int, low: int, high: int, h: int) -> int:
+    """The first row in [low, high) whose hash is `h` or greater."""
+    while high - low > BUCKET:
+        middle = (low + high) >> 1
+        if load_u64(hashes + middle * 8) < h:
+            low = middle + 1
+        else:
+            high = middle
+    while low < high and load_u64(hashes + low * 8) < h:
+        low += 1
+    return low
+
+
+@kernel
+def upper_bound(hashes: int, low: int, high: int, h: int) -> int:
+    """The first row in [low, high) whose hash is greater than `h`, near `low` as a rule."""
+    step = 1
+    while low + step < high and load_u64(hashes + (low + step) * 8) == h:
+        low += step
+        step *= 2
+    high = min(high, low + step)
+    while low < high:
+        middle = (low + high) >> 1
+        if load_u64(hashes + middle * 8) <= h:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def find_block(blocks: np.ndarray, low: int, high: int, h: int) -> int:
+    """The first block of a run whose last hash is `h` or greater; `high` when there is none."""
+    if high - low > 2 and U(blocks[low, FIRST]) <= h <= U(blocks[high - 1, LAST]):
+        # Hashes are uniform and blocks alike in size: the place is known but for a block or two.
+        base, spread = U(blocks[low, FIRST]), U(blocks[high - 1, LAST]) - U(blocks[low, FIRST])
+        share = np.float64(h - base) / (np.float64(spread) + 1.0)
+        guess = min(low + np.int64(share * (high - low)), high - 1)
+        if U(blocks[guess, LAST]) < h:
+            low = guess + 1
+            if U(blocks[low, LAST]) >= h:
+                return low
+        else:
+            high = guess + 1
+            if guess == low or U(blocks[guess - 1, LAST]) < h:
+                return guess
+            high = guess
+    while low < high:
+        middle = (low + high) >> 1
+        if U(blocks[middle, LAST]) < h:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def key_range(
+    block: np.ndarray, low: int, high: int, keys: int, query: int, key_end: int
+) -> tuple[int, int]:
+    """Within rows of one hash, those of one key: different keys whose hashes collide are kept apart."""
+    nodes = block[NODES]
+    if (
+        compare_rows(nodes, low, keys, query, 0, key_end) == 0
+        and compare_rows(nodes, high - 1, keys, query, 0, key_end) == 0
+    ):
+        return low, high
+    start, stop = low, high
+    while start < stop:
+        middle = (start + stop) >> 1
+        if compare_rows(nodes, middle, keys, query, 0, key_end) < 0:
+            start = middle + 1
+        else:
+            stop = middle
+    first = start
+    stop = high
+    while start < stop:
+        middle = (start + stop) >> 1
+        if compare_rows(nodes, middle, keys, query, 0, key_end) <= 0:
+            start = middle + 1
+        else:
+            stop = middle
+    return first, start
+
+
+@kernel
+def find(
+    blocks: np.ndarray,
+    runs: np.ndarray,
+    nodes: np.ndarray,
+    mask: np.uint64,
+    exact: bool,
+    places: np.ndarray,
+) -> int:
+    """For each query and run, the block and the rows [low, high) of the key; returns the rows in all.
+
+    The keys are the columns of `nodes`; `exact` says that equal hashes are equal keys. `places`
+    holds, for each query and run, the block (-1 where the run does not hold the key), the first
+    row, and one past the last. Queries go through three steps in groups, each asking ahead for the
+    memory that the next one reads: cache misses then overlap.
+    """
+    found, lows, highs = places[0], places[1], places[2]
+    queries, keys, key_end = found.shape[0], nodes.ctypes.data, nodes.shape[0]
+    hashes = np.empty(queries, np.uint64)
+    hash_rows(keys, key_end, queries, hashes)
+    if mask != FULL_HASH:
+        hashes &= mask
+    total = 0
+    for run in range(runs.shape[0] - 1):
+        for begin in range(0, queries, GROUP):
+            end = min(begin + GROUP, queries)
+            for query in range(begin, end):
+                found[query, run] = find_bucket(
+                    blocks, runs[run], runs[run + 1], hashes[query], query, run, lows, highs
+                )
+            for query in range(begin, end):
+                at = found[query, run]
+                if at >= 0:
+                    directory = blocks[at, DIRECTORY]
+                    if directory != 0:
+                        bucket = lows[query, run]
+                        low = max(blocks[at, START], load_u32(directory + bucket * 4))
+                        high = min(blocks[at, STOP], load_u32(directory + bucket * 4 + 4))
+                        lows[query, run], highs[query, run] = low, high
+                        address = blocks[at, HASHES] + low * 8
+                        prefetch(address)
+                        prefetch(address + 64)
+            for query in range(begin, end):
+                at = found[query, run]
+                if at < 0:
+                    continue
+                h, address, stop = hashes[query], blocks[at, HASHES], blocks[at, STOP]
+                low = lower_bound(address, lows[query, run], highs[query, run], h)
+                if low >= stop or load_u64(address + low * 8) != h:
+                    found[query, run] = -1
+                    continue
+                high = upper_bound(address, low, stop, h)
+                if not exact:
+                    low, high = key_range(blocks[at], low, high, keys, query, key_end)
+                    if low == high:
+                        found[query, run] = -1
+                        continue
+                lows[query, run], highs[query, run] = low, high
+                total += high - low
+    return total
+
+
+@kernel
+def find_bucket(
+    blocks: np.ndarray,
+    low: int,
+    high: int,
+    h: int,
+    query: int,
+    run: int,
+    lows: np.ndarray,
+    highs: np.ndarray,
+) -> int:
+    """The block of a run that may hold `h`, or -1; `lows` gets its bucket, or its rows where it has no directory."""
+    at = find_block(blocks, low, high, h)
+    if at == high or U(blocks[at, FIRST]) > h:
+        return np.int64(-1)
+    directory = blocks[at, DIRECTORY]
+    if directory != 0:
+        bucket = np.int64((h - U(blocks[at, BASE])) >> U(blocks[at, SHIFT]))
+        lows[query, run] = bucket
+        prefetch(directory + bucket * 4)
+    else:
+        lows[query, run], highs[query, run] = blocks[at, START], blocks[at, STOP]
+    return at
+
+
+@kernel
+def bound_ranges(
+    blocks: np.ndarray,
+    bounds: int,
+    node: int,
+    closed: bool,
+    places: np.ndarray,
+) -> None:
+    """Cut each range to the rows whose first order column comes before the query's bound (or at it)."""
+    limit = 1 if closed else 0
+    found, lows, highs = places[0], places[1], places[2]
+    for query in range(found.shape[0]):
+        for run in range(found.shape[1]):
+            if found[query, run] < 0:
+                continue
+            nodes = blocks[found[query, run], NODES]
+            low, high = lows[query, run], highs[query, run]
+            while low < high:
+                middle = (low + high) >> 1
+                shifted = bounds - node * NODE_BYTES  # the bound is the only node of its own table
+                if compare_cells(nodes, middle, shifted, query, node) < limit:
+                    low = middle + 1
+                else:
+                    high = middle
+            highs[query, run] = low
+            if lows[query, run] == low:
+                found[query, run] = -1
+
+
+@kernel
+def visible_diff(block: np.ndarray, row: int, visible: int) -> int:
+    if visible != 0 and load_u8(visible + code_at(block, row)) == 0:
+        return np.int64(0)
+    return diff_at(block, row)
+
+
+@kernel
+def add_up_ranges(
+    blocks: np.ndarray,
+    visible: np.ndarray,
+    where: np.ndarray,
+    lows: np.ndarray,
+    highs: np.ndarray,
+    count: int,
+    first: int,
+    end: int,
+    backward: bool,
+    limit: int,
+    live_only: bool,
+    skip_null: bool,
+    out: int,
+    out_rows: np.ndarray,
+    out_counts: np.ndarray,
+) -> int:
+    """Merge `count` sorted ranges value by value, writing each value whose visible diffs do not cancel.
+
+    `live_only` leaves out negative sums too, `skip_null` values whose first order column is null.
+    """
+    live = 0
+    while live < limit:
+        least = -1
+        for at in range(count):
+            if lows[at] >= highs[at]:
+                continue
+            if least < 0:
+                least = at
+                continue
+            i = highs[at] - 1 if backward else lows[at]
+            j = highs[least] - 1 if backward else lows[least]
+            order = compare_rows(
+                blocks[where[at], NODES], i, blocks[where[least], NODES], j, first, end
+            )
+            if (order > 0) if backward else (order < 0):
+                least = at
+        if least < 0:
+            break
+        row = highs[least] - 1 if backward else lows[least]
+        nodes = blocks[where[least], NODES]
+        name = (where[least] << ROW_BITS) | row
+        total = np.int64(0)
+        for at in range(count):
+            block = blocks[where[at]]
+            while lows[at] < highs[at]:
+                here = highs[at] - 1 if backward else lows[at]
+                fresh = at == least and here == row
+                if not fresh:
+                    # One time in the block and the same block: consolidated, so another value.
+                    if at == least and block[CODE_WIDTH] == 0:
+                        break
+                    if compare_rows(block[NODES], here, nodes, row, first, end) != 0:
+                        break
+                total += visible_diff(block, here, visible[where[at]])
+                if backward:
+                    highs[at] -= 1
+                else:
+                    lows[at] += 1
+        if total == 0 or (live_only and total < 0):
+            continue
+        if skip_null and is_null(nodes, first, row + field(nodes, first, ORIGIN)):
+            continue
+        out_rows[out] = name
+        out_counts[out] = total
+        out += 1
+        live += 1
+    return out
+
+
+@kernel
+def add_up(
+    blocks: np.ndarray,
+    visible: np.ndarray,
+    places: np.ndarray,
+    first: int,
+    end: int,
+    backward: bool,
+    limit: int,
+    live_only: bool,
+    skip_null: bool,
+    written: np.ndarray,
+) -> int:
+    """Per query, the values whose visible diffs do not cancel, in declared order; returns how many.
+
+    `written` takes, for each of them, the query, the row and the sum.
+    """
+    found, lows, highs = places[0], places[1], places[2]
+    out_queries, out_rows, out_counts = written[0], written[1], written[2]
+    runs = found.shape[1]
+    where = np.empty(runs, np.int64)
+    low, high = np.empty(runs, np.int64), np.empty(runs, np.int64)
+    out = 0
+    for query in range(found.shape[0]):
+        count = 0
+        for run in range(runs):
+            if found[query, run] >= 0:
+                where[count] = found[query, run]
+                low[count], high[count] = lows[query, run], highs[query, run]
+                count += 1
+        if count == 0:
+            continue
+        begin = out
+        if count == 1 and high[0] - low[0] == 1 and not live_only and limit > 0:
+            total = visible_diff(blocks[where[0]], low[0], visible[where[0]])
+            if total != 0:
+                out_rows[out] = (where[0] << ROW_BITS) | low[0]
+                out_counts[out] = total
+                out += 1
+        else:
+            out = add_up_ranges(
+                blocks, visible, where, low, high, count, first, end, backward, limit,
+                live_only, skip_null, out, out_rows, out_counts,
+            )  # fmt: skip
+        for at in range(begin, out):
+            out_queries[at] = query
+    return out
+
+
+@kernel
+def list_changes(
+    blocks: np.ndarray,
+    bases: np.ndarray,
+    places: np.ndarray,
+    written: np.ndarray,
+) -> int:
+    """Per query, every change: the query, the row, the diff, and the time.
+
+    A time is its code in the block plus the block's entry in `bases`.
+    """
+    found, lows, highs = places[0], places[1], places[2]
+    out_queries, out_rows, out_diffs, out_times = written[0], written[1], written[2], written[3]
+    out = 0
+    for query in range(found.shape[0]):
+        for run in range(found.shape[1]):
+            at = found[query, run]
+            if at < 0:
+                continue
+            block = blocks[at]
+            for row in range(lows[query, run], highs[query, run]):
+                out_queries[out] = query
+                out_rows[out] = (at << ROW_BITS) | row
+                out_times[out] = bases[at] + code_at(block, row)
+                out_diffs[out] = diff_at(block, row)
+                out += 1
+    return out
+
+
+@kernel
+def scan(
+    blocks: np.ndarray,
+    runs: np.ndarray,
+    visible: np.ndarray,
+    end: int,
+    positions: np.ndarray,
+    out_rows: np.ndarray,
+    out_counts: np.ndarray,
+) -> int:
+    """Add up from `positions` (block and row of each run) on, until the output may be full.
+
+    Writes whole hashes only; returns how many rows, or -n when the next hash alone needs room for n
+    rows.
+    """
+    run_count = runs.shape[0] - 1
+    where, low, high = (
+        np.empty(run_count, np.int64),
+        np.empty(run_count, np.int64),
+        np.empty(run_count, np.int64),
+    )
+    owners = np.empty(run_count, np.int64)
+    heads = np.empty(run_count, np.uint64)
+    open_runs = np.zeros(run_count, np.bool_)
+    for run in range(run_count):
+        if positions[run, 0] < runs[run + 1]:
+            open_runs[run] = True
+            heads[run] = load_u64(blocks[positions[run, 0], HASHES] + positions[run, 1] * 8)
+    out = 0
+    while True:
+        h, some = FULL_HASH, False
+        for run in range(run_count):
+            if open_runs[run]:
+                some = True
+                h = min(h, heads[run])
+        if not some:
+            return out
+        count, rows = 0, 0
+        for run in range(run_count):
+            if open_runs[run] and heads[run] == h:
+                at = positions[run, 0]
+                owners[count], where[count], low[count] = run, at, positions[run, 1]
+                high[count] = upper_bound(blocks[at, HASHES], low[count], blocks[at, STOP], h)
+                rows += high[count] - low[count]
+                count += 1
+        if out + rows > out_rows.shape[0]:
+            return out if out > 0 else -rows
+        for at in range(count):
+            run, next_row = owners[at], high[at]
+            if next_row == blocks[where[at], STOP]:
+                positions[run, 0] += 1
+                open_runs[run] = positions[run, 0] < runs[run + 1]
+                next_row = blocks[positions[run, 0], START] if open_runs[run] else np.int64(0)
+            positions[run, 1] = next_row
+            if open_runs[run]:
+                heads[run] = load_u64(blocks[positions[run, 0], HASHES] + next_row * 8)
+        if rows == 1:
+            total = visible_diff(blocks[where[0]], low[0], visible[where[0]])
+            if total != 0:
+                out_rows[out] = (where[0] << ROW_BITS) | low[0]
+                out_counts[out] = total
+                out += 1
+        else:
+            out = add_up_ranges(
+                blocks, visible, where, low, high, count, 0, end, False, rows, False, False,
+                out, out_rows, out_counts,
+            )  # fmt: skip

@@ -1,0 +1,277 @@
+"""What the rows of a state look like: key columns, value columns, and the order inside a key.
+
+**Physical order.** Columns are kept as key, then the columns of the declared order, then the other
+values; rows are compared in that order, so the declared order is the order inside a key.
+
+**One layout for one meaning.** Arrow has several encodings of the same values (dictionary, large,
+view, chunks). Rows are brought to one before anything else sees them: strings, binary and lists
+with 64-bit offsets, dictionaries decoded. What a user declared comes back on the way out.
+
+**What fits.** A column fits when every value of its type is exactly a value of the declared one:
+the same type in any encoding, a narrower integer or float, a decimal with fewer digits, or all
+nulls. Nothing is rounded, truncated or parsed.
+
+>>> import pyarrow as pa
+>>> schema = Schema.of(
+...     {"node": pa.int64()},
+...     {"name": pa.string(), "score": pa.float64()},
+...     order=[Order("score", descending=True)],
+... )
+>>> [field.name for field in schema.columns]
+['node', 'score', 'name']
+>>> schema.conform(pa.table({"node": [1]}), "append to 'ranks'")
+Traceback (most recent call last):
+    ...
+riverrun.errors.SchemaError: cannot append to 'ranks': column 'name' is missing; the rows have: node
+Hint: give every declared column: node, score, name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from riverrun.errors import SchemaError
+from riverrun.state.columns import node_count
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch
+
+FULL_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A value column by which the rows of one key are ordered; nulls come last either way."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a state. Build it with `Schema.of`."""
+
+    key: pa.Schema
+    value: pa.Schema
+    order: tuple[Order, ...] = ()
+    hash_mask: int = FULL_MASK
+    """Bits of the hash that are used. Fewer make keys collide: only tests ask for that."""
+
+    @classmethod
+    def of(
+        cls,
+        key: pa.Schema | Mapping[str, pa.DataType],
+        value: pa.Schema | Mapping[str, pa.DataType],
+        order: Iterable[str | Order] = (),
+        hash_mask: int = FULL_MASK,
+    ) -> Schema:
+        orders = tuple(Order(o) if isinstance(o, str) else o for o in order)
+        schema = cls(_as_schema(key), _as_schema(value), orders, hash_mask)
+        schema._check()
+        return schema
+
+    def _check(self) -> None:
+        names = [*self.key.names, *self.value.names]
+        for name in names:
+            if names.count(name) > 1:
+                raise SchemaError(
+                    "schema.column_twice",
+                    f"cannot declare a state with column {name!r} twice: a name is one column",
+                    hint="rename one of the two",
+                    column=name,
+                )
+        for order in self.order:
+            if order.column not in self.value.names:
+                raise SchemaError(
+                    "schema.order_unknown",
+                    f"cannot order rows by {order.column!r}: it is not a value column; "
+                    f"the value columns are: {', '.join(self.value.names) or 'none'}",
+                    hint="order by a value column",
+                    column=order.column,
+                )
+        for field in [*self.key, *self.value]:
+            _canonical(field.type, field.name)
+
+    @cached_property
+    def columns(self) -> tuple[pa.Field, ...]:
+        """All columns as declared, in physical order."""
+        ordered = [order.column for order in self.order]
+        rest = [name for name in self.value.names if name not in ordered]
+        return (*self.key, *(self.value.field(name) for name in ordered + rest))
+
+    @cached_property
+    def canonical(self) -> tuple[pa.DataType, ...]:
+        """The type each column is kept in, in physical order."""
+        return tuple(_canonical(field.type, field.name) for field in self.columns)
+
+    @cached_property
+    def descending(self) -> tuple[bool, ...]:
+        """Per column, in physical order, whether the declared order runs from large to small."""
+        directions = {order.column: order.descending for order in self.order}
+        return tuple(directions.get(field.name, False) for field in self.columns)
+
+    @cached_property
+    def invertible(self) -> bool:
+        """Whether the key is one signed integer, so that it can be recovered from its hash (`kernels.values`)."""
+        if len(self.key) != 1 or self.hash_mask != FULL_MASK:
+            return False
+        kind = self.key.field(0).type
+        return bool(pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind))
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The node (`kernels.layout`) at which each column starts, in physical order, and where the last one ends."""
+        starts = [0]
+        for kind in self.canonical:
+            starts.append(starts[-1] + node_count(kind))
+        return tuple(starts)
+
+    @property
+    def key_end(self) -> int:
+        """The node at which the value columns start."""
+        return self.starts[len(self.key)]
+
+    def conform(self, rows: Rows, attempt: str) -> list[pa.Array]:
+        """The columns of `rows` in physical order and canonical layout, or a `SchemaError`."""
+        names = rows.schema.names
+        if len(names) != len(self.columns) or len(set(names)) != len(names):
+            self._refuse_names(names, attempt)
+        arrays = []
+        for field, target in zip(self.columns, self.canonical, strict=True):
+            if field.name not in names:
+                self._refuse_names(names, attempt)
+            arrays.append(conform_column(rows.column(field.name), field, target, attempt))
+        return arrays
+
+    def conform_key(self, rows: Rows, attempt: str) -> list[pa.Array]:
+        """The same for the key columns alone; other columns of `rows` are not looked at."""
+        names = rows.schema.names
+        arrays = []
+        for field, target in zip(self.key, self.canonical, strict=False):
+            if field.name not in names:
+                self._refuse_names(names, attempt, self.key.names)
+            arrays.append(conform_column(rows.column(field.name), field, target, attempt))
+        return arrays
+
+    def _refuse_names(
+        self, names: list[str], attempt: str, expected: list[str] | None = None
+    ) -> None:
+        expected = expected or [field.name for field in self.columns]
+        have = ", ".join(names) or "no columns"
+        for name in expected:
+            if name not in names:
+                raise SchemaError(
+                    "schema.column_missing",
+                    f"cannot {attempt}: column {name!r} is missing; the rows have: {have}",
+                    hint=f"give every declared column: {', '.join([*self.key.names, *self.value.names])}",
+                    column=name,
+                )
+        extra = next((n for n in names if n not in expected or names.count(n) > 1), None)
+        raise SchemaError(
+            "schema.column_unknown",
+            f"cannot {attempt}: column {extra!r} is not declared, or stands twice; the rows have: {have}",
+            hint=f"select the declared columns: {', '.join([*self.key.names, *self.value.names])}",
+            column=extra,
+        )
+
+
+def conform_column(
+    column: pa.Array | pa.ChunkedArray, field: pa.Field, target: pa.DataType, attempt: str
+) -> pa.Array:
+    """One column in its canonical layout, in one chunk."""
+    if not column.type.equals(target):
+        if not _fits(column.type, target):
+            raise SchemaError(
+                "schema.type_mismatch",
+                f"cannot {attempt}: column {field.name!r} is {column.type}, declared as {field.type}, "
+                "and not every such value fits",
+                hint=f"cast it first, for instance with pyarrow: column.cast({str(field.type)!r})",
+                column=field.name,
+                given=str(column.type),
+                declared=str(field.type),
+            )
+        column = column.cast(target)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if not field.nullable and column.null_count:
+        raise SchemaError(
+            "schema.null",
+            f"cannot {attempt}: column {field.name!r} has {column.null_count} nulls and is declared without",
+            hint="drop or fill the nulls, or declare the column nullable",
+            column=field.name,
+        )
+    return column
+
+
+def _as_schema(columns: pa.Schema | Mapping[str, pa.DataType]) -> pa.Schema:
+    return columns if isinstance(columns, pa.Schema) else pa.schema(list(columns.items()))
+
+
+def _canonical(kind: pa.DataType, name: str) -> pa.DataType:
+    """The one layout in which values of this type are kept."""
+    t = pa.types
+    if t.is_dictionary(kind):
+        return _canonical(kind.value_type, name)
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+        return pa.large_string()
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind):
+        return pa.large_binary()
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return pa.large_list(_canonical(kind.value_type, name))
+    if t.is_struct(kind):
+        return pa.struct([pa.field(f.name, _canonical(f.type, name)) for f in kind])
+    if (
+        t.is_integer(kind)
+        or t.is_floating(kind)
+        or t.is_boolean(kind)
+        or t.is_decimal(kind)
+        or t.is_fixed_size_binary(kind)
+        or t.is_null(kind)
+        or (t.is_temporal(kind) and not t.is_interval(kind))
+    ):
+        return kind
+    raise SchemaError(
+        "schema.type_unsupported",
+        f"cannot declare column {name!r} as {kind}: states hold integers, floats, booleans, strings, binary, "
+        "dates, times, timestamps, durations, decimals, lists, structs and nulls",
+        hint="turn it into one of these, for instance a map into a list of structs",
+        column=name,
+        declared=str(kind),
+    )
+
+
+def _fits(given: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every value of type `given` is exactly a value of the canonical type `target`."""
+    t = pa.types
+    if t.is_null(given):
+        return True
+    try:
+        given = _canonical(given, "")
+    except SchemaError:
+        return False
+    if given.equals(target):
+        return True
+    if t.is_integer(given) and t.is_integer(target):
+        if t.is_signed_integer(given) == t.is_signed_integer(target):
+            return bool(given.bit_width <= target.bit_width)
+        return bool(t.is_signed_integer(target) and given.bit_width < target.bit_width)
+    if t.is_floating(given) and t.is_floating(target):
+        return bool(given.bit_width <= target.bit_width)
+    if t.is_decimal(given) and t.is_decimal(target):
+        return bool(given.scale == target.scale and given.precision <= target.precision)
+    if t.is_large_list(given) and t.is_large_list(target):
+        return _fits(given.value_type, target.value_type)
+    if t.is_struct(given) and t.is_struct(target):
+        return [f.name for f in given] == [f.name for f in target] and all(
+            _fits(f.type, g.type) for f, g in zip(given, target, strict=True)
+        )
+    return False
+
+
+def declared_column(column: pa.Array, field: pa.Field) -> Any:
+    """A column as its user declared it."""
+    return column if column.type.equals(field.type) else column.cast(field.type)

@@ -1,0 +1,412 @@
+"""A spine: the state of one operator on one worker, as a chain of batches that merge in the background.
+
+Two frontiers describe a state: `upper`, before which no change will come any more, and `since`,
+before which versions can no longer be told apart. It can be read as of every time in [since,
+upper). Laws:
+
+1. **Chain.** Batches are adjacent: each one's `upper` is the next one's `lower`; the first one's
+   `lower` is where the spine began, the last one's `upper` is the spine's. Only neighbours merge.
+2. **Reads do not see merging** (law 3 of DESIGN). A merge changes no sum over the times at or
+   before t, for any t at or after the `since` it was started with; and `since` only moves forward.
+3. **Holds.** `since` is the lower envelope of all holds, so what a holder wants to read is not
+   compacted away.
+4. **Bounded work.** `append` of n rows handles O(n log N) rows of merging and never finishes a
+   merge for its own sake: a call's work depends on what it appends, not on the size of the state.
+
+Which to merge: read from old to new, batches should shrink by half or more. From the first batch
+that is less than twice as large as some later one, the pair of neighbours with the fewest rows
+merges. Several merges run at once, at different places of the chain.
+
+Why that is enough: in a chain that shrinks by halves there are at most log2(N) batches, and what is
+read is bounded by that. A row takes part in a merge only when its batch grows by half at least, or
+when its batch is new: at most log1.5(N) + 1 times. An append of n rows therefore causes at most n
+(log1.5(N) + 1) rows of merging sooner or later, and it is given more fuel than that (`_fuel`), the
+newest and smallest merges first, so merges do not fall behind; if they do, the chain is longer and
+the fuel with it.
+
+**Memory.** With a `budget`, blocks beyond it are written to files and mapped, the oldest batches
+first; reads work as before.
+
+>>> import pyarrow as pa
+>>> spine = Spine("stock", Schema.of({"item": pa.string()}, {"left": pa.int64()}))
+>>> spine.insert(pa.table({"item": ["rope", "sail"], "left": [5, 2]}), time=(0,))
+>>> spine.insert(pa.table({"item": ["rope", "rope"], "left": [5, 4]}), time=(1,), diffs=[-1, 1])
+>>> spine.lookup(pa.array(["rope"]), as_of=(0,)).column("left").to_pylist()
+[5]
+>>> spine.lookup(pa.array(["rope"]), as_of=(1,)).column("left").to_pylist()
+[4]
+>>> spine.advance_since(Antichain([(1,)]))
+>>> spine.lookup(pa.array(["rope"]), as_of=(0,))
+Traceback (most recent call last):
+    ...
+riverrun.errors.TimeViolation: cannot read 'stock' as of (0,): it can be read from {(1,)} up to, not including, {(2,)}
+Hint: hold the times you want to read back to, before they are compacted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+
+from riverrun.errors import TimeViolation
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state.batch import Batch
+from riverrun.state.block import Block, resident_bytes
+from riverrun.state.columns import Ints
+from riverrun.state.files import spill_block
+from riverrun.state.merge import Merger
+from riverrun.state.schema import Rows, Schema
+from riverrun.state.view import Keys, Selection, View
+
+LEAST_FUEL = 4096  # rows of merging that even the smallest append pays for: some 60 microseconds
+_UNBOUNDED = 1 << 62
+
+
+class ReadHold:
+    """Keeps times from `frontier` on readable, until it is moved on or released."""
+
+    def __init__(self, spine: Spine, frontier: Antichain) -> None:
+        self._spine = spine
+        self.frontier = frontier
+
+    def advance(self, frontier: Antichain) -> None:
+        """Give up times that are not at or after `frontier`."""
+        _check_forward(self._spine.name, "a read hold", self.frontier, frontier)
+        self.frontier = frontier
+        self._spine._update_since()
+
+    def release(self) -> None:
+        """Give up all times."""
+        self._spine._release(self)
+
+    def __enter__(self) -> ReadHold:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class Spine:
+    """A chain of batches that takes changes in and can be read as of any time in [since, upper)."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: Schema,
+        *,
+        depth: int = 1,
+        lower: Antichain | None = None,
+        budget: int | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        """An empty state for times of `depth` coordinates, at or after `lower`.
+
+        `budget` is how many bytes of blocks stay in memory; the rest is kept in files in
+        `directory`.
+        """
+        if (budget is None) != (directory is None):
+            raise ValueError("a budget needs a directory to spill to, and a directory a budget")
+        self.name = name
+        self.schema = schema
+        self.lower = Antichain.minimum(depth) if lower is None else lower
+        self._upper = self.lower
+        self._since = self.lower
+        self._own = ReadHold(self, self.lower)
+        self._holds = [self._own]
+        self._chain: list[Batch | Merger] = []
+        self._budget = budget
+        self._directory = directory
+        self._view: View | None = None
+
+    @classmethod
+    def from_view(
+        cls, view: View, *, budget: int | None = None, directory: Path | None = None
+    ) -> Spine:
+        """A state that starts from the batches of a view: one that was restored, or sliced by hashes."""
+        lower = view.batches[0].lower if view.batches else view.upper
+        spine = cls(view.name, view.schema, lower=lower, budget=budget, directory=directory)
+        spine._chain = list(view.batches)
+        spine._upper = view.upper
+        spine._since = spine._own.frontier = view.since
+        spine._balance()
+        spine._spill()
+        return spine
+
+    @property
+    def upper(self) -> Antichain:
+        """No change at a time that is not at or after this will come any more."""
+        return self._upper
+
+    @property
+    def since(self) -> Antichain:
+        """Reads as of times at or after this are exact."""
+        return self._since
+
+    def __len__(self) -> int:
+        """How many changes are stored."""
+        return sum(len(batch) for batch in self._batches())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, those of results of merges under way included."""
+        return resident_bytes(list(self._blocks()))
+
+    def insert(
+        self,
+        rows: Rows,
+        time: Timestamp,
+        diffs: int | Sequence[int] | Ints = 1,
+        upper: Antichain | None = None,
+    ) -> None:
+        """Append changes at one time. `upper` moves on past that time, unless told where to."""
+        if upper is None:
+            upper = Antichain([(*time[:-1], time[-1] + 1)])
+        attempt = f"append to {self.name!r}"
+        self._check_upper(upper)
+        self.append(
+            Batch.build(
+                self.schema,
+                rows,
+                time=time,
+                diffs=diffs,
+                lower=self._upper,
+                upper=upper,
+                attempt=attempt,
+            )
+        )
+
+    def append(self, batch: Batch) -> None:
+        """Append the changes up to a new `upper`; merges go on a bounded step."""
+        if batch.lower != self._upper:
+            raise TimeViolation(
+                "time.not_adjacent",
+                f"cannot append to {self.name!r}: the batch starts at {batch.lower}, "
+                f"but the state is complete up to {self._upper}",
+                hint="batches are appended in the order of their times, without gaps",
+                name=self.name,
+            )
+        self._check_upper(batch.upper)
+        self._upper = batch.upper
+        self._view = None
+        rows = len(batch)
+        if rows:
+            self._chain.append(batch)
+            self._balance()
+        elif self._chain:
+            self._widen_last(batch.upper)
+        else:
+            self._chain.append(batch)
+        self.work(self._fuel(rows))
+
+    def advance_upper(self, upper: Antichain) -> None:
+        """Say that no change before `upper` will come any more."""
+        self.append(Batch(self.schema, (), self._upper, upper, self._upper))
+
+    def hold(self, frontier: Antichain | None = None) -> ReadHold:
+        """Keep times from `frontier` on (from `since` on, if not given) readable until it is released."""
+        frontier = self._since if frontier is None else frontier
+        _check_forward(self.name, "a read hold", self._since, frontier)
+        hold = ReadHold(self, frontier)
+        self._holds.append(hold)
+        return hold
+
+    def advance_since(self, frontier: Antichain) -> None:
+        """Allow versions before `frontier` to become one, as far as no hold keeps them apart."""
+        if not frontier.dominates(self._upper):
+            raise TimeViolation(
+                "time.since_past_upper",
+                f"cannot compact {self.name!r} to {frontier}: the state is complete only up to {self._upper}",
+                hint="move the upper first; times that may still change cannot be compacted",
+                name=self.name,
+            )
+        self._own.advance(frontier)
+
+    def view(self) -> View:
+        """The state as it stands: for reading, and for keeping the list of batches that a checkpoint consists of."""
+        if self._view is None:
+            self._view = View(
+                self.name, self.schema, tuple(self._batches()), self._since, self._upper
+            )
+        return self._view
+
+    def lookup(self, keys: Keys, as_of: Timestamp) -> Selection:
+        """See `View.lookup`."""
+        return self.view().lookup(keys, as_of)
+
+    def scan(self, as_of: Timestamp) -> Iterator[Selection]:
+        """See `View.scan`."""
+        return self.view().scan(as_of)
+
+    def to_batch(self, as_of: Timestamp) -> pa.RecordBatch:
+        """See `View.to_batch`."""
+        return self.view().to_batch(as_of)
+
+    def work(self, fuel: int) -> int:
+        """Merge up to `fuel` rows, the newest merges first; return what is left, which is 0 unless all is done."""
+        at = len(self._chain) - 1
+        while at >= 0 and fuel > 0:
+            merger = self._chain[at]
+            if isinstance(merger, Merger):
+                fuel = merger.work(fuel)
+                if merger.remaining == 0:
+                    self._chain[at] = merger.result()
+                    self._view = None
+                    self._balance()
+                    at = len(self._chain)
+            at -= 1
+        self._spill()
+        return fuel
+
+    def compact(self) -> None:
+        """Merge everything into one batch with times advanced to `since`. Unbounded: for idle moments."""
+        self.work(_UNBOUNDED)
+        while len(self._chain) > 1 or (self._chain and not self._is_compact()):
+            self._settle_pair()
+            self.work(_UNBOUNDED)
+
+    def _settle_pair(self) -> None:
+        a = self._chain[0]
+        assert isinstance(a, Batch)  # `work` without bound leaves no merge under way
+        if len(self._chain) > 1:
+            b = self._chain.pop(1)
+            assert isinstance(b, Batch)
+        else:
+            b = Batch(self.schema, (), a.upper, a.upper, a.upper)
+        self._chain[0] = Merger(a, b, self._since)
+        self._view = None
+
+    def _is_compact(self) -> bool:
+        batch = self._chain[0]
+        return isinstance(batch, Batch) and (len(batch) == 0 or batch.since == self._since)
+
+    def _fuel(self, rows: int) -> int:
+        """Rows of merging that an append of `rows` rows pays for."""
+        return LEAST_FUEL + rows * (4 + 2 * len(self._chain))
+
+    def _balance(self) -> None:
+        """Start the merges that the shape of the chain asks for."""
+        started = True
+        while started:
+            started = False
+            largest = 0
+            violating: tuple[int, int] | None = None  # the widest stretch, from its oldest batch on
+            stop = len(self._chain)
+            for at in range(len(self._chain) - 1, -1, -1):
+                entry = self._chain[at]
+                if isinstance(entry, Merger):
+                    if violating is not None:
+                        break
+                    largest, stop = 0, at
+                    continue
+                size = len(entry)
+                if at + 1 < stop and size < 2 * largest:
+                    violating = (at, stop)
+                largest = max(largest, size)
+            if violating is not None:
+                start, stop = violating
+                pair = min(
+                    range(start, stop - 1),
+                    key=lambda at: len(self._chain[at]) + len(self._chain[at + 1]),
+                )
+                self._start(pair)
+                started = True
+
+    def _start(self, at: int) -> None:
+        a, b = self._chain[at], self._chain[at + 1]
+        assert isinstance(a, Batch)
+        assert isinstance(b, Batch)
+        self._view = None
+        if len(a) and len(b):
+            self._chain[at : at + 2] = [Merger(a, b, self._since)]
+        else:
+            whole = a if len(a) else b
+            self._chain[at : at + 2] = [replace(whole, lower=a.lower, upper=b.upper)]
+
+    def _widen_last(self, upper: Antichain) -> None:
+        last = self._chain[-1]
+        if isinstance(last, Merger):
+            last.b = replace(last.b, upper=upper)
+        else:
+            self._chain[-1] = replace(last, upper=upper)
+
+    def _batches(self) -> Iterator[Batch]:
+        for entry in self._chain:
+            if isinstance(entry, Merger):
+                yield entry.a
+                yield entry.b
+            else:
+                yield entry
+
+    def _blocks(self) -> Iterator[Block]:
+        for entry in self._chain:
+            if isinstance(entry, Merger):
+                yield from (*entry.a.blocks, *entry.b.blocks, *entry.blocks)
+            else:
+                yield from entry.blocks
+
+    def _spill(self) -> None:
+        """Bring the blocks in memory within the budget, the oldest batches first."""
+        if self._budget is None or self._directory is None:
+            return
+        excess = self.nbytes - self._budget
+        for at, entry in enumerate(self._chain):
+            if excess <= 0:
+                return
+            lists = [entry.a, entry.b] if isinstance(entry, Merger) else [entry]
+            for batch in lists:
+                blocks, excess = _spill_blocks(batch.blocks, self._directory, excess)
+                if blocks != batch.blocks:
+                    self._view = None
+                    fresh = replace(batch, blocks=blocks)
+                    if isinstance(entry, Merger):
+                        entry.replace_input(batch, fresh)
+                    else:
+                        self._chain[at] = fresh
+            if isinstance(entry, Merger):
+                done, excess = _spill_blocks(tuple(entry.blocks), self._directory, excess)
+                entry.blocks = list(done)
+
+    def _check_upper(self, upper: Antichain) -> None:
+        _check_forward(self.name, "the upper", self._upper, upper)
+
+    def _update_since(self) -> None:
+        self._since = reduce(Antichain.meet, (hold.frontier for hold in self._holds))
+        self._view = None
+
+    def _release(self, hold: ReadHold) -> None:
+        if hold in self._holds:
+            self._holds.remove(hold)
+            self._update_since()
+
+
+def _spill_blocks(
+    blocks: tuple[Block, ...], directory: Path, excess: int
+) -> tuple[tuple[Block, ...], int]:
+    """The same blocks, as many of them in files as bring `excess` to zero or less."""
+    kept = []
+    for block in blocks:
+        if excess > 0 and block.resident:
+            excess -= block.nbytes
+            block = spill_block(block, directory)
+        kept.append(block)
+    return (
+        (blocks, excess)
+        if all(a is b for a, b in zip(blocks, kept, strict=True))
+        else (tuple(kept), excess)
+    )
+
+
+def _check_forward(name: str, what: str, old: Antichain, new: Antichain) -> None:
+    """Refuse a frontier that is not at or after the one before it."""
+    if old.dominates(new):
+        return
+    raise TimeViolation(
+        "time.went_back",
+        f"cannot move {what} of {name!r} from {old} to {new}: frontiers only move forward",
+        hint="every time in the new frontier must be at or after some time in the old one",
+        name=name,
+    )

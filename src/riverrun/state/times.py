@@ -1,0 +1,44 @@
+"""Times inside a batch: a short sorted table of distinct times, and a code a row.
+
+A batch holds few distinct times (epochs times rounds) and many rows, so a row carries only the
+number of its time in a table. Kernels then never see how deep the loops are: what is visible at a
+time, and what compaction makes of a time, are questions about the table, answered once for all
+rows.
+
+Tables are sorted lexicographically, which is one linear extension of the product order, so codes of
+one table sort rows by time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from riverrun.progress import Antichain, Timestamp, less_equal
+
+Times = tuple[Timestamp, ...]
+Codes = np.ndarray[Any, np.dtype[np.int32]]
+Flags = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def visible(times: Times, as_of: Timestamp) -> Flags | None:
+    """Per time, whether it is at or before `as_of`; None when all are."""
+    flags = [less_equal(time, as_of) for time in times]
+    return None if all(flags) else np.array(flags, np.uint8)
+
+
+def advance(times: Times, since: Antichain) -> Times:
+    """What each time becomes when times before `since` can no longer be told apart, in the same order."""
+    return tuple(since.advance(time) for time in times) if len(since) else times
+
+
+def union(*tables: Times) -> Times:
+    """One table with the times of all."""
+    return tuple(sorted(set().union(*tables)))
+
+
+def codes_in(times: Times, table: Times) -> Codes:
+    """The code of each time in `table`; -1 where it is not there."""
+    where = {time: code for code, time in enumerate(table)}
+    return np.array([where.get(time, -1) for time in times], np.int32)

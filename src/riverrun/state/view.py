@@ -1,0 +1,319 @@
+"""A view: a state as it stands, for reading. Immutable, so a reader is never disturbed by what comes after.
+
+Reads are as of a time t with `since` <= t and t before `upper` (law 3: for such t the answer does
+not depend on merging or compaction). A read adds up the diffs of each (key, value) over the times
+at or before t and gives what does not cancel.
+
+- `lookup`: all values of some keys;
+- `first` and `last`: at most k live values of each key from either end of the declared order: min,
+  max, top-k; with `at`, only values whose first order column comes at or before a bound: the as-of
+  read of an application's own time;
+- `changes`: the changes of some keys with their times, not added up;
+- `scan`: everything, in the order of hashes, in pieces of bounded size.
+
+Null keys are equal to each other here, as in grouping; a join that wants them to match nothing
+leaves them out. A read gives a `Selection`: which query, which count, and columns that are gathered
+when asked for.
+
+Cost: per key and run, two or three cache misses (`kernels.searching`); nothing depends on the size
+of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.errors import SchemaError, TimeViolation
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state.batch import Batch
+from riverrun.state.block import Block
+from riverrun.state.columns import ColumnWriter, Ints, node_table
+from riverrun.state.kernels import layout, searching
+from riverrun.state.schema import Rows, Schema, conform_column, declared_column
+from riverrun.state.times import Times, visible
+
+Keys: TypeAlias = Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
+
+SCAN_ROWS = 1 << 16
+_ALL = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Rows found by a read."""
+
+    view: View
+    names: Ints
+    """The rows, as kernels name them."""
+    queries: Ints | None
+    """Which query each row answers; None for a scan."""
+    counts: Ints
+    """How often the row is there as of the time of the read; for changes, the diff."""
+    times: Times = ()
+    """For changes: the table of times."""
+    codes: Ints | None = None
+    """For changes: the time of each row, as its number in `times`."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def column(self, name: str) -> pa.Array:
+        """One column of the rows, key or value, as it was declared."""
+        at = self.view.schema.columns
+        index = next((i for i, column in enumerate(at) if column.name == name), None)
+        if index is None:
+            raise SchemaError(
+                "schema.column_unknown",
+                f"cannot read column {name!r} of {self.view.name!r}: the columns are: "
+                f"{', '.join(column.name for column in at)}",
+                hint="check the spelling, or declare the column",
+                column=name,
+            )
+        return self._gather(index)
+
+    def _gather(self, index: int) -> pa.Array:
+        schema = self.view.schema
+        writer = ColumnWriter(schema.canonical[index], len(self.names))
+        if len(self.names):
+            writer.append(self.view.tables, schema.starts[index], self.names)
+        return declared_column(writer.finish(), schema.columns[index])
+
+    def to_batch(self) -> pa.RecordBatch:
+        """All columns, key first."""
+        schema = self.view.schema
+        names = [*schema.key.names, *schema.value.names]
+        return pa.record_batch([self.column(name) for name in names], names)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The batches of a state at one moment."""
+
+    name: str
+    schema: Schema
+    batches: tuple[Batch, ...]
+    since: Antichain
+    upper: Antichain
+    _flags: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What is visible at the time of the last read, since reads tend to be as of one time."""
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(block for batch in self.batches for block in batch.blocks)
+
+    @cached_property
+    def runs(self) -> Ints:
+        """Where each batch's blocks start in `blocks`, and where the last one's end."""
+        return np.cumsum([0, *(len(batch.blocks) for batch in self.batches)], dtype=np.int64)
+
+    @cached_property
+    def descriptors(self) -> Ints:
+        if not self.blocks:
+            return np.zeros((0, layout.BLOCK_FIELDS), np.int64)
+        return np.stack([block.descriptor for block in self.blocks])
+
+    @cached_property
+    def tables(self) -> Ints:
+        """The address of each block's table of nodes."""
+        return np.ascontiguousarray(self.descriptors[:, layout.NODES])
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether equal hashes are equal keys in every block."""
+        return all(block.inverts for block in self.blocks)
+
+    def lookup(self, keys: Keys, as_of: Timestamp) -> Selection:
+        """Every value of each key, with how often it is there."""
+        places, total = self._find(keys)
+        return self._add_up(places, total, as_of)
+
+    def first(
+        self, keys: Keys, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
+    ) -> Selection:
+        """At most `k` live values of each key, from the start of the declared order."""
+        places, total = self._find(keys)
+        return self._add_up(places, total, as_of, k, skip_null=skip_null)
+
+    def last(
+        self,
+        keys: Keys,
+        as_of: Timestamp,
+        k: int = 1,
+        *,
+        at: pa.Array | None = None,
+        closed: bool = True,
+        skip_null: bool = False,
+    ) -> Selection:
+        """At most `k` live values of each key, from the end of the declared order backwards.
+
+        `at` gives, per key, a bound on the first order column: only values that come before it
+        count (or, `closed`, at it).
+        """
+        places, total = self._find(keys)
+        if at is not None:
+            self._bound(at, closed, places)
+        return self._add_up(places, total, as_of, k, backward=True, skip_null=skip_null)
+
+    def changes(self, keys: Keys) -> Selection:
+        """Every change of each key that is kept, at its time; times before `since` may have been advanced to it."""
+        places, total = self._find(keys)
+        bases, times = self._all_times()
+        written = np.empty((4, total), np.int64)
+        searching.list_changes(self.descriptors, bases, places, written)
+        return Selection(self, written[1], written[0], written[2], times, written[3])
+
+    def scan(self, as_of: Timestamp, rows: int = SCAN_ROWS) -> Iterator[Selection]:
+        """Everything, in the order of hashes, about `rows` rows a piece."""
+        addresses = self._visible(as_of)
+        positions = np.zeros((len(self.batches), 2), np.int64)
+        for run, batch in enumerate(self.batches):
+            positions[run] = self.runs[run], batch.blocks[0].start if batch.blocks else 0
+        while True:
+            names, counts = np.empty(rows, np.int64), np.empty(rows, np.int64)
+            count = searching.scan(
+                self.descriptors,
+                self.runs,
+                addresses,
+                self.schema.starts[-1],
+                positions,
+                names,
+                counts,
+            )
+            if count < 0:  # one hash has more rows than the piece: make room for it
+                rows = -count
+            elif count == 0:
+                if all(positions[:, 0] >= self.runs[1:]):
+                    return
+            else:
+                yield Selection(self, names[:count], None, counts[:count])
+
+    def to_batch(self, as_of: Timestamp) -> pa.RecordBatch:
+        """Everything as of a time, with how often each row is there in a last column `count`."""
+        names = [*self.schema.key.names, *self.schema.value.names, "count"]
+        types = [column.type for column in [*self.schema.key, *self.schema.value]]
+        schema = pa.schema(list(zip(names, [*types, pa.int64()], strict=True)))
+        pieces = [
+            pa.record_batch([*piece.to_batch().columns, pa.array(piece.counts)], schema=schema)
+            for piece in self.scan(as_of)
+        ]
+        return _concat(pieces, schema)
+
+    def check_readable(self, as_of: Timestamp) -> None:
+        """Refuse a time that is not in [since, upper)."""
+        if self.since.less_equal(as_of) and not self.upper.less_equal(as_of):
+            return
+        past = not self.since.less_equal(as_of)
+        raise TimeViolation(
+            "time.compacted" if past else "time.not_complete",
+            f"cannot read {self.name!r} as of {as_of}: it can be read from {self.since} "
+            f"up to, not including, {self.upper}",
+            hint="hold the times you want to read back to, before they are compacted"
+            if past
+            else "wait until the time is complete: advance the upper past it",
+            name=self.name,
+            as_of=as_of,
+        )
+
+    def _find(self, keys: Keys) -> tuple[Ints, int]:
+        """Where each key is in each run (see `searching.find`), and how many rows that are."""
+        arrays = self._key_arrays(keys, f"look up keys in {self.name!r}")
+        rows = len(arrays[0]) if arrays else len(keys)
+        nodes = node_table(arrays, self.schema.descending[: len(arrays)])
+        exact = self.exact and all(array.null_count == 0 for array in arrays)
+        places = np.empty((3, rows, len(self.batches)), np.int64)
+        mask = np.uint64(self.schema.hash_mask)
+        return places, searching.find(self.descriptors, self.runs, nodes, mask, exact, places)
+
+    def _key_arrays(self, keys: Keys, attempt: str) -> list[pa.Array]:
+        if isinstance(keys, pa.Table | pa.RecordBatch):
+            return self.schema.conform_key(keys, attempt)
+        if len(self.schema.key) != 1:
+            raise SchemaError(
+                "schema.key_columns",
+                f"cannot {attempt} with one array: the key has {len(self.schema.key)} columns: "
+                f"{', '.join(self.schema.key.names)}",
+                hint="give a table with these columns",
+            )
+        array = pa.array(keys) if isinstance(keys, np.ndarray) else keys
+        return [conform_column(array, self.schema.key.field(0), self.schema.canonical[0], attempt)]
+
+    def _bound(self, at: pa.Array, closed: bool, places: Ints) -> None:
+        key = len(self.schema.key)
+        if not self.schema.order:
+            raise SchemaError(
+                "schema.no_order",
+                f"cannot read {self.name!r} up to a bound: its rows have no declared order inside a key",
+                hint="declare the state with order=[column]",
+            )
+        column = self.schema.columns[key]
+        attempt = f"read {self.name!r} up to a bound"
+        array = conform_column(at, column, self.schema.canonical[key], attempt)
+        if len(array) != places.shape[1]:
+            raise SchemaError(
+                "schema.length",
+                f"cannot {attempt}: {len(array)} bounds for {places.shape[1]} keys",
+                hint="give one bound for each key",
+            )
+        nodes = node_table([array], [False])
+        searching.bound_ranges(
+            self.descriptors, nodes.ctypes.data, self.schema.starts[key], closed, places
+        )
+
+    def _add_up(
+        self,
+        places: Ints,
+        total: int,
+        as_of: Timestamp,
+        limit: int | None = None,
+        backward: bool = False,
+        skip_null: bool = False,
+    ) -> Selection:
+        addresses = self._visible(as_of)
+        room = total if limit is None else min(total, limit * places.shape[1])
+        written = np.empty((3, room), np.int64)
+        key_end, end = self.schema.key_end, self.schema.starts[-1]
+        count = searching.add_up(
+            self.descriptors, addresses, places, key_end, end, backward,
+            _ALL if limit is None else limit, limit is not None, skip_null and key_end < end,
+            written,
+        )  # fmt: skip
+        return Selection(self, written[1, :count], written[0, :count], written[2, :count])
+
+    def _visible(self, as_of: Timestamp) -> Ints:
+        """Per block, the address of its flags for `as_of`, 0 when all is visible; refuses what cannot be read."""
+        if self._flags.get("as_of") != as_of:
+            self.check_readable(as_of)
+            addresses = np.zeros(len(self.blocks), np.int64)
+            kept: dict[Times, Any] = {}
+            for at, block in enumerate(self.blocks):
+                if block.times not in kept:
+                    kept[block.times] = visible(block.times, as_of)
+                flags = kept[block.times]
+                if flags is not None:
+                    addresses[at] = flags.ctypes.data
+            self._flags.update(as_of=as_of, addresses=addresses, kept=kept)
+        return self._flags["addresses"]  # type: ignore[no-any-return]
+
+    def _all_times(self) -> tuple[Ints, Times]:
+        """All blocks' tables of times, one after the other, and where each block's begins."""
+        bases = np.zeros(len(self.blocks), np.int64)
+        times: list[Timestamp] = []
+        known: dict[Times, int] = {}
+        for at, block in enumerate(self.blocks):
+            if block.times not in known:
+                known[block.times] = len(times)
+                times += block.times
+            bases[at] = known[block.times]
+        return bases, tuple(times)
+
+
+def _concat(pieces: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if not pieces:
+        return pa.record_batch([pa.array([], column.type) for column in schema], schema=schema)
+    return pa.concat_batches(pieces)

@@ -1,0 +1,211 @@
+"""Topologies: which graphs are refused, and the order of pointstamps in those that are not."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+
+from riverrun.errors import PlanError
+from riverrun.progress import Summary, TopologyBuilder
+from tests.progress.model import at_or_before
+from tests.strategies import Graph, Step, nested_graphs, seeds, take_step
+
+
+@given(nested_graphs)
+def test_the_order_grows_along_every_arc_and_with_time(graph: Graph) -> None:
+    rng = random.Random(len(graph.depths))
+    order = graph.topology.order
+    for location, depth in enumerate(graph.depths):
+        a, b = (tuple(rng.randrange(4) for _ in range(depth)) for _ in range(2))
+        assert (order(location, a) < order(location, b)) == (a < b)
+        for target, step in graph.steps.get(location, ()):
+            assert order(location, a) < order(target, take_step(step, a))
+
+
+@given(nested_graphs)
+def test_different_pointstamps_have_different_turns(graph: Graph) -> None:
+    turns = [
+        graph.topology.order(location, time)
+        for location, depth in enumerate(graph.depths)
+        for time in itertools.product((0, 1), repeat=depth)
+    ]
+    assert len(set(turns)) == len(turns)
+
+
+@given(nested_graphs)
+def test_a_topology_tells_what_was_built(graph: Graph) -> None:
+    topology = graph.topology
+    assert list(topology.depths) == graph.depths
+    for location in range(len(graph.depths)):
+        node = topology.owners[location]
+        assert node in topology.nodes
+        ports = node.inputs if topology.is_input[location] else node.outputs
+        side = "input" if topology.is_input[location] else "output"
+        assert topology.describe(location) == f"{side} {ports.index(location)} of {node.name!r}"
+        arcs = graph.steps.get(location, [])
+        assert sorted(to for to, _ in topology.arcs[location]) == sorted(to for to, _ in arcs)
+        for target, summary in topology.arcs[location]:
+            assert (location, summary) in topology.back[target]
+
+
+def any_graph(seed: int) -> Graph:
+    """A small graph without structure: nodes that do anything to time, edges wherever they fit."""
+    rng = random.Random(seed)
+    graph = Graph()
+    deepest = rng.randint(1, 3)
+    for _ in range(rng.randint(1, 6)):
+        depth = rng.randint(1, deepest)
+        steps: list[Step] = [("same",), ("enter",), ("advance", rng.randrange(depth), 1)]
+        if depth > 1:
+            steps.append(("leave",))
+        step = rng.choice(steps)
+        graph.node([depth], [depth + {"enter": 1, "leave": -1}.get(step[0], 0)], {(0, 0): step})
+    for source, target in itertools.product(graph.outputs, graph.inputs):
+        if graph.depths[source] == graph.depths[target] and rng.random() < 0.4:
+            graph.edge(source, target)
+    return graph
+
+
+def standing_cycles(graph: Graph) -> list[set[str]]:
+    """The nodes of every simple cycle that can end at or before the time it started with.
+
+    A cycle that comes back after its start from times as large as this does so from every time:
+    coordinates are kept, advanced, or forgotten and begun again from less than that.
+    """
+    owner = {port: node for node in graph.nodes for port in (*node.inputs, *node.outputs)}
+    found = []
+    for start in range(len(graph.depths)):
+        time = (50,) * graph.depths[start]
+        walks = [([start], time)]
+        for path, now in walks:
+            for target, step in graph.steps.get(path[-1], ()):
+                after = take_step(step, now)
+                if target == start and at_or_before(after, time):
+                    found.append({owner[port].name for port in path})
+                elif target > start and target not in path:
+                    walks.append(([*path, target], after))
+    return found
+
+
+@settings(max_examples=10 * settings.default.max_examples)
+@given(seeds)
+def test_exactly_graphs_with_a_standing_cycle_are_refused(seed: int) -> None:
+    graph = any_graph(seed)
+    standing = standing_cycles(graph)
+    if not standing:
+        graph.build()
+        return
+    with pytest.raises(PlanError) as caught:
+        graph.build()
+    assert caught.value.code == "plan.cycle"
+    assert set(caught.value.fields["nodes"]) in standing
+
+
+def test_the_search_for_standing_cycles_sees_both_kinds() -> None:
+    kinds = {bool(standing_cycles(any_graph(seed))) for seed in range(50)}
+    assert kinds == {True, False}
+
+
+def nested(*, outer_feedback: bool) -> TopologyBuilder:
+    """An inner loop inside an outer cycle that advances, or does not."""
+    builder = TopologyBuilder()
+    enter, leave = builder.enter("enter", 2), builder.leave("leave", 3)
+    inner = builder.feedback("inner", 3)
+    body = builder.node("body", inputs=[3], outputs=[3])
+    again = (
+        builder.feedback("again", 2)
+        if outer_feedback
+        else builder.node("again", inputs=[2], outputs=[2])
+    )
+    for source, target in (
+        (enter, body),
+        (body, inner),
+        (inner, body),
+        (body, leave),
+        (leave, again),
+        (again, enter),
+    ):
+        builder.edge(source.outputs[0], target.inputs[0])
+    return builder
+
+
+def test_leaving_and_coming_in_again_is_an_advance_only_through_the_outer_feedback() -> None:
+    assert nested(outer_feedback=True).build().ranks
+    with pytest.raises(PlanError) as caught:
+        nested(outer_feedback=False).build()
+    assert caught.value.fields["nodes"] == ["again", "enter", "body", "leave"]
+    assert "the cycle 'again' -> 'enter' -> 'body' -> 'leave' -> 'again'" in str(caught.value)
+
+
+def test_a_round_that_is_forgotten_on_the_way_is_no_advance() -> None:
+    builder = TopologyBuilder()
+    enter, back, leave = (
+        builder.enter("in", 1),
+        builder.feedback("back", 2),
+        builder.leave("out", 2),
+    )
+    builder.edge(enter.outputs[0], back.inputs[0])
+    builder.edge(back.outputs[0], leave.inputs[0])
+    assert builder.build().ranks
+    builder.edge(leave.outputs[0], enter.inputs[0])
+    with pytest.raises(PlanError) as caught:
+        builder.build()
+    assert caught.value.fields["nodes"] == ["back", "out", "in"]
+
+
+def test_a_node_that_feeds_itself_is_named() -> None:
+    builder = TopologyBuilder()
+    node = builder.node("selfish", inputs=[1], outputs=[1])
+    builder.edge(node.outputs[0], node.inputs[0])
+    with pytest.raises(PlanError, match="the cycle 'selfish' -> 'selfish'"):
+        builder.build()
+
+
+def test_nothing_passes_where_the_summary_is_none() -> None:
+    builder = TopologyBuilder()
+    node = builder.node("cut", inputs=[1], outputs=[1], summaries={(0, 0): None})
+    builder.edge(node.outputs[0], node.inputs[0])
+    assert builder.build().arcs[node.inputs[0]] == ()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "summaries", "code"),
+    [
+        ([1], [2], {}, "plan.depth"),  # time cannot pass unchanged
+        ([1], [1], {(0, 0): Summary.enter(1)}, "plan.depth"),
+        ([1], [1], {(0, 1): None}, "plan.port"),
+        ([0], [1], {}, "plan.depth"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_refused(
+    inputs: list[int],
+    outputs: list[int],
+    summaries: dict[tuple[int, int], Summary | None],
+    code: str,
+) -> None:
+    builder = TopologyBuilder()
+    with pytest.raises(PlanError) as caught:
+        builder.node("odd", inputs=inputs, outputs=outputs, summaries=summaries)
+    assert caught.value.code == code
+    assert caught.value.fields["node"] == "odd"
+    assert builder.node("next", inputs=[1]).inputs == (0,)  # nothing of it stayed
+
+
+def test_an_edge_goes_from_an_output_to_an_input_of_the_same_depth() -> None:
+    builder = TopologyBuilder()
+    a = builder.node("a", inputs=[1], outputs=[1])
+    b = builder.node("b", inputs=[2], outputs=[2])
+    for source, target, code in (
+        (a.outputs[0], b.inputs[0], "plan.depth"),
+        (a.inputs[0], a.inputs[0], "plan.port"),
+        (a.outputs[0], b.outputs[0], "plan.port"),
+        (a.outputs[0], 99, "plan.port"),
+        (-1, a.inputs[0], "plan.port"),
+    ):
+        with pytest.raises(PlanError) as caught:
+            builder.edge(source, target)
+        assert caught.value.code == code
+        assert (caught.value.fields["source"], caught.value.fields["target"]) == (source, target)

@@ -1,0 +1,74 @@
+"""A kernel compiled from other sources is never loaded: the fingerprint is in every cache key."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+from numba.core.registry import cpu_target
+
+import riverrun.state.kernels as kernels
+from riverrun.state.kernels import compiling, values
+
+FOLDER = Path(kernels.__file__ or "").parent
+
+
+def load(source: Path) -> object:
+    """The module `compiling` as it would be in another folder."""
+    spec = importlib.util.spec_from_file_location("compiling_elsewhere", source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_fingerprint_is_part_of_the_cache_key() -> None:
+    signature = numba.types.uint64(numba.types.uint64)
+    codegen = cpu_target.target_context.codegen()
+    for dispatcher in (values.mix, values.compare_rows, values.hash_rows):
+        key = dispatcher._cache._index_key(signature, codegen)  # type: ignore[attr-defined]
+        assert compiling.FINGERPRINT in key
+
+
+@pytest.mark.parametrize("changed", [path.name for path in sorted(FOLDER.glob("*.py"))])
+def test_a_change_in_any_kernel_file_changes_the_fingerprint(changed: str, tmp_path: Path) -> None:
+    copy = tmp_path / "kernels"
+    shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    before = load(copy / "compiling.py").FINGERPRINT  # type: ignore[attr-defined]
+    with (copy / changed).open("a") as file:
+        file.write("# changed\n")
+    assert load(copy / "compiling.py").FINGERPRINT != before  # type: ignore[attr-defined]
+
+
+def test_a_callee_in_another_file_is_not_stale(tmp_path: Path) -> None:
+    """What Numba alone gets wrong: the caller's file is the same, its callee's is not."""
+    package = tmp_path / "kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(FOLDER / "compiling.py", package)
+    caller = "from kernels.compiling import kernel\nfrom kernels.callee import callee\n"
+    (package / "caller.py").write_text(
+        f"{caller}\n@kernel\ndef caller(x):\n    return callee(x)\n"
+    )
+    answers = []
+    for step in (1, 2):
+        (package / "callee.py").write_text(
+            "from kernels.compiling import kernel\n\n"
+            f"@kernel\ndef callee(x):\n    return x + {step}\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", "from kernels.caller import caller; print(caller(0))"],
+            cwd=tmp_path,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.append(int(done.stdout))
+    assert answers == [1, 2]

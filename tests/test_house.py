@@ -1,0 +1,125 @@
+"""The house rules hold for this tree, and the script that checks them can fail."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools.check_imports import main, violations
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_this_tree_keeps_the_rules() -> None:
+    assert [str(violation) for violation in violations(ROOT)] == []
+
+
+def tree(root: Path, path: str, source: str) -> Path:
+    """A repository with a few empty rooms and one file of interest."""
+    package = root / "src" / "riverrun"
+    for place in (path, "run.py", "engine/plan.py"):
+        (package / place).parent.mkdir(parents=True, exist_ok=True)
+        (package / place).touch()
+    for folder in (package, *package.glob("**/")):
+        (folder / "__init__.py").touch()
+    (package / path).write_text(source)
+    return root
+
+
+REFUSED = [
+    # file, source, words of the message
+    ("progress/frontier.py", "import numpy", "numpy may be imported only in: state/"),
+    ("progress/frontier.py", "from riverrun import run", "progress/ may not import riverrun.run"),
+    ("progress/frontier.py", "import riverrun", "progress/ may not import riverrun;"),
+    ("progress/frontier.py", "from ..engine import plan", "progress/ may not import riverrun."),
+    ("progress/__init__.py", "from .. import run", "progress/ may not import riverrun.run"),
+    ("algorithms/graph.py", "from riverrun.engine.plan import Plan", "algorithms/ may not import"),
+    ("algorithms/graph.py", "from riverrun import engine", "algorithms/ may not import"),
+    ("state/spine.py", "from numba import njit", "numba may be imported only in: state/kernels.py"),
+    ("state/kernels_more.py", "import numba", "numba may be imported only in"),
+    ("state/spine.py", "import llvmlite.binding", "llvmlite may be imported only in"),
+    ("state/log.py", "import obstore as obs", "obstore may be imported only in"),
+    ("state/log.py", "import xxhash", "xxhash may be imported only in"),
+    ("engine/worker.py", "def f():\n    import pyspark.sql", "pyspark may be imported only in"),
+    ("spark/cluster.py", "import pyarrow.flight as fl", "pyarrow.flight may be imported only in"),
+    ("spark/cluster.py", "from pyarrow import flight", "pyarrow.flight may be imported only in"),
+    ("engine/worker.py", "import polars as pl", "polars may be imported only in"),
+    ("engine/worker.py", "from rich.table import Table", "rich may be imported only in"),
+    ("errors.py", "import pyarrow", "pyarrow may be imported only in"),
+    ("run.py", "import requests", "requests has no home"),
+    ("engine/utils.py", "", "the name 'utils' says nothing"),
+    ("engine/_helpers/__init__.py", "", "the name '_helpers' says nothing"),
+    ("engine/worker.py", "x = 1\n" * 801, "801 lines; the limit is 800"),
+]
+
+
+@pytest.mark.parametrize(("path", "source", "words"), REFUSED)
+def test_a_broken_rule_is_refused(
+    path: str, source: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tree(tmp_path, path, source))]) == 1
+    printed = capsys.readouterr().out
+    line = max(1, source.count("\n") + (not source.endswith("\n")) * bool(source))
+    assert f"src/riverrun/{path}:{line}: {words}" in printed
+    assert "Hint: " in printed
+    assert "house rules: 1 broken" in printed
+
+
+ACCEPTED = [
+    ("progress/frontier.py", "import heapq\nfrom ..errors import X\nfrom .timestamp import Y"),
+    ("progress/frontier.py", "from riverrun.errors import X\nfrom riverrun.progress import Y"),
+    ("algorithms/graph.py", "import riverrun as rr\nfrom riverrun import Run"),
+    ("state/kernels.py", "import numpy as np\nfrom numba import njit"),
+    ("state/kernels/sort.py", "import numba"),
+    ("state/checkpoint.py", "import obstore\nimport xxhash\nimport pyarrow.parquet"),
+    ("engine/flight.py", "from pyarrow import flight\nimport pyarrow.flight"),
+    ("engine/operators/join.py", "import polars as pl\nfrom pyarrow import compute"),
+    ("spark/sources.py", "from pyspark.sql import DataFrame"),
+    ("engine/worker.py", "x = 1\n" * 800),
+]
+
+
+@pytest.mark.parametrize(("path", "source"), ACCEPTED)
+def test_what_is_at_home_is_accepted(path: str, source: str, tmp_path: Path) -> None:
+    assert violations(tree(tmp_path, path, source)) == []
+
+
+def test_a_folder_without_init_is_refused(tmp_path: Path) -> None:
+    package = tree(tmp_path, "state/spine.py", "") / "src" / "riverrun"
+    (package / "state" / "batch.py").touch()
+    (package / "state" / "__init__.py").unlink()
+    [violation] = violations(tmp_path)
+    assert "src/riverrun/state has no __init__.py" in violation.rule
+
+
+def test_a_wrong_directory_is_not_a_clean_one(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 2
+
+
+def locked(file: str) -> dict[str, str]:
+    """Name -> version of a lock; anything but `name==version` and comments is refused."""
+    pins = {}
+    for line in (ROOT / file).read_text().splitlines():
+        if line and not line.startswith("#"):
+            match = re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line)
+            assert match, f"{file}: not a plain pin: {line!r}"
+            pins[canonicalize_name(match[1])] = match[2]
+    return pins
+
+
+def test_the_locks_pin_what_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    main_lock, bench_lock = locked("requirements.lock"), locked("requirements-bench.lock")
+    for asked, pins in (
+        (project["dependencies"] + extras["dev"], main_lock),
+        (extras["bench"], bench_lock),
+    ):
+        for requirement in map(Requirement, asked):
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)])
+    assert not main_lock.keys() & bench_lock.keys()
