@@ -163,7 +163,7 @@ def block_rows(block: Block) -> list[tuple[int, Row, Row, int, int]]:
     cut = len(schema.key)
     hashes = block.hashes.to_pylist()
     columns = [
-        _from_hashes(hashes, schema) if column is None else to_plain(column)
+        keys_with_hashes(hashes) if column is None else to_plain(column)
         for column in block.columns
     ]
     keys = list(zip(*columns[:cut], strict=True)) if cut else [()] * count
@@ -173,8 +173,8 @@ def block_rows(block: Block) -> list[tuple[int, Row, Row, int, int]]:
     return list(zip(hashes, keys, values, codes, diffs, strict=True))
 
 
-def _from_hashes(hashes: list[int], schema: Schema) -> list[int]:
-    """The keys of which these are the hashes."""
+def keys_with_hashes(hashes: list[int]) -> list[int]:
+    """The integers of which these are the hashes."""
     word = (1 << 64) - 1
     keys = []
     for x in hashes:

@@ -75,6 +75,9 @@ class Antichain:
     def __repr__(self) -> str:
         return f"Antichain({list(self.elements)})"
 
+    def __str__(self) -> str:
+        return "{" + ", ".join(map(str, self.elements)) + "}"
+
     def __iter__(self) -> Iterator[Timestamp]:
         return iter(self.elements)
 

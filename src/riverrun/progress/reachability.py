@@ -97,8 +97,8 @@ our order, what a change causes is always later than it, so when the turn of
 difference between the old solution and the new one, and each (location, time) has one turn. Both
 solutions are finite. The changes that cancel are dropped, and with them what they would cause.
 
-Cost: about 4 us for each port whose frontier moves (a round through a loop of six nodes: 50 us); a
-change behind another pointstamp moves nothing, and costs a dictionary update.
+Cost: about 5 us for each port whose frontier moves (a message once around a loop of six nodes,
+propagated at every hop: 70 us); a change behind another pointstamp costs a dictionary update.
 """
 
 from __future__ import annotations

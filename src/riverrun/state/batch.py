@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,14 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
-from riverrun.state.block import Block, BlockWriter
+from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
 from riverrun.state.columns import Ints, node_table
 from riverrun.state.kernels import layout, sorting, values
 from riverrun.state.schema import FULL_MASK, Rows, Schema
 from riverrun.state.times import codes_in
 
-_NO_CODES = np.zeros(0, np.int32)
+NO_CODES = np.zeros(0, np.int32)
 _NO_DIFFS = np.zeros(0, np.int64)
-CHUNK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,13 @@ class Batch:
     upper: Antichain
     since: Antichain
 
-    def __len__(self) -> int:
+    @cached_property
+    def rows(self) -> int:
+        """How many changes it holds."""
         return sum(len(block) for block in self.blocks)
+
+    def __len__(self) -> int:
+        return self.rows
 
     @property
     def nbytes(self) -> int:
@@ -162,7 +167,7 @@ def _encode_times(
                 time=at,
             )
     if len(table) <= 1:
-        return table, _NO_CODES
+        return table, NO_CODES
     return table, codes_in(tuple(time), table)  # type: ignore[arg-type]
 
 

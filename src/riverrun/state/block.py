@@ -32,6 +32,7 @@ from riverrun.state.times import Codes, Times
 
 BLOCK_ROWS = 1 << 20
 BLOCK_BYTES = 64 << 20
+CHUNK_ROWS = 1 << 16  # rows that are written at once
 DIRECTORY_ROWS = 64  # smaller blocks are searched without a directory
 
 _SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -153,12 +154,10 @@ class BlockWriter:
         self._schema = schema
         self._times = times
         self._expected = rows
-        self._done: list[Block] = []
-        self._open()
+        self._length = 0
 
     def _open(self) -> None:
-        capacity = min(self._expected, BLOCK_ROWS)
-        self._length = 0
+        capacity = min(self._expected, BLOCK_ROWS + CHUNK_ROWS)  # a block is cut after a chunk
         self._hashes = Cells()
         self._hashes.reserve(capacity * 8)
         self._columns = [ColumnWriter(kind, 0) for kind in self._schema.canonical]
@@ -168,8 +167,8 @@ class BlockWriter:
         for writer, stored in zip(self._columns, self._stored, strict=True):
             if stored and writer.width:
                 writer.cells.reserve(capacity * writer.width)
-        self._codes = _Narrow(_UNSIGNED)
-        self._diffs = _Narrow(_SIGNED)
+        self._codes = _Narrow(_UNSIGNED, capacity)
+        self._diffs = _Narrow(_SIGNED, capacity)
 
     def append(
         self, addresses: Ints, tables: Ints, rows: Ints, codes: Codes, diffs: Ints
@@ -183,12 +182,15 @@ class BlockWriter:
         if count == 0:
             return []
         completed = []
-        if self._length >= BLOCK_ROWS or self._nbytes() >= BLOCK_BYTES:
+        if self._length == 0:
+            self._open()
+        elif self._length >= BLOCK_ROWS or self._nbytes() >= BLOCK_BYTES:
             last = self._hashes.array(np.uint64, self._length)[-1]
             first = np.empty(1, np.uint64)
             gathering.gather_words(addresses, rows[:1], first.ctypes.data)
             if first[0] != last:
                 completed.append(self._cut())
+                self._open()
         start, self._length = self._length, self._length + count
         self._hashes.reserve(self._length * 8)
         gathering.gather_words(addresses, rows, self._hashes.address + start * 8)
@@ -230,7 +232,10 @@ class BlockWriter:
             self._schema, hashes, columns, times, codes, diff, diffs,
             uuid4().hex, 0, self._length,
         )  # fmt: skip
-        self._open()
+        self._length = 0
+        _ = (
+            block.descriptor
+        )  # made now, a block at a time, rather than for all blocks at the first read
         return block
 
     def finish(self) -> Iterator[Block]:
@@ -242,17 +247,18 @@ class BlockWriter:
 class _Narrow:
     """Integers, most of them alike: one constant while it lasts, then the narrowest cells that hold them all."""
 
-    __slots__ = ("cells", "constant", "highest", "lowest", "types", "width")
+    __slots__ = ("capacity", "cells", "constant", "highest", "lowest", "types", "width")
 
-    def __init__(self, types: dict[int, Any]) -> None:
+    def __init__(self, types: dict[int, Any], capacity: int) -> None:
         self.types = types
+        self.capacity = capacity
         self.cells = Cells()
         self.width = 0
         self.constant = 0
         self.lowest = self.highest = 0
 
     def append(self, values: np.ndarray[Any, Any], start: int) -> None:
-        lowest, highest = int(values.min()), int(values.max())
+        lowest, highest = gathering.extent(values)
         if start == 0:
             self.constant, self.lowest, self.highest = int(values[0]), lowest, highest
         self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
@@ -271,7 +277,7 @@ class _Narrow:
     def _widen(self, width: int, rows: int) -> None:
         old = self.constant if self.width == 0 else self.cells.array(self.types[self.width], rows)
         cells = Cells()
-        cells.reserve(max(rows, 1) * width)
+        cells.reserve(max(rows, self.capacity) * width)
         cells.array(self.types[width], rows)[:] = old
         self.cells, self.width = cells, width
 
@@ -285,14 +291,9 @@ class _Narrow:
         """The times that occur, and codes into them."""
         if self.width == 0:
             return (times[self.constant],), None
-        codes = self.cells.array(self.types[self.width], rows)
-        counts = np.bincount(codes, minlength=len(times))
-        used = np.flatnonzero(counts)
-        if len(used) < len(times):
-            renumbered = np.zeros(len(times), self.types[self.width])
-            renumbered[used] = np.arange(len(used))
-            codes[:] = renumbered[codes]
-        return tuple(times[code] for code in used), self.finish(rows)[1]
+        used = np.zeros(len(times), np.int64)
+        gathering.renumber(self.cells.address, self.width, rows, used)
+        return tuple(times[code] for code in np.flatnonzero(used)), self.finish(rows)[1]
 
 
 def resident_bytes(blocks: Sequence[Block]) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.state.kernels import gathering, layout
+from riverrun.state.slabs import LEAST, SLABS, Bytes
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -113,37 +114,41 @@ def node_count(kind: pa.DataType) -> int:
 class Cells:
     """A buffer that grows: `address` is valid until the next `reserve`."""
 
-    __slots__ = ("address", "buffer", "capacity")
+    __slots__ = ("address", "capacity", "memory")
 
     def __init__(self) -> None:
-        self.buffer: pa.ResizableBuffer | None = None
+        self.memory: Bytes | pa.Buffer | None = None
         self.capacity = 0
         self.address = 0
 
     def reserve(self, size: int) -> None:
         """Have room for `size` bytes; grows to twice the room at least, so that appending is linear in all."""
-        if size > self.capacity:
-            if self.buffer is None:
-                self.capacity = size
-                self.buffer = pa.allocate_buffer(size, resizable=True)
-            else:
-                self.capacity = max(size, 2 * self.capacity)
-                self.buffer.resize(self.capacity)
-            self.address = self.buffer.address
+        if size <= self.capacity:
+            return
+        old, used = self.memory, self.capacity
+        size = max(size, 2 * self.capacity)
+        if size >= LEAST:
+            slab = SLABS.take(size)
+            self.memory, self.capacity, self.address = slab, len(slab), slab.ctypes.data
+        else:
+            buffer = pa.allocate_buffer(size)
+            self.memory, self.capacity, self.address = buffer, size, buffer.address
+        if old is not None:
+            self.array(np.uint8, used)[:] = np.frombuffer(old, np.uint8, used)
 
     def finish(self, size: int) -> pa.Buffer:
-        """The first `size` bytes; what was reserved beyond them is given back."""
-        if self.buffer is None:
+        """The first `size` bytes; much more than these is not kept."""
+        if self.memory is None:
             return pa.py_buffer(b"")
-        if size != self.capacity:
-            self.buffer.resize(size, shrink_to_fit=True)
-        return self.buffer
+        if self.capacity - size > self.capacity // 4:
+            return pa.py_buffer(self.array(np.uint8, size).copy())
+        return pa.py_buffer(self.memory).slice(0, size)
 
     def array(self, dtype: Any, size: int) -> np.ndarray[Any, Any]:
         """The first `size` cells as a NumPy array over the same memory."""
-        if self.buffer is None:
+        if self.memory is None:
             return np.empty(0, dtype)
-        return np.frombuffer(self.buffer, dtype, size)
+        return np.frombuffer(self.memory, dtype, size)
 
 
 class ColumnWriter:

@@ -17,6 +17,9 @@ Which to merge: read from old to new, batches should shrink by half or more. Fro
 that is less than twice as large as some later one, the pair of neighbours with the fewest rows
 merges. Several merges run at once, at different places of the chain.
 
+Small batches at the end wait until there are a few, and are sorted into one: a merge costs some 100 microseconds
+however small it is.
+
 Why that is enough: in a chain that shrinks by halves there are at most log2(N) batches, and what is
 read is bounded by that. A row takes part in a merge only when its batch grows by half at least, or
 when its batch is new: at most log1.5(N) + 1 times. An append of n rows therefore causes at most n
@@ -58,10 +61,13 @@ from riverrun.state.batch import Batch
 from riverrun.state.block import Block, resident_bytes
 from riverrun.state.columns import Ints
 from riverrun.state.files import spill_block
-from riverrun.state.merge import Merger
+from riverrun.state.merge import Merger, fold
 from riverrun.state.schema import Rows, Schema
+from riverrun.state.slabs import SLABS
 from riverrun.state.view import Keys, Selection, View
 
+FOLD_ROWS = 256  # a batch of so few rows waits, until there are FOLD_BATCHES of them to make one of
+FOLD_BATCHES = 8
 LEAST_FUEL = 4096  # rows of merging that even the smallest append pays for: some 60 microseconds
 _UNBOUNDED = 1 << 62
 
@@ -155,6 +161,11 @@ class Spine:
         """Bytes in memory, those of results of merges under way included."""
         return resident_bytes(list(self._blocks()))
 
+    @property
+    def merging(self) -> bool:
+        """Whether merges are under way."""
+        return any(isinstance(entry, Merger) for entry in self._chain)
+
     def insert(
         self,
         rows: Rows,
@@ -194,6 +205,8 @@ class Spine:
         self._view = None
         rows = len(batch)
         if rows:
+            if rows > FOLD_ROWS:
+                self._fold()
             self._chain.append(batch)
             self._balance()
         elif self._chain:
@@ -259,6 +272,7 @@ class Spine:
                     at = len(self._chain)
             at -= 1
         self._spill()
+        SLABS.trim()
         return fuel
 
     def compact(self) -> None:
@@ -267,6 +281,7 @@ class Spine:
         while len(self._chain) > 1 or (self._chain and not self._is_compact()):
             self._settle_pair()
             self.work(_UNBOUNDED)
+        SLABS.trim(_UNBOUNDED)
 
     def _settle_pair(self) -> None:
         a = self._chain[0]
@@ -287,15 +302,34 @@ class Spine:
         """Rows of merging that an append of `rows` rows pays for."""
         return LEAST_FUEL + rows * (4 + 2 * len(self._chain))
 
+    def _small(self) -> int:
+        """How many small batches stand at the end of the chain."""
+        count = 0
+        for entry in reversed(self._chain):
+            if isinstance(entry, Merger) or len(entry) > FOLD_ROWS:
+                break
+            count += 1
+        return count
+
+    def _fold(self) -> None:
+        """Make one batch of the small ones at the end of the chain."""
+        small = self._small()
+        if small > 1:
+            batches = [batch for batch in self._chain[-small:] if isinstance(batch, Batch)]
+            self._chain[-small:] = [fold(batches, self._since)]
+            self._view = None
+
     def _balance(self) -> None:
         """Start the merges that the shape of the chain asks for."""
+        if self._small() >= FOLD_BATCHES:
+            self._fold()
         started = True
         while started:
             started = False
             largest = 0
             violating: tuple[int, int] | None = None  # the widest stretch, from its oldest batch on
-            stop = len(self._chain)
-            for at in range(len(self._chain) - 1, -1, -1):
+            stop = len(self._chain) - self._small()
+            for at in range(stop - 1, -1, -1):
                 entry = self._chain[at]
                 if isinstance(entry, Merger):
                     if violating is not None:

@@ -23,6 +23,8 @@ from riverrun.state.kernels.layout import (
     ORIGIN,
     ROW_BITS,
     ROW_MASK,
+    START,
+    STOP,
     VALID,
     WIDTH,
 )
@@ -31,10 +33,12 @@ from riverrun.state.kernels.memory import (
     copy_bytes,
     load_i64,
     load_u64,
+    load_uint,
     set_bit,
     store_64,
     store_int,
 )
+from riverrun.state.kernels.merging import code_at, diff_at
 from riverrun.state.kernels.values import field, float_bits, is_null, unmix
 
 
@@ -152,6 +156,43 @@ def shift_origin(tables: np.ndarray, node: int, rows: np.ndarray) -> np.ndarray:
         table = tables[rows[at] >> ROW_BITS]
         out[at] = rows[at] + field(table, node, ORIGIN)
     return out
+
+
+@kernel
+def extent(values: np.ndarray) -> tuple[int, int]:
+    """The least and the greatest of some integers, one at least."""
+    lowest = highest = np.int64(values[0])
+    for value in values:
+        lowest, highest = min(lowest, np.int64(value)), max(highest, np.int64(value))
+    return lowest, highest
+
+
+@kernel
+def list_rows_of_blocks(
+    blocks: np.ndarray, code_maps: np.ndarray, bases: np.ndarray, written: np.ndarray
+) -> None:
+    """Name every row of some blocks, with its diff and its code, mapped from the block's base on."""
+    out = 0
+    for at in range(blocks.shape[0]):
+        block = blocks[at]
+        for row in range(block[START], block[STOP]):
+            written[0, out] = (at << ROW_BITS) | row
+            written[1, out] = code_maps[bases[at] + code_at(block, row)]
+            written[2, out] = diff_at(block, row)
+            out += 1
+
+
+@kernel
+def renumber(codes: int, width: int, rows: int, used: np.ndarray) -> int:
+    """Renumber codes so that those that occur follow each other; mark them in `used`; return how many."""
+    for row in range(rows):
+        used[load_uint(codes, width, row)] = 1
+    numbers = np.cumsum(used) - 1
+    count = numbers[-1] + 1
+    if count < used.shape[0]:
+        for row in range(rows):
+            store_int(codes, width, row, numbers[load_uint(codes, width, row)])
+    return count
 
 
 @kernel

@@ -182,28 +182,28 @@ def merge_step(
         else:
             break
         if order < 0:
-            if a_single:
-                code = a_map[0]
+            stop = group_end(a, i, first, end)
+            if stop == i + 1:
+                code = a_map[code_at(a, i)]
                 if code >= 0:
                     out_rows[out], out_codes[out], out_diffs[out] = i, code, diff_at(a, i)
                     out += 1
-                i += 1
-                continue
-            stop = group_end(a, i, first, end)
-            count = gather_group(a, i, stop, a_map, sums, touched, 0)
-            out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)
+            else:
+                count = gather_group(a, i, stop, a_map, sums, touched, 0)
+                out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)
             i = stop
         elif order > 0:
-            if b_single:
-                code = b_map[0]
+            stop = group_end(b, j, first, end)
+            if stop == j + 1:
+                code = b_map[code_at(b, j)]
                 if code >= 0:
                     out_rows[out], out_codes[out], out_diffs[out] = side | j, code, diff_at(b, j)
                     out += 1
-                j += 1
-                continue
-            stop = group_end(b, j, first, end)
-            count = gather_group(b, j, stop, b_map, sums, touched, 0)
-            out = emit_group(side | j, sums, touched, count, out, out_rows, out_codes, out_diffs)
+            else:
+                count = gather_group(b, j, stop, b_map, sums, touched, 0)
+                out = emit_group(
+                    side | j, sums, touched, count, out, out_rows, out_codes, out_diffs
+                )
             j = stop
         else:
             a_end, b_end = group_end(a, i, first, end), group_end(b, j, first, end)

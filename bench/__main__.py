@@ -1,0 +1,41 @@
+"""`python -m bench` lists the benchmarks; `python -m bench NAME [--option value ...]` runs one, or several.
+
+Each prints one JSON line: its name, our figures, each peer's with its version, ratios (above 1: we are faster or smaller), and the hardware.
+This machine may be shared: read ratios within one line, not figures across lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import sys
+
+import bench
+from bench.measure import hardware
+
+
+def names() -> list[str]:
+    found = (module.name for module in pkgutil.iter_modules(bench.__path__))
+    return sorted(name for name in found if name not in ("__main__", "measure", "peers"))
+
+
+def summary(name: str) -> str:
+    return (importlib.import_module(f"bench.{name}").__doc__ or "").splitlines()[0]
+
+
+def main(arguments: list[str]) -> int:
+    chosen = [word for word in arguments if not word.startswith("-") and word in names()]
+    if not chosen:
+        print(__doc__)
+        for name in names():
+            print(f"  {name:12} {summary(name)}")
+        return 0 if not arguments else 2
+    for name in chosen:
+        module = importlib.import_module(f"bench.{name}")
+        print(json.dumps({"name": name, **module.main(), "hardware": hardware()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

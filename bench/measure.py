@@ -1,0 +1,66 @@
+"""Clocks, memory and the hardware line."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def seconds(run: Callable[[], Any], times: int = 5) -> float:
+    """The median time of several runs."""
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def version(package: str) -> str:
+    return f"{package} {package_version(package)}"
+
+
+def scale(name: str, default: float) -> int:
+    """A size, which the environment may change: BENCH_ROWS=1e6 python -m bench lookup."""
+    return int(float(os.environ.get(f"BENCH_{name.upper()}", default)))
+
+
+def hardware() -> dict[str, Any]:
+    """What this ran on, with two calibrations: a Python loop, and random reads of memory."""
+    model = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+
+    def loop() -> None:
+        total = 0
+        for step in range(1_000_000):
+            total += step
+
+    cells = np.arange(1 << 24)
+    places = np.random.default_rng(0).integers(0, 1 << 24, 1 << 20)
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "loop_ns": round(seconds(loop) * 1e3, 1),
+        "random_read_ns": round(seconds(lambda: cells[places].sum()) * 1e9 / (1 << 20), 2),
+    }

@@ -1,0 +1,91 @@
+"""Joining: one view of a state out of the views that several workers had of it.
+
+Workers hold disjoint hash ranges of a state, and merge their batches each at its own pace: the chains
+of different workers end at the same frontier, and are cut differently before it. A worker that takes
+over the ranges of several others needs one chain. Laws:
+
+1. The joined view holds the changes of all, and is readable as of every time at which all of them are.
+2. It is a chain like any other: batches are adjacent, the blocks of each ascend by hash, and no hash is
+   in two of them.
+
+Batches of different views become one where their frontiers agree, by listing the blocks of all. Where
+a view has several batches between two frontiers that all views have, those are merged first.
+
+Cost: nothing where chains are cut alike; otherwise some 15 ns a row of what is merged, and memory for the
+result. A single view is returned as it is, and views without rows are passed over.
+
+>>> import pyarrow as pa
+>>> from riverrun.state.schema import Schema
+>>> spine = Spine("sums", Schema.of({"n": pa.int64()}, {"sum": pa.int64()}))
+>>> spine.insert(pa.table({"n": range(100), "sum": range(100)}), time=(0,))
+>>> view, half = spine.view(), 1 << 63
+>>> low = replace(view, batches=tuple(batch.slice(0, half) for batch in view.batches))
+>>> high = replace(view, batches=tuple(batch.slice(half, 2 * half) for batch in view.batches))
+>>> join_views([high, low]).to_batch(as_of=(0,)) == view.to_batch(as_of=(0,))
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+
+from riverrun.progress import Antichain
+from riverrun.state.batch import Batch
+from riverrun.state.spine import Spine
+from riverrun.state.view import View
+
+
+def join_views(views: list[View]) -> View:
+    """One view of a state out of views of disjoint hash ranges with the same `upper`."""
+    first, *others = views
+    if not others:
+        return first
+    for view in others:
+        for what, ours, theirs in (
+            ("name", first.name, view.name),
+            ("schema", first.schema, view.schema),
+            ("upper", first.upper, view.upper),
+        ):
+            if ours != theirs:
+                raise ValueError(f"views that are joined have one {what}, not {ours} and {theirs}")
+    chains = [view for view in views if any(view.batches)]
+    cuts = set.intersection(*({b.upper for b in v.batches} for v in chains)) if chains else set()
+    columns = [_segments(view, cuts) for view in chains]
+    batches = tuple(_stack(level) for level in zip(*columns, strict=True))
+    since = reduce(Antichain.join, (view.since for view in views))
+    return View(first.name, first.schema, batches, since, first.upper)
+
+
+def _segments(view: View, cuts: set[Antichain]) -> list[Batch]:
+    """The chain of a view with one batch between each two of these frontiers; the last is its `upper`."""
+    segments: list[Batch] = []
+    group: list[Batch] = []
+    for batch in view.batches:
+        group.append(batch)
+        if batch.upper in cuts:
+            segments.append(_merge(view, group))
+            group = []
+    return segments
+
+
+def _merge(view: View, group: list[Batch]) -> Batch:
+    filled = [batch for batch in group if len(batch)] or group[:1]
+    if len(filled) > 1:
+        spine = Spine.from_view(replace(view, batches=tuple(group), upper=group[-1].upper))
+        spine.compact()
+        (merged,) = spine.view().batches
+        return merged
+    return replace(filled[0], lower=group[0].lower, upper=group[-1].upper)
+
+
+def _stack(batches: tuple[Batch, ...]) -> Batch:
+    """One batch with the blocks of batches of the same times and disjoint ranges of hashes."""
+    blocks = sorted((block for batch in batches for block in batch.blocks), key=lambda b: b.first)
+    for a, b in pairwise(blocks):
+        if b.first <= a.last:
+            raise ValueError(f"views that are joined share no hash; two have {b.first:#x}")
+    lower = reduce(Antichain.meet, (batch.lower for batch in batches))
+    since = reduce(Antichain.join, (batch.since for batch in batches))
+    return replace(batches[0], blocks=tuple(blocks), lower=lower, since=since)

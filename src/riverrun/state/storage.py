@@ -1,0 +1,233 @@
+"""Where checkpoints are kept: a few named files in an object store, through obstore.
+
+A storage knows six verbs: put, create, get, map, list, delete. Names are paths below a prefix. A put is
+atomic: readers see the whole file or none, and when it returns, the store has it. `create` is a put
+that succeeds for one caller only; it is what publishing rests on.
+
+**Durability.** In S3, Google Cloud Storage and Azure, what was put survives. On local disk obstore writes a
+file beside the target and renames it (or links it, to create), and does *not* fsync: what was put survives
+the death of any process, but after a power cut a file may be empty. Its checksum tells, and the
+checkpoint is lost. ``open_storage(path, synced=True)`` makes each put wait until the file and its
+name are on the disk, at the disk's speed.
+
+>>> storage = open_storage("memory:///")
+>>> storage.create("log/1", b"one"), storage.create("log/1", b"two")
+(True, False)
+>>> storage.names("log"), storage.get("log/1").to_pybytes()
+(['log/1'], b'one')
+>>> storage.get("log/2")
+Traceback (most recent call last):
+    ...
+riverrun.errors.CheckpointError: cannot read log/2: it is not in MemoryStore
+Hint: it was collected, never written, or written somewhere else: check the path of the checkpoint
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import obstore
+import pyarrow as pa
+import xxhash
+from obstore import exceptions
+from obstore.store import LocalStore, from_url
+
+from riverrun.errors import CheckpointError, TransportError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_WORD = 8  # kernels read words where they lie
+
+# What trying again cannot mend.
+_REFUSED = (
+    exceptions.InvalidPathError,
+    exceptions.NotSupportedError,
+    exceptions.PermissionDeniedError,
+    exceptions.UnauthenticatedError,
+    exceptions.UnknownConfigurationKeyError,
+    PermissionError,
+    ValueError,
+)
+
+
+def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> Storage:
+    """The storage at a path, which is made if need be, or at a URL.
+
+    URLs are s3://bucket/path, gs://, az://, file:// and memory://. `config` is passed on to
+    obstore: region, endpoint, credentials and so on.
+    """
+    local, is_url = str(place), isinstance(place, str) and "://" in place
+    if is_url and local.startswith("file://"):
+        local, is_url = local.removeprefix("file://"), False
+    try:
+        if is_url:
+            return Storage(from_url(local, **config), synced=synced)
+        path = Path(local).expanduser().absolute()
+        return Storage(LocalStore(path, mkdir=True, **config), synced=synced)
+    except (exceptions.BaseError, OSError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            "checkpoint.refused",
+            f"cannot keep checkpoints at {place}: {_first_line(error)}",
+            hint="give a directory, or a URL that obstore reads, with its settings; HDFS is not one",
+            place=str(place),
+        ) from error
+
+
+def checksum(data: Any) -> str:
+    """The XXH3 hash of some bytes, 128 bits, as hex: it finds accidents, not forgeries."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+class Storage:
+    """Files below `prefix` in an object store of obstore."""
+
+    def __init__(self, store: ObjectStore, prefix: str = "", *, synced: bool = False) -> None:
+        self.store = store
+        self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self.synced = synced
+
+    def __repr__(self) -> str:
+        return f"Storage({self._where})"
+
+    @property
+    def root(self) -> Path | None:
+        """The local directory that names lie below; None when files are not on local disk."""
+        if isinstance(self.store, LocalStore) and self.store.prefix is not None:
+            return Path(self.store.prefix) / self.prefix
+        return None
+
+    def put(self, name: str, data: Any) -> None:
+        """Keep some bytes under a name, in place of what was there."""
+        with self._translated("write", name):
+            obstore.put(self.store, self.prefix + name, _octets(data))
+            self._sync(name)
+
+    def create(self, name: str, data: Any) -> bool:
+        """Keep some bytes under a name nobody has used: False when somebody has."""
+        with self._translated("create", name):
+            try:
+                obstore.put(self.store, self.prefix + name, _octets(data), mode="create")
+            except exceptions.AlreadyExistsError:
+                return False
+            self._sync(name)
+        return True
+
+    def get(self, name: str) -> pa.Buffer:
+        """The bytes under a name, in memory."""
+        with self._translated("read", name):
+            data = pa.py_buffer(obstore.get(self.store, self.prefix + name).bytes())
+        return data if data.address % _WORD == 0 else pa.py_buffer(data.to_pybytes())
+
+    def map(self, name: str) -> pa.Buffer:
+        """The bytes under a name where they lie on local disk; readable even after a delete."""
+        if self.root is None:
+            raise CheckpointError(
+                "checkpoint.not_local",
+                f"cannot map {name}: {self._where} is not a local disk",
+                hint="restore without mapped=True: the files are then fetched",
+                file=name,
+            )
+        with self._translated("map", name):
+            path = self._path(self.root, name)
+            if path.stat().st_size == 0:  # nothing to map
+                return pa.py_buffer(b"")
+            with pa.memory_map(str(path), "r") as mapped:
+                return mapped.read_buffer()
+
+    def names(self, folder: str) -> list[str]:
+        """The names of all files in a folder, sorted."""
+        start = len(self.prefix)
+        with self._translated("list", folder):
+            chunks = obstore.list(self.store, self.prefix + folder)
+            return sorted(meta["path"][start:] for chunk in chunks for meta in chunk)
+
+    def unfinished(self, folder: str) -> list[str]:
+        """What killed processes left on local disk in place of a file: NAME#1, which obstore does not list."""
+        if self.root is None:
+            return []
+        return sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*#*"))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Forget these files; those that are gone already are not missed."""
+        for name in names:
+            with self._translated("delete", name):
+                try:
+                    if self.root is not None:  # obstore refuses the names of unfinished files
+                        self._path(self.root, name).unlink()
+                    else:
+                        obstore.delete(self.store, self.prefix + name)
+                except FileNotFoundError:
+                    pass
+
+    @staticmethod
+    def _path(root: Path, name: str) -> Path:
+        if {"", ".", ".."} & set(name.split("/")):  # as obstore does
+            raise ValueError(f"{name!r} is not a path below the storage")
+        return root / name
+
+    def _sync(self, name: str) -> None:
+        """Wait until a file on local disk, and its name in each folder above, are on the disk."""
+        if not self.synced or self.root is None:
+            return
+        path = self.root / name
+        for place in (path, *path.parents[: name.count("/") + 1]):
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    @property
+    def _where(self) -> str:
+        if self.root is not None:
+            return str(self.root)
+        shown = repr(self.store)  # the bucket and the prefix, where there is one
+        kind = type(self.store).__name__ if shown.startswith("<") else shown
+        return f"{kind} {self.prefix}".rstrip()
+
+    @contextmanager
+    def _translated(self, verb: str, name: str) -> Iterator[None]:
+        with _translated(verb, name, self._where):
+            yield
+
+
+def _octets(data: Any) -> memoryview:
+    """Bytes as obstore wants them: Arrow's buffers say that theirs are signed."""
+    return memoryview(data).cast("B")
+
+
+@contextmanager
+def _translated(verb: str, name: str, where: str) -> Iterator[None]:
+    """Errors of the store as ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            "checkpoint.missing",
+            f"cannot {verb} {name}: it is not in {where}",
+            hint="it was collected, never written, or written somewhere else: check the path of the checkpoint",
+            file=name,
+        ) from error
+    except _REFUSED as error:
+        raise CheckpointError(
+            "checkpoint.refused",
+            f"cannot {verb} {name} in {where}: {_first_line(error)}",
+            hint="check the path, the settings of the store and what its credentials allow",
+            file=name,
+        ) from error
+    except (exceptions.BaseError, OSError) as error:
+        raise TransportError(
+            "storage.unreachable",
+            f"cannot {verb} {name} in {where}: {_first_line(error)}",
+            hint="try again; if it persists, check the disk, the network and the store",
+            file=name,
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
