@@ -1,6 +1,7 @@
 """`python -m bench` lists the benchmarks; `python -m bench NAME [--option value ...]` runs one, or several.
 
-Each prints one JSON line: its name, our figures, each peer's with its version, ratios (above 1: we are faster or smaller), and the hardware.
+Each prints one JSON line: its name, our figures, each peer's with its version, ratios (above 1: we are faster or
+smaller), and the hardware. BENCH_ROWS=1e6 and the like in the environment make it smaller.
 This machine may be shared: read ratios within one line, not figures across lines.
 """
 

@@ -10,21 +10,23 @@ import pyarrow as pa
 
 from bench.lookup import loaded
 from bench.measure import scale
-from bench.peers import stores
+from bench.peers import each_store
 from riverrun.progress import Antichain
 
+UPSERTS = 50_000  # an upsert is two changes: the old value goes, the new one comes
 
-def main() -> dict[str, Any]:
-    rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 10e6)
-    batches = scale("batches", 300)
+
+def ours(rows: int, batches: int, rng: np.random.Generator) -> dict[str, Any]:
     spine = loaded(rows)
-    rng = np.random.default_rng(2)
     values = np.arange(rows) * 2
     epoch = next(iter(spine.since))[0]
 
-    def append(table: pa.Table, diffs: Any) -> float:
+    def upsert(keys: Any, fresh: Any) -> float:
         nonlocal epoch
         epoch += 1
+        table = pa.table({"k": np.r_[keys, keys], "v": np.r_[values[keys], fresh]})
+        diffs = np.repeat(np.array([-1, 1]), len(keys))
+        values[keys] = fresh
         start = time.perf_counter()
         spine.insert(table, (epoch,), diffs)
         spine.advance_since(Antichain([(epoch,)]))
@@ -32,53 +34,42 @@ def main() -> dict[str, Any]:
 
     taken, changes = [], 0
     for _ in range(batches):
-        # An upsert of a key is two changes: the old value goes, the new one comes.
-        keys = np.unique(rng.integers(0, rows, 50_000))
-        fresh = rng.integers(0, 1 << 60, len(keys))
-        table = pa.table({"k": np.r_[keys, keys], "v": np.r_[values[keys], fresh]})
-        diffs = np.repeat(np.array([-1, 1]), len(keys))
-        values[keys] = fresh
-        taken.append(append(table, diffs))
+        keys = np.unique(rng.integers(0, rows, UPSERTS))
+        taken.append(upsert(keys, rng.integers(0, 1 << 60, len(keys))))
         changes += 2 * len(keys)
-    one_row, under_way = [], 0
+    single, under_way = [], 0
     for key in rng.integers(0, rows, 20_000):
-        table = pa.table({"k": [key, key], "v": [values[key], values[key] + 1]})
-        values[key] += 1
         under_way += spine.merging
-        one_row.append(append(table, np.array([-1, 1])))
+        single.append(upsert(np.array([key]), np.array([key])))
     sample = rng.integers(0, rows, 100_000)
     found = spine.lookup(sample, (epoch,)).column("v").to_numpy()
     assert np.array_equal(found, values[sample])
-    ours = changes / sum(taken)
-    del spine
-    peers, ratios = {}, {}
-    with stores(rows, slow_rows) as makers:
-        for name, make in makers:
-            store = make()
-            spent, upserts = 0.0, 0
-            for _ in range(3 if name == "polars" else 10):
-                keys = np.unique(rng.integers(0, store.rows, 50_000))
-                start = time.perf_counter()
-                store.upsert(keys, keys + 1)
-                spent += time.perf_counter() - start
-                upserts += len(keys)
-            rate = upserts / spent
-            peers[name] = {
-                "version": store.version,
-                "rows": store.rows,
-                "upserts_per_s": round(rate),
-            }
-            ratios[name] = round(ours / 2 / rate, 2)
-            del store
     return {
-        "rows": rows,
-        "changes_per_s": round(ours),
-        "upserts_per_s": round(ours / 2),
+        "changes_per_s": round(changes / sum(taken)),
+        "upserts_per_s": round(changes / sum(taken) / 2),
         "batch_ms_p50": round(float(np.median(taken)) * 1e3, 2),
         "batch_ms_max": round(max(taken) * 1e3, 2),
-        "one_row_us_p50": round(float(np.median(one_row)) * 1e6, 1),
-        "one_row_ms_max": round(max(one_row) * 1e3, 2),
-        "one_row_appends_with_merges_under_way": under_way,
-        "peers": peers,
-        "ratios": ratios,
+        "single_us_p50": round(float(np.median(single)) * 1e6, 1),
+        "single_us_p99": round(float(np.percentile(single, 99)) * 1e6, 1),
+        "single_ms_max": round(max(single) * 1e3, 2),
+        "singles_with_merges_under_way": under_way,
     }
+
+
+def main() -> dict[str, Any]:
+    rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 10e6)
+    rng = np.random.default_rng(2)
+    figures = ours(rows, scale("batches", 400), rng)
+    peers, ratios = {}, {}
+    for name, store in each_store(rows, slow_rows):
+        spent, upserts = 0.0, 0
+        for _ in range(3 if name == "polars" else 10):
+            keys = np.unique(rng.integers(0, store.rows, UPSERTS))
+            start = time.perf_counter()
+            store.upsert(keys, keys + 1)
+            spent += time.perf_counter() - start
+            upserts += len(keys)
+        rate = upserts / spent
+        peers[name] = {"version": store.version, "rows": store.rows, "upserts_per_s": round(rate)}
+        ratios[name] = round(figures["upserts_per_s"] / rate, 2)
+    return {"rows": rows, **figures, "peers": peers, "ratios": ratios}

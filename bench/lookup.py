@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from bench.measure import scale, seconds
-from bench.peers import stores
+from bench.peers import each_store
 from riverrun.progress import Antichain
-from riverrun.state.schema import Schema
-from riverrun.state.spine import Spine
+from riverrun.state import Schema, Spine
 
 SCHEMA = Schema.of({"k": pa.int64()}, {"v": pa.int64()})
+ASKED = 100_000
 
 
 def loaded(rows: int, first_key: int = 0) -> Spine:
@@ -28,46 +28,39 @@ def loaded(rows: int, first_key: int = 0) -> Spine:
     return spine
 
 
-def main() -> dict[str, Any]:
-    rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 10e6)
+def ours(rows: int, rng: np.random.Generator) -> dict[str, Any]:
     spine = loaded(rows)
     now = next(iter(spine.since))
-    rng = np.random.default_rng(1)
-    batches = [rng.integers(0, rows, 100_000) for _ in range(20)]
+    batches = iter([rng.integers(0, rows, ASKED) for _ in range(60)])
 
     def look_up(keys: Any) -> Any:
         return spine.lookup(keys, now).column("v")
 
-    checked = look_up(batches[0]).to_numpy()
-    assert np.array_equal(checked, batches[0] * 2)
-    each = iter(batches * 10)
-    ours = 100_000 / seconds(lambda: look_up(next(each)), 60)
+    checked = rng.integers(0, rows, ASKED)
+    assert np.array_equal(look_up(checked).to_numpy(), checked * 2)
+    rate = ASKED / seconds(lambda: look_up(next(batches)), 60)
     singles = []
     for key in rng.integers(0, rows, 5000):
         one = np.array([key])
         start = time.perf_counter()
         look_up(one)
         singles.append(time.perf_counter() - start)
-    del spine
-    peers, ratios = {}, {}
-    with stores(rows, slow_rows) as makers:
-        for name, make in makers:
-            store = make()
-            keys = rng.integers(0, store.rows, 100_000)
-            store.lookup(keys)
-            rate = 100_000 / seconds(lambda s=store, k=keys: s.lookup(k), 3)  # type: ignore[misc]
-            peers[name] = {
-                "version": store.version,
-                "rows": store.rows,
-                "keys_per_s": round(rate),
-            }
-            ratios[name] = round(ours / rate, 1)
-            del store
     return {
-        "rows": rows,
-        "keys_per_s": round(ours),
+        "keys_per_s": round(rate),
         "single_us_p50": round(float(np.median(singles)) * 1e6, 1),
         "single_us_p99": round(float(np.percentile(singles, 99)) * 1e6, 1),
-        "peers": peers,
-        "ratios": ratios,
     }
+
+
+def main() -> dict[str, Any]:
+    rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 10e6)
+    rng = np.random.default_rng(1)
+    figures = ours(rows, rng)
+    peers, ratios = {}, {}
+    for name, store in each_store(rows, slow_rows):
+        keys = rng.integers(0, store.rows, ASKED)
+        store.lookup(keys)
+        rate = ASKED / seconds(lambda s=store, k=keys: s.lookup(k), 3)
+        peers[name] = {"version": store.version, "rows": store.rows, "keys_per_s": round(rate)}
+        ratios[name] = round(figures["keys_per_s"] / rate, 1)
+    return {"rows": rows, **figures, "peers": peers, "ratios": ratios}

@@ -51,9 +51,8 @@ def hardware() -> dict[str, Any]:
     )
 
     def loop() -> None:
-        total = 0
         for step in range(1_000_000):
-            total += step
+            step + 1
 
     cells = np.arange(1 << 24)
     places = np.random.default_rng(0).integers(0, 1 << 24, 1 << 20)

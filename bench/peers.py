@@ -1,14 +1,14 @@
 """Other stores of keys and values, doing the same work: each loads, looks up, and upserts batches.
 
-They do not do equal work: none keeps versions or deletes by value; the dict and Polars have no files; RocksDB and DuckDB write theirs.
+They do not do equal work: none keeps versions or deletes by value; the dict, Polars and DuckDB stay in memory, RocksDB
+writes files, without its log.
 """
 
 from __future__ import annotations
 
-import shutil
+import platform
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,9 +29,8 @@ class Store(Protocol):
 class DictStore:
     """A Python dict of ints."""
 
-    version = "dict"
-
     def __init__(self, rows: int) -> None:
+        self.version = f"python {platform.python_version()}"
         self.rows = rows
         self._cells = dict(zip(range(rows), range(0, 2 * rows, 2), strict=True))
 
@@ -123,16 +122,10 @@ class RocksStore:
         self._base.write(batch, self._write)
 
 
-@contextmanager
-def stores(rows: int, slow_rows: int) -> Iterator[list[tuple[str, Any]]]:
-    """Name and maker of each peer; those that take long to load get `slow_rows`, which favours them."""
-    folder = tempfile.mkdtemp()
-    try:
-        yield [
-            ("dict", lambda: DictStore(slow_rows)),
-            ("polars", lambda: PolarsStore(rows)),
-            ("duckdb", lambda: DuckStore(slow_rows)),
-            ("rocksdb", lambda: RocksStore(slow_rows, folder)),
-        ]
-    finally:
-        shutil.rmtree(folder)
+def each_store(rows: int, slow_rows: int) -> Iterator[tuple[str, Store]]:
+    """Each peer in turn, loaded; those that take long to load get `slow_rows`, which favours them."""
+    yield "dict", DictStore(slow_rows)
+    yield "polars", PolarsStore(rows)
+    yield "duckdb", DuckStore(slow_rows)
+    with tempfile.TemporaryDirectory() as folder:
+        yield "rocksdb", RocksStore(slow_rows, folder)

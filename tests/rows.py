@@ -170,7 +170,19 @@ def _bounds(kind: pa.DataType) -> tuple[int, int]:
     return -(1 << bits - 1), (1 << bits - 1) - 1
 
 
-FLOATS = (0.0, -0.0, 1.0, -1.0, 1.5, math.inf, -math.inf, NAN, 5e-324, -5e-324, 2.2250738585072014e-308)
+FLOATS = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1.5,
+    math.inf,
+    -math.inf,
+    NAN,
+    5e-324,
+    -5e-324,
+    2.2250738585072014e-308,
+)
 FLOATS_32 = (1e-45, -1e-45, 1.1754943508222875e-38, 3.4028234663852886e38)
 FLOATS_16 = (6e-08, -6e-08, 6.104e-05, 65504.0)
 
@@ -213,7 +225,9 @@ def _present(kind: pa.DataType) -> st.SearchStrategy[Any]:
         return _floats(kind.bit_width)
     if _T.is_decimal(kind):
         most = 10**kind.precision - 1
-        edges = [e for e in (2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 2**128) if abs(e) <= most]
+        edges = [
+            e for e in (2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 2**128) if abs(e) <= most
+        ]
         exact = Context(prec=100)
         unscaled = st.sampled_from([0, 1, -1, most, -most, *edges]) | st.integers(-most, most)
         return unscaled.map(lambda n: Decimal(n).scaleb(-kind.scale, exact))
@@ -226,7 +240,9 @@ def _present(kind: pa.DataType) -> st.SearchStrategy[Any]:
         return st.tuples(*[cells(kind.value_type)] * kind.list_size)
     if _is_list(kind):
         return st.lists(cells(kind.value_type), max_size=3).map(tuple)
-    words = st.sampled_from(["", "a", "b", "ab", "abcdefgh", "abcdefghi", "abcdefgi", "ÿ", "\U0001f600z"])
+    words = st.sampled_from(
+        ["", "a", "b", "ab", "abcdefgh", "abcdefghi", "abcdefgi", "ÿ", "\U0001f600z"]
+    )
     text = words | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     if _T.is_string(kind) or _T.is_large_string(kind) or _T.is_string_view(kind):
         return text
@@ -243,9 +259,18 @@ def encodings(kind: pa.DataType) -> list[pa.DataType]:
         return encodings(kind.value_type)
     if _T.is_string(kind) or _T.is_large_string(kind) or _T.is_string_view(kind):
         plain = [pa.string(), pa.large_string(), pa.string_view()]
-        return [*plain, pa.dictionary(pa.int16(), pa.string()), pa.dictionary(pa.uint8(), pa.large_string())]
+        return [
+            *plain,
+            pa.dictionary(pa.int16(), pa.string()),
+            pa.dictionary(pa.uint8(), pa.large_string()),
+        ]
     if _T.is_binary(kind) or _T.is_large_binary(kind) or _T.is_binary_view(kind):
-        return [pa.binary(), pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int8(), pa.binary())]
+        return [
+            pa.binary(),
+            pa.large_binary(),
+            pa.binary_view(),
+            pa.dictionary(pa.int8(), pa.binary()),
+        ]
     if _T.is_fixed_size_list(kind):
         return [kind]
     if _is_list(kind):

@@ -7,8 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from riverrun.progress import Antichain
+from riverrun.state import batch as batch_module
+from riverrun.state import block as block_module
+from riverrun.state import merge as merge_module
+from riverrun.state import spine as spine_module
 from riverrun.state.block import Block
 from riverrun.state.schema import Schema
 from riverrun.state.spine import Spine
@@ -16,6 +21,30 @@ from riverrun.state.view import Selection, View
 from tests.oracle import Reference, Row, Time, before, rank
 from tests.rows import plain_rows, to_arrow, to_plain
 from tests.state.hashing import hash_in
+
+
+def set_sizes(
+    patch: pytest.MonkeyPatch,
+    *,
+    block: int | None = None,
+    chunk: int | None = None,
+    fuel: int | None = None,
+    fold: tuple[int, int] | None = None,
+) -> None:
+    """Make large things small: rows of a block and of a chunk, least fuel, (rows, batches) folded."""
+    if block is not None:
+        patch.setattr(block_module, "BLOCK_ROWS", block)
+    if chunk is not None:
+        for module in (block_module, batch_module, merge_module):
+            patch.setattr(module, "CHUNK_ROWS", chunk)
+    if fuel is not None:
+        patch.setattr(spine_module, "LEAST_FUEL", fuel)
+    if fold is not None:
+        patch.setattr(spine_module, "FOLD_ROWS", fold[0])
+        patch.setattr(spine_module, "FOLD_BATCHES", fold[1])
+
+
+NEVER_FOLD = (-1, 2)
 
 
 def reference_for(schema: Schema) -> Reference:
@@ -163,8 +192,7 @@ def block_rows(block: Block) -> list[tuple[int, Row, Row, int, int]]:
     cut = len(schema.key)
     hashes = block.hashes.to_pylist()
     columns = [
-        keys_with_hashes(hashes) if column is None else to_plain(column)
-        for column in block.columns
+        keys_with_hashes(hashes) if column is None else to_plain(column) for column in block.columns
     ]
     keys = list(zip(*columns[:cut], strict=True)) if cut else [()] * count
     values = list(zip(*columns[cut:], strict=True)) if len(columns) > cut else [()] * count
@@ -197,8 +225,7 @@ def check_block(block: Block, lower: Antichain) -> None:
         tuple((at, o.descending) for at, o in enumerate(schema.order))
     )  # physical order: the declared columns come first
     keys = [
-        (h, tuple(map(rank, key)), judge.value_rank(value), code)
-        for h, key, value, code, _ in rows
+        (h, tuple(map(rank, key)), judge.value_rank(value), code) for h, key, value, code, _ in rows
     ]
     assert all(a < b for a, b in itertools.pairwise(keys))  # law 1
     assert all(diff != 0 for *_, diff in rows)  # law 2

@@ -56,9 +56,6 @@ def hash_decimal(value: Decimal, kind: pa.DataType) -> int:
     return h
 
 
-
-
-
 def hash_cell(value: Any, kind: pa.DataType) -> int:
     t = pa.types
     if value is None:

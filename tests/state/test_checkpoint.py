@@ -44,7 +44,7 @@ from riverrun.state.storage import Storage, checksum, open_storage
 from riverrun.state.view import View
 from tests.oracle import Row, Time
 from tests.rows import TYPES, cells, plain_rows, to_arrow
-from tests.state.checks import check_laws, readable
+from tests.state.checks import check_block, readable
 
 KINDS = ("local", "memory")
 SCHEMA = Schema.of(
@@ -131,6 +131,17 @@ def contents(view: View, largest: int = 30) -> dict[Time, list[Row]]:
     return {t: plain_rows(view.to_batch(t), names) for t in readable(view, largest)}
 
 
+def check_chain(view: View) -> None:
+    """Batches are adjacent up to the upper, and blocks keep their laws."""
+    for a, b in pairwise(view.batches):
+        assert a.upper == b.lower
+    assert all(batch.upper == view.upper for batch in view.batches[-1:])
+    for batch in view.batches:
+        assert all(a.last < b.first for a, b in pairwise(batch.blocks))
+        for block in batch.blocks:
+            check_block(block, batch.lower)
+
+
 def part_of(view: View, low: int, high: int) -> View:
     return replace(view, batches=tuple(batch.slice(low, high) for batch in view.batches))
 
@@ -176,7 +187,7 @@ def test_what_is_saved_is_restored(storage: Watched) -> None:
         assert [b.uid for b in restored.blocks] == [b.uid for b in view.blocks]
         assert all(block.resident for block in restored.blocks)
         assert contents(restored) == contents(view)
-        check_laws(Spine.from_view(restored))
+        check_chain(restored)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -217,7 +228,7 @@ def test_times_of_loops_and_frontiers_of_many_elements_come_back(storage: Watche
     times = [(0, 0, 0), (0, 1, 2), (0, 0, 7)]
     rows = pa.table({"k": [1, 2, None]})
     spine.append(Batch.build(schema, rows, time=times, lower=spine.upper, upper=upper))
-    spine.advance_since(Antichain([(0, 1, 1), (0, 0, 3)]))
+    spine.advance_since(Antichain([(0, 1, 1), (0, 0, 3), (1, 0, 0)]))
     Checkpoints(storage).save({"loop": spine.view()})
     restored = Checkpoints(storage).restore("loop")
     assert (restored.since, restored.upper) == (spine.since, upper)
@@ -301,8 +312,8 @@ def test_any_number_of_workers_restores_what_any_number_saved(
             assert restored.since.dominates(since)
             expected = part_of(replace(whole.view(), since=restored.since), low, high)
             assert contents(restored) == contents(expected)
+            check_chain(restored)
             spine = Spine.from_view(restored)
-            check_laws(spine)
             spine.compact()
             assert contents(spine.view()) == contents(expected)
 
@@ -612,10 +623,9 @@ def test_every_byte_of_a_manifest_counts() -> None:
         refused(lambda at=at: decode_manifest(name, data[:at]), "checkpoint.corrupt")  # type: ignore[misc]
         try:
             changed = decode_manifest(name, flip(data, at))
-        except CheckpointError as error:
-            assert error.code == "checkpoint.corrupt"
-        else:
-            assert changed == manifest, "only white space may change and not be seen"
+        except CheckpointError:
+            continue
+        assert changed == manifest, "only white space may change and not be seen"
 
 
 def remade(manifest: Manifest, change: Callable[[dict[str, Any]], None]) -> bytes:

@@ -53,9 +53,7 @@ def test_a_callee_in_another_file_is_not_stale(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     shutil.copy(FOLDER / "compiling.py", package)
     caller = "from kernels.compiling import kernel\nfrom kernels.callee import callee\n"
-    (package / "caller.py").write_text(
-        f"{caller}\n@kernel\ndef caller(x):\n    return callee(x)\n"
-    )
+    (package / "caller.py").write_text(f"{caller}\n@kernel\ndef caller(x):\n    return callee(x)\n")
     answers = []
     for step in (1, 2):
         (package / "callee.py").write_text(

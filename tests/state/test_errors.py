@@ -71,7 +71,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     "order by a key": ("schema.order_unknown", lambda: Schema.of({"a": INT}, {"b": INT}, ["a"])),
     "order by nothing": ("schema.order_unknown", lambda: Schema.of({"a": INT}, {}, ["b"])),
-    "a missing column": ("schema.column_missing", lambda: strict().insert(rows().drop(["v"]), (4,))),
+    "a missing column": (
+        "schema.column_missing",
+        lambda: strict().insert(rows().drop(["v"]), (4,)),
+    ),
     "an unknown column": ("schema.column_unknown", lambda: strict().insert(rows(z=[1]), (4,))),
     "a misspelt column": (
         "schema.column_missing",
@@ -97,7 +100,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "schema.type_mismatch",
         lambda: strict().insert(rows(w=pa.array([1], pa.uint16())), (4,)),
     ),
-    "a float for an integer": ("schema.type_mismatch", lambda: strict().insert(rows(k=[1.0]), (4,))),
+    "a float for an integer": (
+        "schema.type_mismatch",
+        lambda: strict().insert(rows(k=[1.0]), (4,)),
+    ),
     "bytes for text": ("schema.type_mismatch", lambda: strict().insert(rows(v=[b"x"]), (4,))),
     "a map for text": (
         "schema.type_mismatch",

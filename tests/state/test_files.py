@@ -28,7 +28,11 @@ HASHED = Schema.of({"k": pa.int64()}, {"v": pa.int64()})
 
 def some_block() -> Block:
     spine = Spine("files", SCHEMA)
-    rows = {"k": ["a", "b", None] * 10, "v": [[1, 2], None, []] * 10, "w": [float(n) for n in range(30)]}
+    rows = {
+        "k": ["a", "b", None] * 10,
+        "v": [[1, 2], None, []] * 10,
+        "w": [float(n) for n in range(30)],
+    }
     spine.insert(pa.table(rows), (0,), list(range(1, 31)))
     spine.insert(pa.table(rows), (1,))
     spine.compact()

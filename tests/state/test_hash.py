@@ -114,7 +114,9 @@ def test_the_width_of_a_float_does_not_show_in_subnormals(x: float) -> None:
     assert len({hashes([to_arrow([x], k)], [k], 1)[0] for k in kinds}) == 1
 
 
-@pytest.mark.parametrize("n", [0, 1, -1, 10**9 - 1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, 10**30])
+@pytest.mark.parametrize(
+    "n", [0, 1, -1, 10**9 - 1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, 10**30]
+)
 def test_the_width_of_a_decimal_does_not_show(n: int) -> None:
     kinds = [pa.decimal32(9, 0), pa.decimal64(18, 0), pa.decimal128(38, 0), pa.decimal256(76, 0)]
     fitting = [k for k in kinds if abs(n) < 10**k.precision]
@@ -164,7 +166,9 @@ def test_top_bits_are_uniform(family: str) -> None:
     words = np.array(hashes([column], [column.type], rows), np.uint64)
     assert len(set(words.tolist())) == rows
     for shift in (58, 29, 0):  # the top, the middle, the bottom
-        counts = np.bincount(((words >> np.uint64(shift)) & np.uint64(63)).astype(int), minlength=64)
+        counts = np.bincount(
+            ((words >> np.uint64(shift)) & np.uint64(63)).astype(int), minlength=64
+        )
         expected = rows / 64
         chi_squared = float(((counts - expected) ** 2 / expected).sum())
         assert chi_squared < 150  # 63 degrees of freedom: chance gives this once in a billion

@@ -21,10 +21,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from riverrun.progress import Antichain
-from riverrun.state import batch as batch_module
-from riverrun.state import block as block_module
-from riverrun.state import merge as merge_module
-from riverrun.state import spine as spine_module
 from riverrun.state.batch import Batch
 from riverrun.state.files import read_block, write_block
 from riverrun.state.schema import FULL_MASK, Order, Schema
@@ -33,6 +29,7 @@ from riverrun.state.view import View
 from tests.oracle import Reference, Row, Time, before
 from tests.rows import arrow_types, cells, disguises, to_arrow
 from tests.state.checks import (
+    NEVER_FOLD,
     check_changes,
     check_ends,
     check_laws,
@@ -40,6 +37,7 @@ from tests.state.checks import (
     check_scan,
     readable,
     reference_for,
+    set_sizes,
 )
 from tests.state.hashing import hash_in
 
@@ -79,15 +77,21 @@ class AnyState(RuleBasedStateMachine):
         schema=schemas(),
         depth=st.sampled_from([1, 1, 2, 3]),
         budget=st.sampled_from([None, None, 0, 300]),
-        cut=st.sampled_from([None, (1, 1), (4, 4), (2, 3)]),
+        cut=st.sampled_from([{}, {"block": 1, "chunk": 1}, {"block": 4, "chunk": 3}]),
+        fold=st.sampled_from([None, NEVER_FOLD, NEVER_FOLD, (0, 2), (3, 2), (6, 4)]),
         fuel=st.sampled_from([0, 1, 5, 4096]),
     )
-    def start(self, data: Any, schema: Schema, depth: int, budget: Any, cut: Any, fuel: int) -> None:
-        if cut is not None:
-            self.patch.setattr(block_module, "BLOCK_ROWS", cut[0])
-            self.patch.setattr(batch_module, "CHUNK_ROWS", cut[1])
-            self.patch.setattr(merge_module, "CHUNK_ROWS", cut[1])
-        self.patch.setattr(spine_module, "LEAST_FUEL", fuel)
+    def start(
+        self,
+        data: Any,
+        schema: Schema,
+        depth: int,
+        budget: Any,
+        cut: Any,
+        fold: Any,
+        fuel: int,
+    ) -> None:
+        set_sizes(self.patch, fuel=fuel, fold=fold, **cut)
         self.disk = {} if budget is None else {"budget": budget, "directory": self.folder}
         self.schema, self.depth = schema, depth
         self.spine = Spine("state", schema, depth=depth, **self.disk)
@@ -117,12 +121,16 @@ class AnyState(RuleBasedStateMachine):
         changes: list[tuple[Row, Row, Time, int]] = []
         if between:
             # A single time, or one each; times near each other, so that changes cancel.
-            times = data.draw(st.lists(st.sampled_from(between), min_size=1, max_size=1 if whole else 4))
+            times = data.draw(
+                st.lists(st.sampled_from(between), min_size=1, max_size=1 if whole else 4)
+            )
             change = st.tuples(
                 st.sampled_from(self.keys),
                 st.sampled_from(self.values),
                 st.sampled_from(times),
-                st.sampled_from([1, 1, -1, 2, 300, -(2**40)]) if whole else st.sampled_from([1, -1]),
+                st.sampled_from([1, 1, -1, 2, 300, -(2**40)])
+                if whole
+                else st.sampled_from([1, -1]),
             )
             changes = data.draw(st.lists(change, max_size=count))
         rows: Any = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.progress import Antichain
-from riverrun.state import batch as batch_module
-from riverrun.state import block as block_module
-from riverrun.state import merge as merge_module
 from riverrun.state import spine as spine_module
 from riverrun.state.batch import Batch
 from riverrun.state.merge import Merger
@@ -28,6 +25,7 @@ from riverrun.state.view import View
 from tests.oracle import NAN
 from tests.rows import TYPES, cells, disguises, to_arrow, to_plain
 from tests.state.checks import (
+    NEVER_FOLD,
     block_rows,
     check_changes,
     check_ends,
@@ -36,6 +34,7 @@ from tests.state.checks import (
     check_scan,
     keys_with_hashes,
     reference_for,
+    set_sizes,
 )
 from tests.state.hashing import hash_in
 
@@ -59,15 +58,13 @@ def seed() -> Iterator[int]:
 
 @pytest.fixture
 def little_fuel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merges stay under way as long as can be."""
-    monkeypatch.setattr(spine_module, "LEAST_FUEL", 0)
+    """Merges start at once and stay under way as long as can be."""
+    set_sizes(monkeypatch, fuel=0, fold=NEVER_FOLD)
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_module, "BLOCK_ROWS", 100)
-    monkeypatch.setattr(batch_module, "CHUNK_ROWS", 30)
-    monkeypatch.setattr(merge_module, "CHUNK_ROWS", 30)
+    set_sizes(monkeypatch, block=100, chunk=30)
 
 
 # Every type, as key and as value
@@ -118,9 +115,14 @@ def test_every_type_is_key_and_ordered_value(name: str, data: st.DataObject) -> 
 @given(data=st.data())
 def test_neither_cuts_nor_order_of_rows_change_anything(data: st.DataObject) -> None:
     """Changes in other batches and in other order; once compacted, the very same rows."""
-    schema = Schema.of({"k": pa.string()}, {"v": pa.int32()}, hash_mask=data.draw(st.sampled_from([FULL_MASK, 3])))
+    schema = Schema.of(
+        {"k": pa.string()}, {"v": pa.int32()}, hash_mask=data.draw(st.sampled_from([FULL_MASK, 3]))
+    )
     change = st.tuples(
-        st.integers(0, 5), st.sampled_from(["a", "b", "c", None]), st.integers(0, 3), st.sampled_from([1, -1, 2])
+        st.integers(0, 5),
+        st.sampled_from(["a", "b", "c", None]),
+        st.integers(0, 3),
+        st.sampled_from([1, -1, 2]),
     )
     changes = data.draw(st.lists(change, max_size=30))
     spines = []
@@ -183,19 +185,24 @@ def test_compaction_forgets_what_no_reader_can_tell_apart() -> None:
 
 
 class Meter:
-    """Counts the rows that merges handle."""
+    """Counts the rows that merges handle, and the rows that are sorted again with others."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.rows = 0
-        work = Merger.work
+        self.merged = self.folded = 0
+        work, fold = Merger.work, spine_module.fold
 
-        def measured(merger: Merger, fuel: int) -> int:
+        def measured_work(merger: Merger, fuel: int) -> int:
             before = merger.remaining
             left = work(merger, fuel)
-            self.rows += before - merger.remaining
+            self.merged += before - merger.remaining
             return left
 
-        patch.setattr(Merger, "work", measured)
+        def measured_fold(batches: Sequence[Batch], since: Antichain) -> Batch:
+            self.folded += sum(map(len, batches))
+            return fold(batches, since)
+
+        patch.setattr(Merger, "work", measured_work)
+        patch.setattr(spine_module, "fold", measured_fold)
 
 
 SIZES = {
@@ -209,23 +216,25 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("least", [0, 16])
+@pytest.mark.parametrize(("least", "fold"), [(0, NEVER_FOLD), (16, NEVER_FOLD), (16, (20, 4))])
 def test_an_append_does_bounded_work_and_batches_stay_few(
-    sizes: str, least: int, seed: int, monkeypatch: pytest.MonkeyPatch
+    sizes: str, least: int, fold: tuple[int, int], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spine_module, "LEAST_FUEL", least)
+    set_sizes(monkeypatch, fuel=least, fold=fold)
     meter, rng = Meter(monkeypatch), random.Random(seed)
     spine, rows = Spine("metered", INTS), 0
     for epoch in range(400):
         count = 5000 if sizes == "first large" and epoch == 0 else SIZES[sizes](rng)
         keys = [rng.randrange(2**62) for _ in range(count)]
         entries = len(spine.view().batches) + 1
-        meter.rows = 0
+        meter.merged = meter.folded = 0
         spine.insert(ints(keys, keys), (epoch,))
         rows += count
-        assert meter.rows <= least + count * (4 + 2 * entries) + 2  # the fuel, and a group
+        assert meter.merged <= least + count * (4 + 2 * entries) + 2  # the fuel, and a group
+        assert meter.folded <= max(0, fold[0] * fold[1])
         batches = len(spine.view().batches)
-        assert batches <= 2 * math.log2(max(rows, 1)) + 4, f"{batches} batches of {rows} rows"
+        most = 2 * math.log2(max(rows, 1)) + 4 + fold[1]
+        assert batches <= most, f"{batches} batches of {rows} rows"
     assert len(spine) == rows
 
 
@@ -247,7 +256,14 @@ def test_work_goes_on_by_the_row_until_all_is_done(little_fuel: None) -> None:
 
 @pytest.mark.parametrize(
     ("mask", "distinct"),
-    [(FULL_MASK, 10**6), (FULL_MASK, 500), (FULL_MASK, 3), (0xFF, 5000), (0, 40), (0x7FF << 53, 5000)],
+    [
+        (FULL_MASK, 10**6),
+        (FULL_MASK, 500),
+        (FULL_MASK, 3),
+        (0xFF, 5000),
+        (0, 40),
+        (0x7FF << 53, 5000),
+    ],
 )
 @pytest.mark.parametrize("kind", ["int64", "string"])
 def test_many_rows_against_a_counter(
@@ -281,7 +297,10 @@ def test_many_rows_against_a_counter(
             absent = ["no such key"] if kind == "string" else [-5]
             found = spine.lookup(pa.array(asked + absent, key_type), (epoch,))
             there = zip(
-                found.column("k").to_pylist(), found.column("v").to_pylist(), found.counts, strict=True
+                found.column("k").to_pylist(),
+                found.column("v").to_pylist(),
+                found.counts,
+                strict=True,
             )
             chosen = set(asked)
             assert {(k, v): n for k, v, n in there} == {
@@ -306,7 +325,9 @@ def test_slices_share_memory_and_cover_everything(seed: int, small_blocks: None)
         part = replace(view, batches=batches)
         owners = {block.uid: block for block in view.blocks}
         for block in part.blocks:
-            assert block.hashes.buffers()[1].address == owners[block.uid].hashes.buffers()[1].address
+            assert (
+                block.hashes.buffers()[1].address == owners[block.uid].hashes.buffers()[1].address
+            )
         for row in part.to_batch((3,)).to_pylist():
             assert low <= hash_in(INTS, (row["k"],)) < high
             total[row["k"], row["v"]] += row["count"]
@@ -314,6 +335,29 @@ def test_slices_share_memory_and_cover_everything(seed: int, small_blocks: None)
 
 
 # Corners
+
+
+def test_reads_of_one_view_do_not_disturb_each_other() -> None:
+    """A scan that is under way goes on as of its time, whatever else is read meanwhile."""
+    spine = Spine("side by side", INTS)
+    spine.append(
+        Batch.build(
+            INTS,
+            ints(range(200), range(200)),
+            time=[(n % 10,) for n in range(200)],
+            lower=at(0),
+            upper=at(10),
+        )
+    )
+    view = spine.view()
+    scans = [view.scan((t,), rows=1) for t in range(10)]
+    counts = [0] * 10
+    for _ in range(200):
+        for t, scan in enumerate(scans):
+            counts[t] += len(next(scan, ()))
+            view.lookup(pa.array([1]), ((t + 5) % 10,))
+            [np.full(10, 1, np.uint8) for _ in range(5)]  # memory that was given up is used again
+    assert counts == [20 * (t + 1) for t in range(10)]
 
 
 def test_a_null_key_and_the_integer_with_its_hash_are_two_keys() -> None:
@@ -489,7 +533,9 @@ def test_more_than_256_times_in_one_block() -> None:
 
 def test_a_last_read_up_to_a_bound_is_an_as_of_join() -> None:
     """Prices by symbol and the application's own time; a trade asks for the latest before it."""
-    schema = Schema.of({"symbol": pa.string()}, {"at": pa.timestamp("us"), "price": pa.float64()}, ["at"])
+    schema = Schema.of(
+        {"symbol": pa.string()}, {"at": pa.timestamp("us"), "price": pa.float64()}, ["at"]
+    )
     spine = Spine("prices", schema)
     when = to_arrow([10, 20, 30, None], pa.timestamp("us"))
     rows = pa.table({"symbol": ["x"] * 4, "at": when, "price": [1.0, 2.0, 3.0, 9.0]})

@@ -32,7 +32,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from riverrun.errors import CheckpointError, SchemaError
+from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.schema import Order, Schema
 from riverrun.state.storage import checksum
@@ -43,7 +43,7 @@ END = 1 << 64  # the end of the range of hashes
 
 BLOCKS, MANIFESTS = "blocks", "manifests"
 _BLOCK = re.compile(rf"{BLOCKS}/(\d{{12}})-([0-9a-f]{{32}})\.arrow(?:#\d+)?")
-_MISSHAPEN = (AttributeError, LookupError, TypeError, ValueError, SchemaError, pa.ArrowException)
+_MISSHAPEN = (AttributeError, LookupError, TypeError, ValueError, RiverrunError, pa.ArrowException)
 _MANIFEST = re.compile(rf"{MANIFESTS}/(\d{{12}})\.json")
 
 
@@ -137,12 +137,8 @@ def parse_block_name(name: str) -> tuple[int, str] | None:
 def check_whole(states: Mapping[str, tuple[Share, ...]], attempt: str) -> None:
     """Refuse states whose shares do not make up a whole (law 2); shares are sorted by hash."""
     for name, shares in states.items():
-        at = 0
-        for share in shares:
-            if share.low != at:
-                break
-            at = share.high
-        if at != END:
+        ends = [0, *(share.high for share in shares)]
+        if ends[-1] != END or any(s.low != at for s, at in zip(shares, ends, strict=False)):
             held = ", ".join(f"[{share.low:#x}, {share.high:#x})" for share in shares)
             raise CheckpointError(
                 "checkpoint.incomplete",
