@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverrun.errors import CheckpointError
 from riverrun.state.block import Block
-from riverrun.state.schema import Schema
+from riverrun.state.kernels import gathering
+from riverrun.state.schema import FULL_MASK, Schema
+from riverrun.state.times import Times
 
 FORMAT = 1
 _METADATA = b"riverrun"
@@ -40,7 +43,13 @@ def block_record(block: Block) -> pa.RecordBatch:
         if column is not None:
             names.append(name)
             arrays.append(column)
-    about = {"format": FORMAT, "uid": block.uid, "times": block.times, "diff": block.diff}
+    about = {
+        "format": FORMAT,
+        "uid": block.uid,
+        "times": block.times,
+        "diff": block.diff,
+        "columns": _describe(block.schema),
+    }
     record = pa.record_batch(arrays, names)
     return record.replace_schema_metadata({_METADATA: json.dumps(about).encode()})
 
@@ -48,7 +57,6 @@ def block_record(block: Block) -> pa.RecordBatch:
 def write_block(block: Block) -> pa.Buffer:
     """The file of a block, in memory."""
     record = block_record(block)
-    # Twice the size is never needed; growing would copy.
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, record.schema) as writer:
         writer.write_batch(record)
@@ -64,37 +72,72 @@ def read_block(
             if reader.num_record_batches != 1:
                 raise _refuse(name, f"it holds {reader.num_record_batches} record batches, not one")
             record = reader.get_batch(0)
-    except (pa.ArrowInvalid, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise _refuse(name, f"it is torn, or no Arrow file: {error}") from error
     try:
         about = json.loads((record.schema.metadata or {})[_METADATA])
         uid, diff = str(about["uid"]), int(about["diff"])
         times = tuple(tuple(map(int, time)) for time in about["times"])
-        version = about["format"]
+        version, described = about["format"], about["columns"]
     except (KeyError, TypeError, ValueError) as error:
         raise _refuse(name, "it does not carry Riverrun's metadata") from error
     if version != FORMAT:
         raise _refuse(name, f"its format is {version}, and this version reads format {FORMAT}")
+    if described != _describe(schema):
+        raise _refuse(name, f"its columns are {described}, and those asked for {_describe(schema)}")
     columns = _take_columns(record, schema, name)
     codes = _column(record, "time", {pa.uint8(), pa.uint16(), pa.uint32()}, name)
     diffs = _column(record, "diff", {pa.int8(), pa.int16(), pa.int32(), pa.int64()}, name)
     hashes = _column(record, "hash", {pa.uint64()}, name)
     if hashes is None or record.num_rows == 0:
         raise _refuse(name, "it has no rows, or no hashes")
+    _check_sound(record, hashes, times, codes, diff, diffs, name)
     return Block(
-        schema,
-        hashes,
-        columns,
-        times,
-        codes,
-        diff,
-        diffs,
-        uid,
-        0,
-        record.num_rows,
-        resident,
-        holder,
-    )
+        schema, hashes, columns, times, codes, diff, diffs, uid, 0, record.num_rows,
+        resident, holder,
+    )  # fmt: skip
+
+
+def _check_sound(
+    record: pa.RecordBatch,
+    hashes: pa.Array,
+    times: Times,
+    codes: pa.Array | None,
+    diff: int,
+    diffs: pa.Array | None,
+    name: str,
+) -> None:
+    """Refuse what kernels, which check no bounds, must never see."""
+    try:
+        record.validate(full=True)
+    except (pa.ArrowException, IndexError, ValueError) as error:
+        raise _refuse(name, f"its columns are damaged: {error}") from error
+    if not times or len({len(time) for time in times}) != 1 or not times[0]:
+        raise _refuse(name, "its times are not of one depth")
+    if (codes is None and len(times) != 1) or (diffs is None and diff == 0):
+        raise _refuse(name, "it has neither one time and one diff for all rows, nor one for each")
+    if any(column is not None and column.null_count for column in (hashes, codes, diffs)):
+        raise _refuse(name, "a hash, time or diff is missing")
+    words = hashes.to_numpy()
+    if not gathering.is_ascending(words):
+        raise _refuse(name, "its rows are not sorted by hash")
+    if codes is not None and pc.max(codes).as_py() >= len(times):
+        raise _refuse(name, "a row has a time that is not in its table")
+
+
+def _describe(schema: Schema) -> list[str]:
+    """The columns in physical order: what a file must agree on with whoever reads it.
+
+    A key that is kept as its hash leaves no column, and the order inside a key no trace but the rows'.
+    """
+    ordered = len(schema.key) + len(schema.order)
+    described = []
+    for at, (field, kind) in enumerate(zip(schema.columns, schema.canonical, strict=True)):
+        role = "key" if at < len(schema.key) else "order" if at < ordered else "value"
+        described.append(f"{role} {field.name}: {kind}{' descending' * schema.descending[at]}")
+    if schema.hash_mask != FULL_MASK:
+        described.append(f"hash & {schema.hash_mask:#x}")
+    return described
 
 
 def _take_columns(record: pa.RecordBatch, schema: Schema, name: str) -> tuple[pa.Array | None, ...]:

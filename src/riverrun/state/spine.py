@@ -173,9 +173,9 @@ class Spine:
         diffs: int | Sequence[int] | Ints = 1,
         upper: Antichain | None = None,
     ) -> None:
-        """Append changes at one time. `upper` moves on past that time, unless told where to."""
+        """Append changes at one time. `upper` moves on past that time and all before it, unless told where to."""
         if upper is None:
-            upper = Antichain([(*time[:-1], time[-1] + 1)])
+            upper = self._upper.join(_past(time))
         attempt = f"append to {self.name!r}"
         self._check_upper(upper)
         self.append(
@@ -415,6 +415,12 @@ class Spine:
         if hold in self._holds:
             self._holds.remove(hold)
             self._update_since()
+
+
+def _past(time: Timestamp) -> Antichain:
+    """The frontier of all times that are not at or before `time`."""
+    zeros = (0,) * len(time)
+    return Antichain((*zeros[:at], time[at] + 1, *zeros[at + 1 :]) for at in range(len(time)))
 
 
 def _spill_blocks(

@@ -183,6 +183,15 @@ def list_rows_of_blocks(
 
 
 @kernel
+def is_ascending(words: np.ndarray) -> bool:
+    """Whether no word is less than the one before it."""
+    for at in range(1, words.shape[0]):
+        if words[at] < words[at - 1]:
+            return False
+    return True
+
+
+@kernel
 def renumber(codes: int, width: int, rows: int, used: np.ndarray) -> int:
     """Renumber codes so that those that occur follow each other; mark them in `used`; return how many."""
     for row in range(rows):
