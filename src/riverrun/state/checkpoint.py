@@ -211,7 +211,7 @@ class Checkpoints:
         number: int | None = None,
         mapped: bool = False,
     ) -> list[View]:
-        """The same, as one view for each worker that wrote a part of it."""
+        """The same, as one view for each worker that wrote a part of it, batches without rows included."""
         _check_range(low, high)
         manifest = self._manifest(number)
         if name not in manifest.states:

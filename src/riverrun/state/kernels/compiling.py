@@ -11,6 +11,7 @@ Cost: reading and hashing some 60 kB of source once a process (under a milliseco
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,5 +42,7 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
 def kernel(function: F) -> F:
     """Compile `function` when it is first called; later processes load it from the cache."""
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
-    dispatcher._cache = _KernelCache(function)
+    # Where neither the sources' folder nor the user's can be written, every process compiles for itself.
+    with suppress(RuntimeError):
+        dispatcher._cache = _KernelCache(function)
     return dispatcher  # type: ignore[no-any-return]
