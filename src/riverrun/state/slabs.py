@@ -59,7 +59,7 @@ class SlabPool:
         self._free.append(slab)
         self._free_bytes += len(slab)
 
-    def trim(self, slabs: int = 2) -> None:
+    def trim(self, slabs: int = 1) -> None:
         """Give memory back to the system, at most so many slabs (1 to 2 ms each), down to what may be kept."""
         while slabs and self._free_bytes > max(_ALWAYS_KEPT, self._used_bytes // 4):
             self._free_bytes -= len(self._free.pop(0))
