@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 from typing import Any
 
 NAN = float("nan")
@@ -35,17 +36,8 @@ def rank(cell: Any) -> Any:
     return (0, tuple(map(rank, cell)) if isinstance(cell, tuple) else cell)
 
 
-class Backwards:
-    """Sorts the other way round."""
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-
-    def __eq__(self, other: Any) -> bool:
-        return self.key == other.key
-
-    def __lt__(self, other: Any) -> bool:
-        return other.key < self.key
+backwards = cmp_to_key(lambda a, b: (a < b) - (a > b))
+"""What sorts by this sorts the other way round."""
 
 
 @dataclass
@@ -68,7 +60,7 @@ class Reference:
 
     def cell_rank(self, cell: Any, descending: bool) -> Any:
         """Nulls come last either way."""
-        return (cell is None, Backwards(rank(cell)) if descending else rank(cell))
+        return (cell is None, backwards(rank(cell)) if descending else rank(cell))
 
     def value_rank(self, value: Row) -> Any:
         """The declared order first, then the other columns."""

@@ -22,7 +22,8 @@ FOLDER = Path(kernels.__file__ or "").parent
 def load(source: Path) -> object:
     """The module `compiling` as it would be in another folder."""
     spec = importlib.util.spec_from_file_location("compiling_elsewhere", source)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -43,7 +44,7 @@ def test_a_change_in_any_kernel_file_changes_the_fingerprint(changed: str, tmp_p
     before = load(copy / "compiling.py").FINGERPRINT  # type: ignore[attr-defined]
     with (copy / changed).open("a") as file:
         file.write("# changed\n")
-    assert load(copy / "compiling.py").FINGERPRINT != before  # type: ignore[attr-defined]
+    assert before != load(copy / "compiling.py").FINGERPRINT  # type: ignore[attr-defined]
 
 
 def test_a_callee_in_another_file_is_not_stale(tmp_path: Path) -> None:

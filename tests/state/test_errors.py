@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +305,5 @@ def test_a_dictionary_with_narrow_codes_holds_more_values_than_codes() -> None:
     kind = pa.dictionary(pa.int8(), pa.string())
     spine = Spine("declared", Schema.of({}, {"v": kind}))
     spine.insert(pa.table({"v": [str(n) for n in range(300)]}), (0,))
-    try:
+    with suppress(SchemaError):  # also an answer; an error of Arrow's is none
         assert spine.to_batch((0,)).num_rows == 300
-    except SchemaError:
-        pass  # also an answer; an error of Arrow's is none

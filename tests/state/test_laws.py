@@ -7,6 +7,7 @@ the state is compared with the reference, and so are views that were taken long 
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 from dataclasses import replace
@@ -26,7 +27,7 @@ from riverrun.state.files import read_block, write_block
 from riverrun.state.schema import FULL_MASK, Order, Schema
 from riverrun.state.spine import ReadHold, Spine
 from riverrun.state.view import View
-from tests.oracle import Reference, Row, Time, before
+from tests.oracle import Reference, Row, before
 from tests.rows import arrow_types, cells, disguises, to_arrow
 from tests.state.checks import (
     NEVER_FOLD,
@@ -41,7 +42,7 @@ from tests.state.checks import (
 )
 from tests.state.hashing import hash_in
 
-LARGEST = 6  # coordinates of times stay below, so that a box can be searched
+LARGEST = {1: 14, 2: 7, 3: 4}  # coordinates by depth, so that a box of times can be searched
 MASKS = [FULL_MASK, FULL_MASK, 0, 1, 3, 0xFF, 0xFF << 56]
 
 
@@ -79,7 +80,7 @@ class AnyState(RuleBasedStateMachine):
         budget=st.sampled_from([None, None, 0, 300]),
         cut=st.sampled_from([{}, {"block": 1, "chunk": 1}, {"block": 4, "chunk": 3}]),
         fold=st.sampled_from([None, NEVER_FOLD, NEVER_FOLD, (0, 2), (3, 2), (6, 4)]),
-        fuel=st.sampled_from([0, 1, 5, 4096]),
+        fuel=st.sampled_from([None, 0, 0, 1, 7]),
     )
     def start(
         self,
@@ -89,50 +90,64 @@ class AnyState(RuleBasedStateMachine):
         budget: Any,
         cut: Any,
         fold: Any,
-        fuel: int,
+        fuel: int | None,
     ) -> None:
-        set_sizes(self.patch, fuel=fuel, fold=fold, **cut)
+        set_sizes(self.patch, fold=fold, **cut)
+        if fuel is not None:  # merges stay under way; mostly `work` moves them
+            self.patch.setattr(Spine, "_fuel", lambda spine, rows: fuel)
         self.disk = {} if budget is None else {"budget": budget, "directory": self.folder}
-        self.schema, self.depth = schema, depth
-        self.spine = Spine("state", schema, depth=depth, **self.disk)
+        self.schema, self.depth, self.largest = schema, depth, LARGEST[depth]
         self.reference = reference_for(schema)
         self.upper = Antichain.minimum(depth)
         self.own = self.upper
         self.holds: list[tuple[ReadHold, Antichain]] = []
-        self.keys = self.pool(data, schema.key, 5)
-        self.values = self.pool(data, schema.value, 6)
+        self.keys = self.pool(data, schema.key, 6)
+        self.values = self.pool(data, schema.value, 8)
+        self.spine = Spine("state", schema, depth=depth, **self.disk)
+        self.append(data, 12, False)
 
     def pool(self, data: Any, columns: pa.Schema, most: int) -> list[Row]:
         """A few rows, so that changes meet and cancel."""
         row = st.tuples(*(cells(field.type) for field in columns))
-        return data.draw(st.lists(row, min_size=1, max_size=most))  # type: ignore[no-any-return]
-
-    def frontiers(self) -> st.SearchStrategy[Antichain]:
-        time = st.tuples(*[st.integers(0, LARGEST - 1)] * self.depth)
-        return st.lists(time, min_size=1, max_size=3).map(Antichain)
+        return data.draw(st.lists(row, min_size=2, max_size=most))  # type: ignore[no-any-return]
 
     def ahead(self, data: Any, old: Antichain) -> Antichain:
-        return old.join(data.draw(self.frontiers()))
+        """A frontier a little further: one time makes way for some of those right after it."""
+        open_ = [t for t in old if max(t) + 2 < self.largest]
+        if not open_:
+            return old
+        time = data.draw(st.sampled_from(open_))
+        steps = st.lists(st.tuples(st.integers(0, self.depth - 1), st.integers(1, 2)), min_size=1)
+        after = [
+            (*time[:at], time[at] + by, *time[at + 1 :])
+            for at, by in [*data.draw(steps), *((at, 1) for at in range(self.depth - 1))]
+        ]
+        return Antichain([*(t for t in old if t != time), *after])
 
-    @rule(data=st.data(), count=st.integers(0, 8), whole=st.booleans())
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def append_few(self, data: Any, count: int) -> None:
+        self.append(data, count, True)
+
+    @rule(data=st.data(), count=st.integers(5, 30), whole=st.booleans())
+    def append_many(self, data: Any, count: int, whole: bool) -> None:
+        self.append(data, count, whole)
+
+    @rule(data=st.data(), count=st.integers(0, 12), whole=st.booleans())
     def append(self, data: Any, count: int, whole: bool) -> None:
+        """Changes at a single time, or at a few, some of which cancel."""
         lower, upper = self.upper, self.ahead(data, self.upper)
-        between = readable(View("", self.schema, (), lower, upper), LARGEST)
-        changes: list[tuple[Row, Row, Time, int]] = []
-        if between:
-            # A single time, or one each; times near each other, so that changes cancel.
-            times = data.draw(
-                st.lists(st.sampled_from(between), min_size=1, max_size=1 if whole else 4)
-            )
-            change = st.tuples(
-                st.sampled_from(self.keys),
-                st.sampled_from(self.values),
-                st.sampled_from(times),
-                st.sampled_from([1, 1, -1, 2, 300, -(2**40)])
-                if whole
-                else st.sampled_from([1, -1]),
-            )
-            changes = data.draw(st.lists(change, max_size=count))
+        between = readable(View("", self.schema, (), lower, upper), self.largest)
+        times = data.draw(
+            st.lists(st.sampled_from(between), min_size=1, max_size=1 if whole else 4)
+            if between
+            else st.just([])
+        )
+        rng = random.Random(data.draw(st.integers(0, 2**16)))
+        diffs = rng.choice([[1], [1, 1, -1], [1, -1], [1, 2, 300, -(2**40)]])
+        changes = [
+            (rng.choice(self.keys), rng.choice(self.values), rng.choice(times), rng.choice(diffs))
+            for _ in range(count if times else 0)
+        ]
         rows: Any = {}
         for at, field in enumerate([*self.schema.key, *self.schema.value]):
             column = [(*key, *value)[at] for key, value, _, _ in changes]
@@ -157,7 +172,7 @@ class AnyState(RuleBasedStateMachine):
     def take_back(self, data: Any) -> None:
         """Delete all that is there: batches that cancel whole."""
         lower, upper = self.upper, self.ahead(data, self.upper)
-        between = readable(View("", self.schema, (), lower, upper), LARGEST)
+        between = readable(View("", self.schema, (), lower, upper), self.largest)
         if not between or not self.reference.changes:
             return
         time = data.draw(st.sampled_from(between))
@@ -283,7 +298,7 @@ class AnyState(RuleBasedStateMachine):
 
     def check(self, view: View, reference: Reference, most: int) -> None:
         """Some legal times, the edges first, each read in every way."""
-        times = readable(view, LARGEST)
+        times = readable(view, self.largest)
         edges = [t for t in view.since if t in times]
         inner = [t for t in times if not any(t != u and before(t, u) for u in times)]  # maximal
         chosen = [*edges, *inner, *times[:: max(1, len(times) // most)]][:most]
@@ -299,8 +314,8 @@ class AnyState(RuleBasedStateMachine):
 
 TestAnyState = AnyState.TestCase
 TestAnyState.settings = settings(
-    max_examples=max(10, settings().max_examples // 2),
-    stateful_step_count=16,
+    max_examples=settings().max_examples,
+    stateful_step_count=24,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

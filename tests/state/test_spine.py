@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -53,7 +54,7 @@ def ints(keys: Any, values: Any) -> pa.Table:
 def seed() -> Iterator[int]:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")  # pytest shows it when the test fails
-    yield seed
+    return seed
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_neither_cuts_nor_order_of_rows_change_anything(data: st.DataObject) -> 
     spines = []
     for _ in range(2):
         spine, start = Spine("cut", schema), 0
-        cuts = sorted(data.draw(st.sets(st.integers(1, 5)))) + [6]
+        cuts = [*sorted(data.draw(st.sets(st.integers(1, 5)))), 6]
         for stop in cuts:
             rows = data.draw(st.permutations([c for c in changes if start <= c[0] < stop]))
             table = pa.table(
@@ -248,7 +249,7 @@ def test_work_goes_on_by_the_row_until_all_is_done(little_fuel: None) -> None:
         assert steps < 30 * 9 * 20
     assert spine.work(1) == 1  # nothing is left to do, and the fuel is given back
     sizes = [len(batch) for batch in spine.view().batches]
-    assert all(a >= 2 * b for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(a >= 2 * b for a, b in itertools.pairwise(sizes))
 
 
 # Many rows
@@ -320,7 +321,7 @@ def test_slices_share_memory_and_cover_everything(seed: int, small_blocks: None)
     stored = sorted(int(h) for b in view.blocks for h in b.words)
     cuts = sorted({0, 2**64, *rng.sample(stored, 5), *(h + 1 for h in rng.sample(stored, 5))})
     total: Counter[Any] = Counter()
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in itertools.pairwise(cuts):
         batches = tuple(batch.slice(low, high) for batch in view.batches)
         part = replace(view, batches=batches)
         owners = {block.uid: block for block in view.blocks}
@@ -378,19 +379,43 @@ def test_a_null_key_and_the_integer_with_its_hash_are_two_keys() -> None:
     check_lookup(spine.view(), reference, keys, (3,))
 
 
-def test_a_state_cut_to_nothing_can_be_compacted(little_fuel: None) -> None:
-    spine = Spine("cut", INTS)
+def two_batches() -> View:
+    """Of times 0 and 5, apart."""
+    spine = Spine("two", INTS)
     spine.insert(ints([1, 2, 3, 4], [0] * 4), (0,))
-    spine.insert(ints([5], [0]), (1,))
+    spine.insert(ints([5], [0]), (5,))
     view = spine.view()
     assert len(view.batches) == 2
-    empty = Spine.from_view(replace(view, batches=tuple(b.slice(0, 1) for b in view.batches)))
-    empty.compact()
-    assert len(empty) == 0
-    assert empty.to_batch((1,)).num_rows == 0
-    check_laws(empty)
-    empty.insert(ints([1], [1]), (2,))
-    assert empty.to_batch((2,)).num_rows == 1
+    return view
+
+
+def test_a_state_cut_to_nothing_can_be_compacted(little_fuel: None) -> None:
+    view = two_batches()
+    spine = Spine.from_view(replace(view, batches=tuple(b.slice(0, 1) for b in view.batches)))
+    spine.compact()
+    assert len(spine) == 0
+    assert spine.to_batch((5,)).num_rows == 0
+    check_laws(spine)
+    spine.insert(ints([1], [1]), (6,))
+    assert spine.to_batch((6,)).num_rows == 1
+
+
+def test_a_state_cut_to_nothing_can_go_on() -> None:
+    view = two_batches()
+    spine = Spine.from_view(replace(view, batches=tuple(b.slice(0, 1) for b in view.batches)))
+    spine.insert(ints(range(1000), range(1000)), (6,))
+    check_laws(spine)
+    assert spine.to_batch((6,)).num_rows == 1000
+    assert spine.to_batch((5,)).num_rows == 0
+
+
+def test_a_part_of_a_view_is_a_view_of_its_own() -> None:
+    """What a view remembers about its batches is not said of others."""
+    view = two_batches()
+    assert view.to_batch((0,)).num_rows == 4
+    later = replace(view, batches=view.batches[1:])
+    assert later.to_batch((0,)).num_rows == 0
+    assert later.to_batch((5,)).num_rows == 1
 
 
 def test_batches_that_cancel_to_nothing_are_no_burden(little_fuel: None) -> None:

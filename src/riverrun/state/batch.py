@@ -92,7 +92,8 @@ class Batch:
         table, codes = _encode_times(time, count, lower, upper, attempt)
         diff, many = _encode_diffs(diffs, count, attempt)
         blocks = sort_into_blocks(schema, arrays, count, table, codes, diff, many)
-        return cls(schema, tuple(blocks), lower, upper, lower)
+        since = Antichain.minimum(len(table[0])) if table else lower  # nothing was advanced yet
+        return cls(schema, tuple(blocks), lower, upper, since)
 
 
 def hash_key(schema: Schema, nodes: Ints, rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -217,7 +217,7 @@ class Spine:
 
     def advance_upper(self, upper: Antichain) -> None:
         """Say that no change before `upper` will come any more."""
-        self.append(Batch(self.schema, (), self._upper, upper, self._upper))
+        self.append(Batch(self.schema, (), self._upper, upper, self.lower))
 
     def hold(self, frontier: Antichain | None = None) -> ReadHold:
         """Keep times from `frontier` on (from `since` on, if not given) readable until it is released."""
@@ -278,21 +278,16 @@ class Spine:
     def compact(self) -> None:
         """Merge everything into one batch with times advanced to `since`. Unbounded: for idle moments."""
         self.work(_UNBOUNDED)
-        while len(self._chain) > 1 or (self._chain and not self._is_compact()):
-            self._settle_pair()
+        while len(self._chain) > 1:
+            self._start(len(self._chain) - 2)  # the newest, which are the smallest, first
+            self.work(_UNBOUNDED)
+        if self._chain and not self._is_compact():
+            batch = self._chain[0]
+            assert isinstance(batch, Batch)  # `work` without bound leaves no merge under way
+            nothing = Batch(self.schema, (), batch.upper, batch.upper, self._since)
+            self._chain[0] = Merger(batch, nothing, self._since)
             self.work(_UNBOUNDED)
         SLABS.trim(_UNBOUNDED)
-
-    def _settle_pair(self) -> None:
-        a = self._chain[0]
-        assert isinstance(a, Batch)  # `work` without bound leaves no merge under way
-        if len(self._chain) > 1:
-            b = self._chain.pop(1)
-            assert isinstance(b, Batch)
-        else:
-            b = Batch(self.schema, (), a.upper, a.upper, a.upper)
-        self._chain[0] = Merger(a, b, self._since)
-        self._view = None
 
     def _is_compact(self) -> bool:
         batch = self._chain[0]

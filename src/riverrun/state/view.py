@@ -100,7 +100,7 @@ class View:
     batches: tuple[Batch, ...]
     since: Antichain
     upper: Antichain
-    _flags: dict[str, Any] = field(default_factory=dict, repr=False)
+    _flags: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What is visible at the time of the last read, since reads tend to be as of one time."""
 
     @cached_property
