@@ -41,6 +41,7 @@ from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
 from riverrun.state.columns import Ints, node_table
 from riverrun.state.kernels import layout, sorting, values
 from riverrun.state.schema import FULL_MASK, Rows, Schema
+from riverrun.state.slabs import empty
 from riverrun.state.times import codes_in
 
 NO_CODES = np.zeros(0, np.int32)
@@ -98,7 +99,7 @@ class Batch:
 
 def hash_key(schema: Schema, nodes: Ints, rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The key hash of each row of a table of nodes whose first columns are the key."""
-    hashes = np.empty(rows, np.uint64)
+    hashes = empty(rows, np.uint64)
     values.hash_rows(nodes.ctypes.data, schema.key_end, rows, hashes)
     if schema.hash_mask != FULL_MASK:
         hashes &= np.uint64(schema.hash_mask)
@@ -122,15 +123,17 @@ def sort_into_blocks(
     address, end = nodes.ctypes.data, len(nodes)
     # Where equal hashes are equal keys, the order inside a hash starts with the first value column.
     first = 1 if schema.invertible and arrays[0].null_count == 0 else 0
-    words = np.zeros(rows, np.uint64)
-    alone = first == end
-    if first < end:
+    words = empty(rows, np.uint64)
+    if first == end:
+        words[:] = 0
+        alone = True
+    else:
         size = int(nodes[first, layout.SIZE])
         alone = sorting.order_words(address, first, rows, words) and first + size == end
     columns = (words, alone, address, first, end, codes)
-    keys, order = sorting.sort_rows(hashes, *columns)
-    out_rows, out_diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    out_codes = np.empty(rows, np.int32)
+    keys, order = sorting.sort_rows(hashes, *columns, empty(4 * rows, np.uint64))
+    out_rows, out_diffs = empty(rows, np.int64), empty(rows, np.int64)
+    out_codes = empty(rows, np.int32)
     kept = sorting.consolidate(keys, order, *columns, diffs, diff, out_rows, out_codes, out_diffs)
     writer = BlockWriter(schema, table, kept)
     addresses, tables = np.array([hashes.ctypes.data]), np.array([address])

@@ -28,6 +28,7 @@ import pyarrow as pa
 from riverrun.state.columns import Cells, ColumnWriter, Ints, node_count, node_table
 from riverrun.state.kernels import gathering, layout, searching
 from riverrun.state.schema import Schema
+from riverrun.state.slabs import empty
 from riverrun.state.times import Codes, Times
 
 BLOCK_ROWS = 1 << 20
@@ -81,7 +82,7 @@ class Block:
             return None
         spread = int(self.words[-1]) - int(self.words[0])
         shift = max(0, spread.bit_length() - max(1, (rows // searching.BUCKET).bit_length()))
-        directory = np.empty((spread >> shift) + 2, np.uint32)
+        directory = empty((spread >> shift) + 2, np.uint32)
         searching.fill_directory(self.hashes.buffers()[1].address, rows, shift, directory)
         return directory, shift
 

@@ -23,6 +23,7 @@ from riverrun.state.batch import NO_CODES, Batch, sort_into_blocks
 from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
 from riverrun.state.columns import ColumnWriter
 from riverrun.state.kernels import gathering, layout, merging
+from riverrun.state.slabs import empty
 from riverrun.state.times import Codes, advance, codes_in, union
 
 _NOTHING = np.zeros(layout.BLOCK_FIELDS, np.int64)  # the descriptor of no rows
@@ -53,8 +54,8 @@ class Merger:
         self._sums = np.zeros(codes, np.int64)
         self._touched = np.empty(longest, np.int64)
         room = min(CHUNK_ROWS, self.remaining) + codes
-        self._rows, self._diffs = np.empty(room, np.int64), np.empty(room, np.int64)
-        self._codes = np.empty(room, np.int32)
+        self._rows, self._diffs = empty(room, np.int64), empty(room, np.int64)
+        self._codes = empty(room, np.int32)
 
     def __len__(self) -> int:
         return len(self.a) + len(self.b)

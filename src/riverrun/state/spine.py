@@ -17,6 +17,7 @@ Which to merge: read from old to new, batches should shrink by half or more. Fro
 that is less than twice as large as some later one, the pair of neighbours with the fewest rows
 merges. Several merges run at once, at different places of the chain.
 
+The newest batch waits for the one after it: by then `since` has passed it as a rule, and merging gives one time.
 Small batches at the end wait until there are a few, and are sorted into one: a merge costs some 100 microseconds
 however small it is.
 
@@ -323,7 +324,7 @@ class Spine:
             started = False
             largest = 0
             violating: tuple[int, int] | None = None  # the widest stretch, from its oldest batch on
-            stop = len(self._chain) - self._small()
+            stop = len(self._chain) - max(self._small(), 1)
             for at in range(stop - 1, -1, -1):
                 entry = self._chain[at]
                 if isinstance(entry, Merger):

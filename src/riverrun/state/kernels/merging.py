@@ -20,16 +20,23 @@ from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.layout import (
     CODE_WIDTH,
     CODES,
+    DATA,
+    DESCENDING,
     DIFF,
     DIFF_WIDTH,
     DIFFS,
     HASHES,
+    INT,
+    KIND,
     NODES,
+    ORIGIN,
     ROW_BITS,
     STOP,
+    VALID,
+    WIDTH,
 )
-from riverrun.state.kernels.memory import load_int, load_u64, load_uint
-from riverrun.state.kernels.values import compare_rows
+from riverrun.state.kernels.memory import load_i64, load_int, load_u64, load_uint
+from riverrun.state.kernels.values import compare_ints, compare_rows, field
 
 
 @kernel
@@ -44,19 +51,34 @@ def diff_at(block: np.ndarray, row: int) -> int:
 
 
 @kernel
-def group_end(block: np.ndarray, row: int, first: int, end: int) -> int:
-    """One past the last row with the same key and value as `row`."""
+def only_words(nodes: int, first: int, end: int) -> int:
+    """The address of the cells when one ascending int64 column without nulls is all there is to compare, else 0."""
+    if nodes == 0 or first + 1 != end:
+        return np.int64(0)
+    plain = (
+        field(nodes, first, KIND) == INT
+        and field(nodes, first, WIDTH) == 8
+        and field(nodes, first, VALID) == 0
+        and field(nodes, first, DESCENDING) == 0
+    )
+    return field(nodes, first, DATA) + field(nodes, first, ORIGIN) * 8 if plain else np.int64(0)
+
+
+@kernel
+def group_end(block: np.ndarray, row: int, first: int, end: int, words: int) -> int:
+    """One past the last row with the same key and value as `row`; `words` is what `only_words` says."""
     stop = block[STOP]
     at = row + 1
     if block[CODE_WIDTH] == 0:  # one time: consolidation left one row a group
         return at
     hashes, nodes = block[HASHES], block[NODES]
     h = load_u64(hashes + row * 8)
-    while (
-        at < stop
-        and load_u64(hashes + at * 8) == h
-        and compare_rows(nodes, row, nodes, at, first, end) == 0
-    ):
+    while at < stop and load_u64(hashes + at * 8) == h:
+        if words != 0:
+            if load_i64(words + at * 8) != load_i64(words + row * 8):
+                break
+        elif compare_rows(nodes, row, nodes, at, first, end) != 0:
+            break
         at += 1
     return at
 
@@ -141,6 +163,7 @@ def merge_step(
     a_stop, b_stop = a[STOP], b[STOP]
     a_hashes, b_hashes, a_nodes, b_nodes = a[HASHES], b[HASHES], a[NODES], b[NODES]
     a_single, b_single = a[CODE_WIDTH] == 0, b[CODE_WIDTH] == 0
+    a_words, b_words = only_words(a_nodes, first, end), only_words(b_nodes, first, end)
     side = np.int64(1) << ROW_BITS
     room = out_rows.shape[0] - sums.shape[0]
     a_diff, b_diff, a_diffs, b_diffs = a[DIFF], b[DIFF], a[DIFFS], b[DIFFS]
@@ -174,7 +197,10 @@ def merge_step(
             x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
             order = -1 if x < y else (1 if x > y else 0)
             if order == 0:
-                order = compare_rows(a_nodes, i, b_nodes, j, first, end)
+                if a_words != 0 and b_words != 0:
+                    order = compare_ints(load_i64(a_words + i * 8), load_i64(b_words + j * 8))
+                else:
+                    order = compare_rows(a_nodes, i, b_nodes, j, first, end)
         elif i < a_stop and b_last:
             order = -1
         elif j < b_stop and a_last:
@@ -182,7 +208,7 @@ def merge_step(
         else:
             break
         if order < 0:
-            stop = group_end(a, i, first, end)
+            stop = group_end(a, i, first, end, a_words)
             if stop == i + 1:
                 code = a_map[code_at(a, i)]
                 if code >= 0:
@@ -193,7 +219,7 @@ def merge_step(
                 out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)
             i = stop
         elif order > 0:
-            stop = group_end(b, j, first, end)
+            stop = group_end(b, j, first, end, b_words)
             if stop == j + 1:
                 code = b_map[code_at(b, j)]
                 if code >= 0:
@@ -206,7 +232,10 @@ def merge_step(
                 )
             j = stop
         else:
-            a_end, b_end = group_end(a, i, first, end), group_end(b, j, first, end)
+            a_end, b_end = (
+                group_end(a, i, first, end, a_words),
+                group_end(b, j, first, end, b_words),
+            )
             count = gather_group(a, i, a_end, a_map, sums, touched, 0)
             count = gather_group(b, j, b_end, b_map, sums, touched, count)
             out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)

@@ -108,13 +108,19 @@ def compare_at(
 
 
 @kernel
-def order_by_top_bits(hashes: np.ndarray, passes: int) -> tuple[np.ndarray, np.ndarray]:
+def order_by_top_bits(
+    hashes: np.ndarray, passes: int, scratch: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Hashes and their row numbers, ordered by the top `passes * PASS_BITS` bits, stably."""
     rows = hashes.shape[0]
     size = 1 << PASS_BITS
     mask = U(size - 1)
-    keys, order = hashes.copy(), np.arange(rows)
-    next_keys, next_order = np.empty_like(keys), np.empty_like(order)
+    keys, order = scratch[:rows], scratch[rows : 2 * rows].view(np.int64)
+    next_keys = scratch[2 * rows : 3 * rows]
+    next_order = scratch[3 * rows : 4 * rows].view(np.int64)
+    for row in range(rows):
+        keys[row] = hashes[row]
+        order[row] = row
     for step in range(passes):
         shift = U(64 - PASS_BITS * (passes - step))
         starts = np.zeros(size, np.int64)
@@ -212,20 +218,21 @@ def sort_rows(
     first: int,
     end: int,
     codes: np.ndarray,
+    scratch: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Hashes and row numbers in the order of (hash, columns from `first` on, code).
 
-    `codes` is empty when all rows have one time.
+    `codes` is empty when all rows have one time. `scratch` has four words a row, and holds what is returned.
     """
     rows = hashes.shape[0]
     if rows <= SMALL:
-        keys, order = hashes.copy(), np.arange(rows)
+        keys, order = order_by_top_bits(hashes, 0, scratch)
         sort_bucket(keys, order, 0, rows, words, alone, nodes, first, end, codes)
         return keys, order
     passes = 1
     while passes < 4 and rows >> (passes * PASS_BITS) > 2:
         passes += 1
-    keys, order = order_by_top_bits(hashes, passes)
+    keys, order = order_by_top_bits(hashes, passes, scratch)
     shift = U(64 - passes * PASS_BITS)
     start = 0
     while start < rows:
