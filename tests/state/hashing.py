@@ -51,7 +51,10 @@ def hash_decimal(value: Decimal, kind: pa.DataType) -> int:
     if -(1 << 63) <= unscaled < 1 << 63:
         return mix(unscaled & WORD)
     h = 0xDEC1DEC1DEC1DEC1
-    for word in range(kind.bit_width // 64):
+    words = 1
+    while not -(1 << 64 * words - 1) <= unscaled < 1 << 64 * words - 1:
+        words += 1
+    for word in range(words):
         h = combine(h, unscaled >> 64 * word & WORD)
     return h
 

@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "schema.type_unsupported",
         lambda: Schema.of({}, {"a": pa.list_(pa.struct([("m", pa.map_(INT, INT))]))}),
     ),
-    "lists too deep": ("schema.type_unsupported", lambda: Schema.of({}, {"a": deep(17)})),
+    "lists too deep": ("schema.too_deep", lambda: Schema.of({}, {"a": deep(17)})),
     # Nulls
     "a null key": (
         "schema.null",

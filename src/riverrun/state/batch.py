@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
+from riverrun.progress.timestamp import check_depth
 from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
 from riverrun.state.columns import Ints, node_table
 from riverrun.state.kernels import layout, sorting, values
@@ -154,14 +155,18 @@ def _encode_times(
     attempt: str,
 ) -> tuple[tuple[Timestamp, ...], np.ndarray[Any, np.dtype[np.int32]]]:
     """A table of times and a code a row; no codes where there is one time."""
-    single = len(time) > 0 and isinstance(time[0], int)
+    single = isinstance(time, tuple) and (len(time) == 0 or isinstance(time[0], int))
     table: tuple[Timestamp, ...] = (time,) if single else tuple(sorted(set(time)))  # type: ignore[arg-type, assignment]
     if not single and len(time) != rows:
         raise SchemaError(
             "schema.length",
             f"cannot {attempt}: {len(time)} times for {rows} rows",
             hint="give one time, or one for each row",
+            times=len(time),
+            rows=rows,
         )
+    depth = len(next(iter((*lower, *upper)), table[0] if table else ()))
+    check_depth(table, depth, attempt)
     for at in table:
         if not lower.less_equal(at) or upper.less_equal(at):
             raise TimeViolation(
@@ -179,10 +184,14 @@ def _encode_diffs(diffs: int | Sequence[int] | Ints, rows: int, attempt: str) ->
     if isinstance(diffs, int):
         return diffs, _NO_DIFFS
     many = np.asarray(diffs)
+    if rows == many.size == 0:
+        return 1, _NO_DIFFS
     if many.dtype.kind not in "iu" or many.shape != (rows,):
         raise SchemaError(
             "schema.diffs",
             f"cannot {attempt}: diffs are {many.dtype} of shape {many.shape} for {rows} rows",
             hint="give one integer, or one for each row",
+            diffs=str(many.dtype),
+            rows=rows,
         )
     return 0, np.ascontiguousarray(many, np.int64)

@@ -18,6 +18,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -175,7 +176,8 @@ def _refuse(name: str, why: str) -> CheckpointError:
 
 def spill_block(block: Block, directory: Path) -> Block:
     """The same block in a mapped file, which goes when the block does."""
-    path = directory / f"{block.uid}.arrow"
+    # A block may be spilled twice, by two that share it, and a file that is mapped must not be written to.
+    path = directory / f"{block.uid}-{uuid4().hex}.arrow"
     record = block_record(block)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, record.schema) as writer:
         writer.write_batch(record)

@@ -23,7 +23,7 @@ nulls. Nothing is rounded, truncated or parsed.
 Traceback (most recent call last):
     ...
 riverrun.errors.SchemaError: cannot append to 'ranks': column 'name' is missing; the rows have: node
-Hint: give every declared column: node, score, name
+Hint: give every declared column: node, name, score
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from riverrun.errors import SchemaError
 from riverrun.state.columns import node_count
+from riverrun.state.kernels.layout import MAX_DEPTH
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 
@@ -85,6 +86,13 @@ class Schema:
                     column=name,
                 )
         for order in self.order:
+            if [o.column for o in self.order].count(order.column) > 1:
+                raise SchemaError(
+                    "schema.order_twice",
+                    f"cannot order rows by {order.column!r} twice: the second time decides nothing",
+                    hint="name each column of the order once",
+                    column=order.column,
+                )
             if order.column not in self.value.names:
                 raise SchemaError(
                     "schema.order_unknown",
@@ -160,7 +168,7 @@ class Schema:
     def _refuse_names(
         self, names: list[str], attempt: str, expected: list[str] | None = None
     ) -> None:
-        expected = expected or [field.name for field in self.columns]
+        expected = expected or [*self.key.names, *self.value.names]
         have = ", ".join(names) or "no columns"
         for name in expected:
             if name not in names:
@@ -194,7 +202,16 @@ def conform_column(
                 given=str(column.type),
                 declared=str(field.type),
             )
-        column = column.cast(target)
+        try:
+            column = column.cast(target)
+        except pa.ArrowException as error:
+            raise SchemaError(
+                "schema.cast",
+                f"cannot {attempt}: column {field.name!r} is {column.type} and could not be made "
+                f"{field.type}: {error}",
+                hint="cast it first, to the declared type",
+                column=field.name,
+            ) from error
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if not field.nullable and column.null_count:
@@ -211,19 +228,26 @@ def _as_schema(columns: pa.Schema | Mapping[str, pa.DataType]) -> pa.Schema:
     return columns if isinstance(columns, pa.Schema) else pa.schema(list(columns.items()))
 
 
-def _canonical(kind: pa.DataType, name: str) -> pa.DataType:
+def _canonical(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
     """The one layout in which values of this type are kept."""
     t = pa.types
+    if depth > MAX_DEPTH:
+        raise SchemaError(
+            "schema.too_deep",
+            f"cannot declare column {name!r}: its lists and structs are nested more than {MAX_DEPTH} deep",
+            hint="flatten it, or keep the inner part as binary",
+            column=name,
+        )
     if t.is_dictionary(kind):
-        return _canonical(kind.value_type, name)
+        return _canonical(kind.value_type, name, depth)
     if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
         return pa.large_string()
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind):
         return pa.large_binary()
     if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return pa.large_list(_canonical(kind.value_type, name))
+        return pa.large_list(_canonical(kind.value_type, name, depth + 1))
     if t.is_struct(kind):
-        return pa.struct([pa.field(f.name, _canonical(f.type, name)) for f in kind])
+        return pa.struct([pa.field(f.name, _canonical(f.type, name, depth + 1)) for f in kind])
     if (
         t.is_integer(kind)
         or t.is_floating(kind)
@@ -272,6 +296,44 @@ def _fits(given: pa.DataType, target: pa.DataType) -> bool:
     return False
 
 
-def declared_column(column: pa.Array, field: pa.Field) -> Any:
-    """A column as its user declared it."""
-    return column if column.type.equals(field.type) else column.cast(field.type)
+def declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A column in the type its user declared; it starts at the first row of its buffers."""
+    return _declare(column, field.type, field.name)
+
+
+def _declare(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    t = pa.types
+    if column.type.equals(kind):
+        return column
+    if t.is_dictionary(kind):
+        encoded = _declare(column, kind.value_type, name)
+        if t.is_string_view(kind.value_type) or t.is_binary_view(kind.value_type):
+            encoded = column  # Arrow has no dictionaries of views yet
+        encoded = encoded.dictionary_encode()
+        if len(encoded.dictionary) > 1 << (kind.index_type.bit_width - 1):
+            raise SchemaError(
+                "schema.dictionary_full",
+                f"cannot give column {name!r} as {kind}: it has {len(encoded.dictionary)} different values",
+                hint="declare it with wider codes, or as its values",
+                column=name,
+                values=len(encoded.dictionary),
+            )
+        codes = encoded.indices.cast(kind.index_type)
+        values = encoded.dictionary.cast(kind.value_type)
+        return pa.DictionaryArray.from_arrays(codes, values, ordered=kind.ordered)
+    valid = column.buffers()[0] if column.null_count else None
+    if t.is_struct(kind):
+        children = [
+            _declare(column.field(at), kind.field(at).type, name) for at in range(kind.num_fields)
+        ]
+        return pa.Array.from_buffers(
+            kind, len(column), [valid], column.null_count, column.offset, children
+        )
+    if t.is_large_list(column.type) and not column.type.value_type.equals(kind.value_type):
+        values = _declare(column.values, kind.value_type, name)
+        buffers = [valid, column.buffers()[1]]
+        wide = pa.large_list(kind.value_field)
+        column = pa.Array.from_buffers(
+            wide, len(column), buffers, column.null_count, column.offset, [values]
+        )
+    return column.cast(kind)

@@ -58,6 +58,7 @@ import pyarrow as pa
 
 from riverrun.errors import TimeViolation
 from riverrun.progress import Antichain, Timestamp
+from riverrun.progress.timestamp import check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block, resident_bytes
 from riverrun.state.columns import Ints
@@ -175,9 +176,19 @@ class Spine:
         upper: Antichain | None = None,
     ) -> None:
         """Append changes at one time. `upper` moves on past that time and all before it, unless told where to."""
-        if upper is None:
-            upper = self._upper.join(_past(time))
         attempt = f"append to {self.name!r}"
+        for some in self.lower:
+            check_depth([time], len(some), attempt)
+        if upper is None:
+            if not self._upper.less_equal(time):
+                raise TimeViolation(
+                    "time.went_back",
+                    f"cannot {attempt} at {time}: the state is complete up to {self._upper}",
+                    hint="append at a time that is not complete yet; what is complete does not change",
+                    name=self.name,
+                    time=time,
+                )
+            upper = self._upper.join(_past(time))
         self._check_upper(upper)
         self.append(
             Batch.build(
@@ -310,6 +321,11 @@ class Spine:
     def _fold(self) -> None:
         """Make one batch of the small ones at the end of the chain."""
         small = self._small()
+        while small > 1 and not len(
+            self._chain[-small]
+        ):  # nothing to sort: the neighbour takes its times
+            self._start(len(self._chain) - small)
+            small -= 1
         if small > 1:
             batches = [batch for batch in self._chain[-small:] if isinstance(batch, Batch)]
             self._chain[-small:] = [fold(batches, self._since)]
@@ -438,6 +454,8 @@ def _spill_blocks(
 
 def _check_forward(name: str, what: str, old: Antichain, new: Antichain) -> None:
     """Refuse a frontier that is not at or after the one before it."""
+    for some in old:
+        check_depth(new, len(some), f"move {what} of {name!r}")
     if old.dominates(new):
         return
     raise TimeViolation(

@@ -31,12 +31,13 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
+from riverrun.progress.timestamp import check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
 from riverrun.state.columns import ColumnWriter, Ints, node_table
 from riverrun.state.kernels import layout, searching
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
-from riverrun.state.times import Times, visible
+from riverrun.state.times import Flags, Times, visible
 
 Keys: TypeAlias = Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
 
@@ -92,6 +93,16 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
+class _Visible:
+    """What is visible at a time. Whoever uses the addresses keeps this alive."""
+
+    as_of: Timestamp
+    addresses: Ints
+    """Per block, where its flags are, one for each code; 0 when all is visible."""
+    flags: dict[Times, Flags | None]
+
+
+@dataclass(frozen=True, eq=False)
 class View:
     """The batches of a state at one moment."""
 
@@ -100,7 +111,7 @@ class View:
     batches: tuple[Batch, ...]
     since: Antichain
     upper: Antichain
-    _flags: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _remembered: dict[str, _Visible] = field(default_factory=dict, init=False, repr=False)
     """What is visible at the time of the last read, since reads tend to be as of one time."""
 
     @cached_property
@@ -170,7 +181,7 @@ class View:
 
     def scan(self, as_of: Timestamp, rows: int = SCAN_ROWS) -> Iterator[Selection]:
         """Everything, in the order of hashes, about `rows` rows a piece."""
-        addresses = self._visible(as_of)
+        seen = self._visible(as_of)
         positions = np.zeros((len(self.batches), 2), np.int64)
         for run, batch in enumerate(self.batches):
             positions[run] = self.runs[run], batch.blocks[0].start if batch.blocks else 0
@@ -179,7 +190,7 @@ class View:
             count = searching.scan(
                 self.descriptors,
                 self.runs,
-                addresses,
+                seen.addresses,
                 self.schema.starts[-1],
                 positions,
                 names,
@@ -194,8 +205,15 @@ class View:
                 yield Selection(self, names[:count], None, counts[:count])
 
     def to_batch(self, as_of: Timestamp) -> pa.RecordBatch:
-        """Everything as of a time, with how often each row is there in a last column `count`."""
-        names = [*self.schema.key.names, *self.schema.value.names, "count"]
+        """Everything as of a time; a last column `count` says how often each row is there.
+
+        It is called `count_` where a column is called `count` already.
+        """
+        names = [*self.schema.key.names, *self.schema.value.names]
+        count = "count"
+        while count in names:
+            count += "_"
+        names.append(count)
         types = [column.type for column in [*self.schema.key, *self.schema.value]]
         schema = pa.schema(list(zip(names, [*types, pa.int64()], strict=True)))
         pieces = [
@@ -206,6 +224,9 @@ class View:
 
     def check_readable(self, as_of: Timestamp) -> None:
         """Refuse a time that is not in [since, upper)."""
+        for frontier in (self.since, self.upper):
+            for time in frontier:
+                check_depth([as_of], len(time), f"read {self.name!r}")
         if self.since.less_equal(as_of) and not self.upper.less_equal(as_of):
             return
         past = not self.since.less_equal(as_of)
@@ -239,6 +260,7 @@ class View:
                 f"cannot {attempt} with one array: the key has {len(self.schema.key)} columns: "
                 f"{', '.join(self.schema.key.names)}",
                 hint="give a table with these columns",
+                columns=self.schema.key.names,
             )
         array = pa.array(keys) if isinstance(keys, np.ndarray) else keys
         return [conform_column(array, self.schema.key.field(0), self.schema.canonical[0], attempt)]
@@ -250,6 +272,7 @@ class View:
                 "schema.no_order",
                 f"cannot read {self.name!r} up to a bound: its rows have no declared order inside a key",
                 hint="declare the state with order=[column]",
+                name=self.name,
             )
         column = self.schema.columns[key]
         attempt = f"read {self.name!r} up to a bound"
@@ -259,6 +282,8 @@ class View:
                 "schema.length",
                 f"cannot {attempt}: {len(array)} bounds for {places.shape[1]} keys",
                 hint="give one bound for each key",
+                bounds=len(array),
+                keys=places.shape[1],
             )
         nodes = node_table([array], [False])
         searching.bound_ranges(
@@ -274,31 +299,33 @@ class View:
         backward: bool = False,
         skip_null: bool = False,
     ) -> Selection:
-        addresses = self._visible(as_of)
+        seen = self._visible(as_of)
         room = total if limit is None else min(total, limit * places.shape[1])
         written = np.empty((3, room), np.int64)
         key_end, end = self.schema.key_end, self.schema.starts[-1]
         count = searching.add_up(
-            self.descriptors, addresses, places, key_end, end, backward,
+            self.descriptors, seen.addresses, places, key_end, end, backward,
             _ALL if limit is None else limit, limit is not None, skip_null and key_end < end,
             written,
         )  # fmt: skip
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
-    def _visible(self, as_of: Timestamp) -> Ints:
-        """Per block, the address of its flags for `as_of`, 0 when all is visible; refuses what cannot be read."""
-        if self._flags.get("as_of") != as_of:
-            self.check_readable(as_of)
-            addresses = np.zeros(len(self.blocks), np.int64)
-            kept: dict[Times, Any] = {}
-            for at, block in enumerate(self.blocks):
-                if block.times not in kept:
-                    kept[block.times] = visible(block.times, as_of)
-                flags = kept[block.times]
-                if flags is not None:
-                    addresses[at] = flags.ctypes.data
-            self._flags.update(as_of=as_of, addresses=addresses, kept=kept)
-        return self._flags["addresses"]  # type: ignore[no-any-return]
+    def _visible(self, as_of: Timestamp) -> _Visible:
+        """What is visible at a time; refuses what cannot be read."""
+        remembered = self._remembered.get("visible")
+        if remembered is not None and remembered.as_of == as_of:
+            return remembered
+        self.check_readable(as_of)
+        addresses = np.zeros(len(self.blocks), np.int64)
+        flags: dict[Times, Flags | None] = {}
+        for at, block in enumerate(self.blocks):
+            if block.times not in flags:
+                flags[block.times] = visible(block.times, as_of)
+            found = flags[block.times]
+            if found is not None:
+                addresses[at] = found.ctypes.data
+        self._remembered["visible"] = fresh = _Visible(as_of, addresses, flags)
+        return fresh
 
     def _all_times(self) -> tuple[Ints, Times]:
         """All blocks' tables of times, one after the other, and where each block's begins."""

@@ -66,7 +66,7 @@ def gather_cells(tables: np.ndarray, node: int, rows: np.ndarray, target: int, s
         data = field(table, node, DATA)
         cell = target + (start + at) * width
         if field(table, node, KIND) == HASHED:
-            store_64(cell, np.int64(unmix(load_u64(data + row * 8))))
+            store_int(cell, width, 0, np.int64(unmix(load_u64(data + row * 8))))
         elif kind == FLOAT:
             store_int(cell, width, 0, float_bits(data, width, row))
         elif width == 8:

@@ -18,7 +18,7 @@ All arithmetic is modulo 2**64. ``mix(x)`` adds 0x9E3779B97F4A7C15 and then appl
 - float: ``mix(bits ^ 0xF10A7F10A7F10A70)`` with the bits of the value as a double, after -0.0
   became 0.0 and every NaN one NaN
 - decimal: the unscaled integer; if it fits 64 bits, as an integer, otherwise `combine` over its
-  64-bit words, least first, starting from 0xDEC1DEC1DEC1DEC1
+  64-bit words, as few as hold it in two's complement, least first, starting from 0xDEC1DEC1DEC1DEC1
 - string, binary: start with ``h = length ^ 0x5374723153747231``; for each 8 bytes, little-endian,
   the last padded with zeros, ``h = rotate_left(h ^ (w * 0xC2B2AE3D27D4EB4F), 29) *
   0x9FB21C651E98DF25``; then ``mix(h)``
@@ -309,14 +309,13 @@ def hash_bytes(address: int, size: int) -> int:
 def hash_decimal(address: int, width: int) -> int:
     if width <= 8:
         return mix(U(load_int(address, width, 0)))
-    low = load_i64(address)
-    fits = True
-    for at in range(8, width, 8):
-        fits = fits and load_i64(address + at) == (low >> 63)
-    if fits:
-        return mix(U(low))
+    size = width
+    while size > 8 and load_i64(address + size - 8) == load_i64(address + size - 16) >> 63:
+        size -= 8
+    if size == 8:
+        return mix(load_u64(address))
     h = DECIMAL_SEED
-    for at in range(0, width, 8):
+    for at in range(0, size, 8):
         h = combine(h, load_u64(address + at))
     return h
 
