@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.state.kernels import gathering, layout
-from riverrun.state.slabs import LEAST, SLABS, Bytes
+from riverrun.state.slabs import LEAST, SLABS, Bytes, empty
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -99,6 +99,19 @@ def node_table(
         else:
             _add_nodes(array, down, 0, rows)
     return np.array(rows, np.int64).reshape(len(rows), layout.NODE_FIELDS)
+
+
+def word_table(words: Ints) -> Ints:
+    """The table of nodes of one column, given as an array of int64 in one piece."""
+    address = words.__array_interface__["data"][0]
+    return np.array([[layout.INT, 8, address, 0, 0, 1, 0, 0]], np.int64)
+
+
+def gather_fixed(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.Array:
+    """The named rows of a fixed-width column in which nothing is null: the short way round `ColumnWriter`."""
+    cells = empty(len(rows) * cell_width(type_), np.uint8)
+    gathering.gather_cells(tables, node, rows, cells.__array_interface__["data"][0], 0)
+    return pa.Array.from_buffers(type_, len(rows), [None, pa.py_buffer(cells)], 0)
 
 
 @lru_cache(maxsize=1024)

@@ -117,6 +117,11 @@ class Schema:
         return tuple(_canonical(field.type, field.name) for field in self.columns)
 
     @cached_property
+    def positions(self) -> dict[str, int]:
+        """Where each column is in physical order."""
+        return {field.name: at for at, field in enumerate(self.columns)}
+
+    @cached_property
     def descending(self) -> tuple[bool, ...]:
         """Per column, in physical order, whether the declared order runs from large to small."""
         directions = {order.column: order.descending for order in self.order}

@@ -34,7 +34,14 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.progress.timestamp import check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
-from riverrun.state.columns import ColumnWriter, Ints, node_table
+from riverrun.state.columns import (
+    ColumnWriter,
+    Ints,
+    cell_width,
+    gather_fixed,
+    node_table,
+    word_table,
+)
 from riverrun.state.kernels import layout, searching
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
 from riverrun.state.times import Flags, Times, visible
@@ -43,6 +50,7 @@ Keys: TypeAlias = Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
 
 SCAN_ROWS = 1 << 16
 _ALL = np.iinfo(np.int64).max
+_INT64 = pa.int64()
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,24 +74,25 @@ class Selection:
 
     def column(self, name: str) -> pa.Array:
         """One column of the rows, key or value, as it was declared."""
-        at = self.view.schema.columns
-        index = next((i for i, column in enumerate(at) if column.name == name), None)
+        schema = self.view.schema
+        index = schema.positions.get(name)
         if index is None:
             raise SchemaError(
                 "schema.column_unknown",
                 f"cannot read column {name!r} of {self.view.name!r}: the columns are: "
-                f"{', '.join(column.name for column in at)}",
+                f"{', '.join(schema.positions)}",
                 hint="check the spelling, or declare the column",
                 column=name,
             )
-        return self._gather(index)
-
-    def _gather(self, index: int) -> pa.Array:
-        schema = self.view.schema
-        writer = ColumnWriter(schema.canonical[index], len(self.names))
-        if len(self.names):
-            writer.append(self.view.tables, schema.starts[index], self.names)
-        return declared_column(writer.finish(), schema.columns[index])
+        kind, start = schema.canonical[index], schema.starts[index]
+        if len(self.names) and cell_width(kind) and not self.view.has_nulls[start]:
+            column = gather_fixed(self.view.tables, start, self.names, kind)
+        else:
+            writer = ColumnWriter(kind, len(self.names))
+            if len(self.names):
+                writer.append(self.view.tables, start, self.names)
+            column = writer.finish()
+        return declared_column(column, schema.columns[index])
 
     def to_batch(self) -> pa.RecordBatch:
         """All columns, key first."""
@@ -133,6 +142,12 @@ class View:
     def tables(self) -> Ints:
         """The address of each block's table of nodes."""
         return np.ascontiguousarray(self.descriptors[:, layout.NODES])
+
+    @cached_property
+    def has_nulls(self) -> tuple[bool, ...]:
+        """Per node, whether it has nulls in some block."""
+        nodes = np.stack([block.nodes[:, layout.VALID] for block in self.blocks])
+        return tuple(bool(column.any()) for column in nodes.T)
 
     @cached_property
     def exact(self) -> bool:
@@ -243,13 +258,29 @@ class View:
 
     def _find(self, keys: Keys) -> tuple[Ints, int]:
         """Where each key is in each run (see `searching.find`), and how many rows that are."""
+        if isinstance(keys, np.ndarray) and self._takes_words(keys):
+            return self._search(word_table(keys), len(keys), self.exact)
         arrays = self._key_arrays(keys, f"look up keys in {self.name!r}")
         rows = len(arrays[0]) if arrays else len(keys)
         nodes = node_table(arrays, self.schema.descending[: len(arrays)])
         exact = self.exact and all(array.null_count == 0 for array in arrays)
+        return self._search(nodes, rows, exact)
+
+    def _search(self, nodes: Ints, rows: int, exact: bool) -> tuple[Ints, int]:
         places = np.empty((3, rows, len(self.batches)), np.int64)
         mask = np.uint64(self.schema.hash_mask)
         return places, searching.find(self.descriptors, self.runs, nodes, mask, exact, places)
+
+    def _takes_words(self, keys: np.ndarray[Any, Any]) -> bool:
+        """Whether these keys are the key column as kernels see it, with nothing to be checked."""
+        schema = self.schema
+        return bool(
+            keys.dtype == np.int64
+            and keys.ndim == 1
+            and keys.flags.c_contiguous
+            and len(schema.key) == 1
+            and schema.canonical[0] == _INT64
+        )
 
     def _key_arrays(self, keys: Keys, attempt: str) -> list[pa.Array]:
         if isinstance(keys, pa.Table | pa.RecordBatch):
