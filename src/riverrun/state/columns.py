@@ -154,7 +154,9 @@ class Cells:
         if self.memory is None:
             return pa.py_buffer(b"")
         if self.capacity - size > self.capacity // 4:
-            return pa.py_buffer(self.array(np.uint8, size).copy())
+            kept = empty(size, np.uint8)
+            kept[:] = self.array(np.uint8, size)
+            return pa.py_buffer(kept)
         return pa.py_buffer(self.memory).slice(0, size)
 
     def array(self, dtype: Any, size: int) -> np.ndarray[Any, Any]:
