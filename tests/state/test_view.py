@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain
-from riverrun.state import Schema, Spine
+from riverrun.state import Batch, Schema, Spine
 
 SCHEMA = Schema.of({"k": pa.int64()}, {"v": pa.int64()})
 
@@ -55,3 +57,68 @@ def test_a_batch_of_one_since_is_rewritten_when_since_moves():
     spine.compact()
     assert len(spine) == 0
     assert spine.to_batch((1,)).num_rows == 0
+
+
+def test_a_masked_key_matches_nothing():
+    view = filled(1, 10).view()
+    keys = np.ma.array([1, 2], mask=[False, True])
+    assert view.lookup(keys, (0,)).column("v").to_pylist() == [1]
+
+
+def test_numpy_integers_are_times_and_bare_numbers_are_not():
+    spine = filled(2, 10)
+    spine.insert(pa.table({"k": [99], "v": [1]}), (np.int64(2),))
+    assert spine.lookup(np.array([99]), (np.int64(2),)).column("v").to_pylist() == [1]
+    for wrong in (0, None, 0.5, (0.5,), (-1,), "0"):
+        with pytest.raises(TimeViolation, match="is not a timestamp"):
+            spine.lookup(np.array([99]), wrong)
+        with pytest.raises(TimeViolation, match="is not a timestamp"):
+            spine.insert(pa.table({"k": [99], "v": [1]}), wrong)
+
+
+def test_keys_and_rows_of_other_kinds_are_refused():
+    spine = filled(1, 10)
+    for wrong in ([1, 2], 1, "a", np.zeros((2, 2)), np.array([1, "x", None], object)):
+        with pytest.raises(SchemaError):
+            spine.lookup(wrong, (0,))
+    for rows in ({"k": [1], "v": [2]}, [(1, 2)], None):
+        with pytest.raises(SchemaError, match="not an Arrow table"):
+            spine.insert(rows, (1,))
+    with pytest.raises(SchemaError):
+        spine.lookup(pa.table([pa.array([1]), pa.array([2])], names=["k", "k"]), (0,))
+
+
+def test_a_batch_of_another_schema_is_not_appended():
+    spine = filled(1, 10)
+    other = Schema.of({"k": pa.string()}, {"v": pa.int64()})
+    rows = pa.table({"k": ["a"], "v": [1]})
+    batch = Batch.build(other, rows, time=(1,), lower=Antichain([(1,)]), upper=Antichain([(2,)]))
+    with pytest.raises(SchemaError, match="the batch has the columns"):
+        spine.append(batch)
+    assert spine.upper == Antichain([(1,)])
+
+
+def test_diffs_that_no_count_holds_are_refused():
+    spine = filled(1, 10)
+    with pytest.raises(SchemaError, match="64-bit"):
+        spine.insert(pa.table({"k": [1], "v": [1]}), (1,), np.array([2**63 + 5], np.uint64))
+
+
+def test_slices_reach_no_further_than_hashes_do():
+    (batch,) = filled(1, 100).view().batches
+    assert len(batch.slice(-5, 1 << 70)) == 100
+    assert len(batch.slice(1 << 64, 1 << 65)) == len(batch.slice(7, 7)) == 0
+    assert len(batch.slice(0, 1 << 63)) + len(batch.slice(1 << 63, 1 << 64)) == 100
+
+
+def test_compacting_keeps_to_the_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr("riverrun.state.spine.BLOCK_ROWS", 1000)
+    monkeypatch.setattr("riverrun.state.block.BLOCK_ROWS", 1000)
+    monkeypatch.setattr("riverrun.state.block.CHUNK_ROWS", 1000)
+    spine = Spine("s", SCHEMA, budget=50_000, directory=tmp_path / "made")
+    for epoch in range(20):
+        keys = np.arange(1000) + epoch * 1000
+        spine.insert(pa.table({"k": keys, "v": keys}), (epoch,))
+    spine.compact()
+    assert spine.nbytes <= 50_000 + 40_000  # a block or two more than the budget at any time
+    assert spine.to_batch((19,)).num_rows == 20_000

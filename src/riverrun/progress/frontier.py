@@ -38,7 +38,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from .timestamp import Timestamp, check_depth, join, less_equal, meet
+from .timestamp import Timestamp, as_timestamp, check_depth, join, less_equal, meet
 
 __all__ = ["Antichain", "CountedFrontier", "Counts", "FrontierChange"]
 
@@ -153,7 +153,10 @@ class Antichain:
 
 def _minimal(times: Iterable[Timestamp]) -> tuple[Timestamp, ...]:
     """Return the minimal elements, sorted."""
-    ordered = sorted(set(times))
+    ordered = sorted(
+        time if type(time) is tuple else as_timestamp(time, "make an antichain")
+        for time in set(times)
+    )
     if len(ordered) <= 1:
         return tuple(ordered)
     check_depth(ordered, len(ordered[0]), "make an antichain")

@@ -30,7 +30,7 @@ depths agree; ``Tracker``, ``Ledger`` and ``Antichain`` do, where times come in.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import le
+from operator import index, le
 from typing import TypeAlias
 
 from riverrun.errors import TimeViolation
@@ -80,6 +80,31 @@ def meet(a: Timestamp, b: Timestamp) -> Timestamp:
     (0, 1)
     """
     return tuple(map(min, a, b))
+
+
+def as_timestamp(time: object, attempt: str) -> Timestamp:
+    """Return ``time`` as a tuple of Python integers, or say what it is instead.
+
+    >>> as_timestamp([0, 3], "read the state")
+    (0, 3)
+    >>> as_timestamp(0, "read the state")
+    Traceback (most recent call last):
+    ...
+    riverrun.errors.TimeViolation: cannot read the state: 0 is not a timestamp, which is a tuple of integers
+    Hint: an epoch alone is written (0,), and round 3 of a loop in it (0, 3)
+    """
+    try:
+        found = tuple(map(index, time))  # type: ignore[call-overload]
+    except TypeError:
+        found = (-1,)
+    if any(coordinate < 0 for coordinate in found):
+        raise TimeViolation(
+            "time.malformed",
+            f"cannot {attempt}: {time!r} is not a timestamp, which is a tuple of integers",
+            hint="an epoch alone is written (0,), and round 3 of a loop in it (0, 3)",
+            time=time,
+        )
+    return found
 
 
 def check_depth(times: Iterable[Timestamp], depth: int, attempt: str) -> None:

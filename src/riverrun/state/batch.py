@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
-from riverrun.progress.timestamp import check_depth
+from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
 from riverrun.state.columns import Ints, node_table
 from riverrun.state.kernels import layout, sorting, values
@@ -72,7 +72,10 @@ class Batch:
         return sum(block.nbytes for block in self.blocks)
 
     def slice(self, low: int, high: int) -> Batch:
-        """The changes whose key hash is in [low, high); `high` is at most 2**64."""
+        """The changes whose key hash is in [low, high), as far as that is within [0, 2**64)."""
+        low, high = max(low, 0), min(high, 1 << 64)
+        if low >= high:
+            return replace(self, blocks=())
         pieces = (block.slice(low, high) for block in self.blocks)
         return replace(self, blocks=tuple(block for block in pieces if block is not None))
 
@@ -148,23 +151,26 @@ def sort_into_blocks(
 
 
 def _encode_times(
-    time: Timestamp | Sequence[Timestamp],
+    time: Any,
     rows: int,
     lower: Antichain,
     upper: Antichain,
     attempt: str,
 ) -> tuple[tuple[Timestamp, ...], np.ndarray[Any, np.dtype[np.int32]]]:
     """A table of times and a code a row; no codes where there is one time."""
-    single = isinstance(time, tuple) and (len(time) == 0 or isinstance(time[0], int))
-    table: tuple[Timestamp, ...] = (time,) if single else tuple(sorted(set(time)))  # type: ignore[arg-type, assignment]
-    if not single and len(time) != rows:
+    one = not isinstance(time, Sequence) or (
+        isinstance(time, tuple) and not (time and isinstance(time[0], tuple))
+    )
+    each = tuple(as_timestamp(some, attempt) for some in ([time] if one else time))
+    if not one and len(each) != rows:
         raise SchemaError(
             "schema.length",
-            f"cannot {attempt}: {len(time)} times for {rows} rows",
+            f"cannot {attempt}: {len(each)} times for {rows} rows",
             hint="give one time, or one for each row",
-            times=len(time),
+            times=len(each),
             rows=rows,
         )
+    table = tuple(sorted(set(each)))
     depth = len(next(iter((*lower, *upper)), table[0] if table else ()))
     check_depth(table, depth, attempt)
     for at in table:
@@ -175,14 +181,12 @@ def _encode_times(
                 hint="a change belongs to the batch between whose frontiers its time lies",
                 time=at,
             )
-    if len(table) <= 1:
-        return table, NO_CODES
-    return table, codes_in(tuple(time), table)  # type: ignore[arg-type]
+    return table, codes_in(each, table) if len(table) > 1 else NO_CODES
 
 
 def _encode_diffs(diffs: int | Sequence[int] | Ints, rows: int, attempt: str) -> tuple[int, Ints]:
-    if isinstance(diffs, int):
-        return diffs, _NO_DIFFS
+    if isinstance(diffs, int | np.integer):
+        return int(diffs), _NO_DIFFS
     many = np.asarray(diffs)
     if rows == many.size == 0:
         return 1, _NO_DIFFS
@@ -191,6 +195,14 @@ def _encode_diffs(diffs: int | Sequence[int] | Ints, rows: int, attempt: str) ->
             "schema.diffs",
             f"cannot {attempt}: diffs are {many.dtype} of shape {many.shape} for {rows} rows",
             hint="give one integer, or one for each row",
+            diffs=str(many.dtype),
+            rows=rows,
+        )
+    if many.dtype == np.uint64 and many.max() > np.iinfo(np.int64).max:
+        raise SchemaError(
+            "schema.diffs",
+            f"cannot {attempt}: a diff is {many.max()}, and counts are 64-bit signed integers",
+            hint="a count beyond 2**63 is not kept",
             diffs=str(many.dtype),
             rows=rows,
         )

@@ -145,7 +145,10 @@ class Block:
 
     def restrict(self, start: int, stop: int) -> Block:
         """Rows [start, stop) over the same buffers; the cut is between hashes."""
-        return replace(self, start=start, stop=stop)
+        part = replace(self, start=start, stop=stop)
+        # What belongs to the buffers rather than to the rows is shared, and not made again.
+        part.__dict__.update(nodes=self.nodes, words=self.words, directory=self.directory)
+        return part
 
 
 class BlockWriter:

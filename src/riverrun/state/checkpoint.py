@@ -1,8 +1,9 @@
 """Checkpoints: states saved to storage, a little at a time, and read back by any number of workers.
 
-A checkpoint has a number. Each worker *writes* its part: the files of those blocks that the checkpoint
-before did not have. Then one coordinator *publishes* a manifest that names all files (`manifest`).
-Blocks are immutable, so saving reads pinned batches and never stops the spine they came from. Laws:
+A checkpoint has a number. Each worker *writes* its part: the files of those blocks that the
+checkpoint before did not have. Then one coordinator *publishes* a manifest that names all files
+(`manifest`). Blocks are immutable, so saving reads pinned batches and never stops the spine they
+came from. Laws:
 
 1. **As of.** Restoring gives the state as it was pinned, with its `since` and `upper`, whatever the
    number of workers that wrote it or read it (the state's part of law 6 of DESIGN).
@@ -10,22 +11,24 @@ Blocks are immutable, so saving reads pinned batches and never stops the spine t
    when the store has it. What happens to a file later is found out: every restore compares size and
    checksum, and names the file it refuses.
 3. **Atomic.** Publishing is one conditional create: readers see the checkpoint before or the new
-   one, and of two publishers of one number one is refused. What fails half way leaves the checkpoint
-   before as it was.
+   one, and of two publishers of one number one is refused. What fails half way leaves the
+   checkpoint before as it was.
 4. **In use.** A file that a kept manifest names, or that a checkpoint being written has or will
    name, is never collected.
 
 Why law 4 holds, without clocks or locks: the number of a checkpoint is one more than that of the
 newest manifest, and the newest whole manifest is its *base*. It names files that it wrote, numbered
-like itself, and files that its base names; nothing else is taken for saved. `collect` keeps the newest
-whole manifests, the files they name, and all files with a greater number. So while nobody publishes n,
-nothing that n will name goes; and when somebody else has, our create of n fails. An old decision to
-delete, carried out late, does no harm either: what no kept manifest names, no later one can name.
+like itself, and files that its base names; nothing else is taken for saved. `collect` keeps the
+newest whole manifests, the files they name, and all files with a greater number. So while nobody
+publishes n, nothing that n will name goes; and when somebody else has, our create of n fails. An
+old decision to delete, carried out late, does no harm either: what no kept manifest names, no later
+one can name.
 
 Cost: saving copies each new block once and writes it, `parallel` at a time, which is also how many
-files it holds in memory. A small change to a large state writes the blocks of new batches, and of those
-that were merged since. Restoring reads each file of the range once; with `mapped` (local disk only)
-it is read to be verified, and then stays out of our memory. Both run at the speed of copying memory.
+files it holds in memory. A small change to a large state writes the blocks of new batches, and of
+those that were merged since. Restoring reads each file of the range once; with `mapped` (local disk
+only) it is read to be verified, and then stays out of our memory. Both run at the speed of copying
+memory.
 
 >>> import pyarrow as pa
 >>> from riverrun.state.spine import Spine
@@ -198,7 +201,8 @@ class Checkpoints:
     ) -> View:
         """The changes of a state whose hash is in [low, high), as saved in the newest checkpoint or in `number`.
 
-        What several workers wrote is joined (`join_views`). With `mapped`, blocks stay in their files.
+        What several workers wrote is joined (`join_views`). With `mapped`, blocks stay in their
+        files.
         """
         return join_views(self.restore_shares(name, low, high, number=number, mapped=mapped))
 

@@ -23,7 +23,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverrun.errors import CheckpointError
+from riverrun.errors import CheckpointError, TimeViolation, TransportError
+from riverrun.progress.timestamp import as_timestamp
 from riverrun.state.block import Block
 from riverrun.state.kernels import gathering
 from riverrun.state.schema import FULL_MASK, Schema
@@ -78,9 +79,9 @@ def read_block(
     try:
         about = json.loads((record.schema.metadata or {})[_METADATA])
         uid, diff = str(about["uid"]), int(about["diff"])
-        times = tuple(tuple(map(int, time)) for time in about["times"])
+        times = tuple(as_timestamp(time, f"read {name}") for time in about["times"])
         version, described = about["format"], about["columns"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, TimeViolation) as error:
         raise _refuse(name, "it does not carry Riverrun's metadata") from error
     if version != FORMAT:
         raise _refuse(name, f"its format is {version}, and this version reads format {FORMAT}")
@@ -93,10 +94,12 @@ def read_block(
     if hashes is None or record.num_rows == 0:
         raise _refuse(name, "it has no rows, or no hashes")
     _check_sound(record, hashes, times, codes, diff, diffs, name)
-    return Block(
+    block = Block(
         schema, hashes, columns, times, codes, diff, diffs, uid, 0, record.num_rows,
         resident, holder,
     )  # fmt: skip
+    _ = block.descriptor  # made before the block is shared between threads
+    return block
 
 
 def _check_sound(
@@ -129,7 +132,8 @@ def _check_sound(
 def _describe(schema: Schema) -> list[str]:
     """The columns in physical order: what a file must agree on with whoever reads it.
 
-    A key that is kept as its hash leaves no column, and the order inside a key no trace but the rows'.
+    A key that is kept as its hash leaves no column, and the order inside a key no trace but the
+    rows'.
     """
     ordered = len(schema.key) + len(schema.order)
     described = []
@@ -179,9 +183,18 @@ def spill_block(block: Block, directory: Path) -> Block:
     # A block may be spilled twice, by two that share it, and a file that is mapped must not be written to.
     path = directory / f"{block.uid}-{uuid4().hex}.arrow"
     record = block_record(block)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, record.schema) as writer:
-        writer.write_batch(record)
-    mapped = pa.memory_map(str(path), "r")
+    try:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, record.schema) as writer:
+            writer.write_batch(record)
+        mapped = pa.memory_map(str(path), "r")
+    except OSError as error:
+        _unlink(str(path))
+        raise TransportError(
+            "storage.spill",
+            f"cannot move a block of {block.nbytes} bytes to {directory}: {error}",
+            hint="nothing is lost, and the rows stay in memory: make room there, or raise the budget",
+            directory=str(directory),
+        ) from error
     holder = _SpilledFile(path)
     fresh = read_block(mapped, block.schema, str(path), resident=False, holder=holder)
     whole = (block.start, block.stop) == (0, len(block.hashes))

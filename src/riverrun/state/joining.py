@@ -1,19 +1,20 @@
 """Joining: one view of a state out of the views that several workers had of it.
 
-Workers hold disjoint hash ranges of a state, and merge their batches each at its own pace: the chains
-of different workers end at the same frontier, and are cut differently before it. A worker that takes
-over the ranges of several others needs one chain. Laws:
+Workers hold disjoint hash ranges of a state, and merge their batches each at its own pace: the
+chains of different workers end at the same frontier, and are cut differently before it. A worker
+that takes over the ranges of several others needs one chain. Laws:
 
-1. The joined view holds the changes of all, and is readable as of every time at which all of them are.
-2. It is a chain like any other: batches are adjacent, the blocks of each ascend by hash, and no hash is
-   in two of them.
+1. The joined view holds the changes of all, and is readable as of every time at which all of them
+   are.
+2. It is a chain like any other: batches are adjacent, the blocks of each ascend by hash, and no
+   hash is in two of them.
 
-Batches of different views become one where their frontiers agree, by listing the blocks of all. Where
-a view has several batches between two frontiers that all views have, those are merged first. A batch
-without rows, such as slicing leaves, gives its times to its neighbour.
+Batches of different views become one where their frontiers agree, by listing the blocks of all.
+Where a view has several batches between two frontiers that all views have, those are merged first.
+A batch without rows, such as slicing leaves, gives its times to its neighbour.
 
-Cost: nothing for a single view, or where chains are cut alike; otherwise some 15 ns a row of what is
-merged, and memory for the result.
+Cost: nothing for a single view, or where chains are cut alike; otherwise some 15 ns a row of what
+is merged, and memory for the result.
 
 >>> import pyarrow as pa
 >>> from riverrun.state.schema import Schema

@@ -1,15 +1,15 @@
 """A manifest: what one checkpoint consists of, as a small JSON file.
 
-It lists, per state, the *shares* that workers held (a hash range each), the batches of each share with
-their frontiers, and the blocks of each batch: which file, its size and checksum, and which hashes of it
-count. A block that was cut when its range was split counts in part, and its file is still that of the
-whole. Laws:
+It lists, per state, the *shares* that workers held (a hash range each), the batches of each share
+with their frontiers, and the blocks of each batch: which file, its size and checksum, and which
+hashes of it count. A block that was cut when its range was split counts in part, and its file is
+still that of the whole. Laws:
 
 1. **Whole or refused.** A manifest carries a checksum over the rest of it; a torn one is not read.
-2. **Whole states.** The shares of a state are adjacent hash ranges from 0 up to 2**64, with one schema
-   and one `upper`.
-3. **Names are checked.** A file is called ``blocks/NUMBER-UID.arrow``, after the checkpoint that first
-   wrote it and the block; nothing else is ever opened or deleted.
+2. **Whole states.** The shares of a state are adjacent hash ranges from 0 up to 2**64, with one
+   schema and one `upper`.
+3. **Names are checked.** A file is called ``blocks/NUMBER-UID.arrow``, after the checkpoint that
+   first wrote it and the block; nothing else is ever opened or deleted.
 
 >>> manifest = Manifest(7, {}, {"epoch": 12})
 >>> decode_manifest(manifest_name(7), encode_manifest(manifest)) == manifest

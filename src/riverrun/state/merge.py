@@ -42,7 +42,8 @@ class Merger:
         """The blocks of the result that are complete."""
         tables = {block.times for block in (*a.blocks, *b.blocks)}
         self._times = union(*(advance(table, since) for table in tables))
-        self._maps: dict[tuple[object, ...], Codes] = {}
+        self._maps: dict[int, Codes] = {}
+        """By the identity of a table of times, which its block keeps alive."""
         blocks = (*a.blocks, *b.blocks)
         self._nodes = len(blocks[0].nodes)
         self._first = 1 if all(block.inverts for block in blocks) else 0
@@ -50,9 +51,9 @@ class Merger:
         self._left = _Cursor(a.blocks)
         self._right = _Cursor(b.blocks)
         codes = len(self._times)
-        longest = sum(max((len(x.times) for x in s.blocks), default=0) for s in (a, b))
         self._sums = np.zeros(codes, np.int64)
-        self._touched = np.empty(longest, np.int64)
+        self._seen = np.zeros(codes, np.bool_)
+        self._touched = np.empty(codes, np.int64)
         room = min(CHUNK_ROWS, self.remaining) + codes
         self._rows, self._diffs = empty(room, np.int64), empty(room, np.int64)
         self._codes = empty(room, np.int32)
@@ -67,7 +68,7 @@ class Merger:
             i, j, count = merging.merge_step(
                 left.descriptor, left.row, left.is_last, self._map(left.block),
                 right.descriptor, right.row, right.is_last, self._map(right.block),
-                self._first, self._nodes, min(fuel, CHUNK_ROWS), self._sums, self._touched,
+                self._first, self._nodes, min(fuel, CHUNK_ROWS), self._sums, self._seen, self._touched,
                 self._rows, self._codes, self._diffs,
             )  # fmt: skip
             handled = (i - left.row) + (j - right.row)
@@ -105,10 +106,10 @@ class Merger:
     def _map(self, block: Block | None) -> Codes:
         if block is None:
             return _NO_MAP
-        found = self._maps.get(block.times)
+        found = self._maps.get(id(block.times))
         if found is None:
             found = codes_in(advance(block.times, self.since), self._times)
-            self._maps[block.times] = found
+            self._maps[id(block.times)] = found
         return found
 
 

@@ -150,7 +150,7 @@ class Schema:
 
     def conform(self, rows: Rows, attempt: str) -> list[pa.Array]:
         """The columns of `rows` in physical order and canonical layout, or a `SchemaError`."""
-        names = rows.schema.names
+        names = _names(rows, attempt)
         if len(names) != len(self.columns) or len(set(names)) != len(names):
             self._refuse_names(names, attempt)
         arrays = []
@@ -162,10 +162,10 @@ class Schema:
 
     def conform_key(self, rows: Rows, attempt: str) -> list[pa.Array]:
         """The same for the key columns alone; other columns of `rows` are not looked at."""
-        names = rows.schema.names
+        names = _names(rows, attempt)
         arrays = []
         for field, target in zip(self.key, self.canonical, strict=False):
-            if field.name not in names:
+            if names.count(field.name) != 1:
                 self._refuse_names(names, attempt, self.key.names)
             arrays.append(conform_column(rows.column(field.name), field, target, attempt))
         return arrays
@@ -190,6 +190,17 @@ class Schema:
             hint=f"select the declared columns: {', '.join([*self.key.names, *self.value.names])}",
             column=extra,
         )
+
+
+def _names(rows: Rows, attempt: str) -> list[str]:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return list(rows.schema.names)
+    raise SchemaError(
+        "schema.not_a_table",
+        f"cannot {attempt}: the rows are {type(rows).__name__}, not an Arrow table or record batch",
+        hint="pyarrow.table(...) makes one of a dict of columns, pyarrow.Table.from_pandas of a frame",
+        given=type(rows).__name__,
+    )
 
 
 def conform_column(
@@ -219,6 +230,7 @@ def conform_column(
             ) from error
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    _check_inner_nulls(column, field.type, field.name, attempt)
     if not field.nullable and column.null_count:
         raise SchemaError(
             "schema.null",
@@ -229,14 +241,54 @@ def conform_column(
     return column
 
 
+def _check_inner_nulls(column: pa.Array, kind: pa.DataType, name: str, attempt: str) -> None:
+    """Refuse nulls inside lists and structs where the declared type has none."""
+    t = pa.types
+    if t.is_dictionary(kind) or not t.is_nested(kind):
+        return
+    if t.is_struct(kind):
+        inner = list(zip(column.flatten(), kind, strict=True))
+        valid = column.is_valid()
+        inner = [(child.filter(valid), field) for child, field in inner]
+    else:
+        inner = [(column.flatten(), kind.value_field)]
+    for child, field in inner:
+        if not field.nullable and child.null_count:
+            raise SchemaError(
+                "schema.null",
+                f"cannot {attempt}: column {name!r} has {child.null_count} nulls in {field.name!r}, "
+                "which is declared without",
+                hint="drop or fill the nulls, or declare the field nullable",
+                column=name,
+            )
+        _check_inner_nulls(child, field.type, name, attempt)
+
+
 def _as_schema(columns: pa.Schema | Mapping[str, pa.DataType]) -> pa.Schema:
-    return columns if isinstance(columns, pa.Schema) else pa.schema(list(columns.items()))
+    if isinstance(columns, pa.Schema):
+        return columns
+    if not isinstance(columns, Mapping):
+        raise SchemaError(
+            "schema.malformed",
+            f"cannot declare columns as {columns!r}: they are an Arrow schema, or a mapping from names to types",
+            hint='for instance {"name": pyarrow.string()}',
+        )
+    for name, kind in columns.items():
+        _canonical(kind, name)
+    return pa.schema(list(columns.items()))
 
 
 def _canonical(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
     """The one layout in which values of this type are kept."""
     t = pa.types
-    if depth > MAX_DEPTH:
+    if not isinstance(kind, pa.DataType):
+        raise SchemaError(
+            "schema.type_unknown",
+            f"cannot declare column {name!r} as {kind!r}: that is not an Arrow type",
+            hint="give an Arrow type, for instance pyarrow.int64()",
+            column=name,
+        )
+    if depth >= MAX_DEPTH and t.is_nested(kind):
         raise SchemaError(
             "schema.too_deep",
             f"cannot declare column {name!r}: its lists and structs are nested more than {MAX_DEPTH} deep",
@@ -315,7 +367,8 @@ def _declare(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         if t.is_string_view(kind.value_type) or t.is_binary_view(kind.value_type):
             encoded = column  # Arrow has no dictionaries of views yet
         encoded = encoded.dictionary_encode()
-        if len(encoded.dictionary) > 1 << (kind.index_type.bit_width - 1):
+        signed = int(t.is_signed_integer(kind.index_type))
+        if len(encoded.dictionary) > 1 << (kind.index_type.bit_width - signed):
             raise SchemaError(
                 "schema.dictionary_full",
                 f"cannot give column {name!r} as {kind}: it has {len(encoded.dictionary)} different values",

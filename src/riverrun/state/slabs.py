@@ -6,14 +6,17 @@ machine, more than merging them), and giving back hundreds of megabytes at once 
 as long as 100 ms. So slabs that are no longer used wait here for the next taker, and what is too
 much is given back a few at a time.
 
-Laws: at most three eighths of the bytes in use (or 32 MB) is kept once `trim` has caught up; a slab is
-handed out again only when nothing refers to the memory any more.
+Laws: at most three eighths of the bytes in use (or 32 MB) is kept once `trim` has caught up; a slab
+is handed out again only when nothing refers to the memory any more.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import weakref
+from collections import deque
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,14 +28,13 @@ _GRAIN = 1 << 16
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class _Lease(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of a slab while somebody uses them; when the last reference goes, so does the lease."""
-
-
 class SlabPool:
-    """Hands out slabs and takes them back."""
+    """Hands out slabs and takes them back, from and in any thread."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
+        self._returned: deque[mmap.mmap] = deque()
+        """Slabs whose users are gone. Finalizers run anywhere, even inside `take`: they only append here."""
         self._free: list[mmap.mmap] = []
         self._free_bytes = 0
         self._used_bytes = 0
@@ -40,11 +42,31 @@ class SlabPool:
     def take(self, size: int) -> Bytes:
         """At least `size` bytes, with any content, until the array and all that was made from it are gone."""
         size = -(-size // _GRAIN) * _GRAIN
-        slab = self._reuse(size) or mmap.mmap(-1, size)
-        self._used_bytes += len(slab)
-        lease = np.frombuffer(slab, np.uint8).view(_Lease)
-        weakref.finalize(lease, self._give_back, slab).atexit = False
-        return lease
+        with self._lock:
+            self._collect()
+            slab = self._reuse(size)
+            if slab is None:
+                slab = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._used_bytes += len(slab)
+        # Whatever NumPy or Arrow make of the array, they keep what exports its memory: that is the lease.
+        lease = (ctypes.c_char * len(slab)).from_buffer(slab)
+        weakref.finalize(lease, self._returned.append, slab).atexit = False
+        return np.frombuffer(memoryview(lease), np.uint8)
+
+    def trim(self, slabs: int = 1) -> None:
+        """Give memory back to the system, at most so many slabs (1 to 2 ms each), down to what may be kept."""
+        with self._lock:
+            self._collect()
+            while slabs and self._free_bytes > max(_ALWAYS_KEPT, self._used_bytes * 3 // 8):
+                self._free_bytes -= len(self._free.pop(0))
+                slabs -= 1
+
+    def _collect(self) -> None:
+        while self._returned:
+            slab = self._returned.popleft()
+            self._free.append(slab)
+            self._free_bytes += len(slab)
+            self._used_bytes -= len(slab)
 
     def _reuse(self, size: int) -> mmap.mmap | None:
         for at in range(len(self._free) - 1, -1, -1):
@@ -53,17 +75,6 @@ class SlabPool:
                 self._free_bytes -= len(slab)
                 return slab
         return None
-
-    def _give_back(self, slab: mmap.mmap) -> None:
-        self._used_bytes -= len(slab)
-        self._free.append(slab)
-        self._free_bytes += len(slab)
-
-    def trim(self, slabs: int = 1) -> None:
-        """Give memory back to the system, at most so many slabs (1 to 2 ms each), down to what may be kept."""
-        while slabs and self._free_bytes > max(_ALWAYS_KEPT, self._used_bytes * 3 // 8):
-            self._free_bytes -= len(self._free.pop(0))
-            slabs -= 1
 
 
 SLABS = SlabPool()

@@ -17,9 +17,9 @@ Which to merge: read from old to new, batches should shrink by half or more. Fro
 that is less than twice as large as some later one, the pair of neighbours with the fewest rows
 merges. Several merges run at once, at different places of the chain.
 
-The newest batch waits for the one after it: by then `since` has passed it as a rule, and merging gives one time.
-Small batches at the end wait until there are a few, and are sorted into one: a merge costs some 100 microseconds
-however small it is.
+The newest batch waits for the one after it: by then `since` has passed it as a rule, and merging
+gives one time. Small batches at the end wait until there are a few, and are sorted into one: a
+merge costs some 100 microseconds however small it is.
 
 Why that is enough: in a chain that shrinks by halves there are at most log2(N) batches, and what is
 read is bounded by that. A row takes part in a merge only when its batch grows by half at least, or
@@ -27,6 +27,8 @@ when its batch is new: at most log1.5(N) + 1 times. An append of n rows therefor
 (log1.5(N) + 1) rows of merging sooner or later, and it is given more fuel than that (`_fuel`), the
 newest and smallest merges first, so merges do not fall behind; if they do, the chain is longer and
 the fuel with it.
+
+A spine is for one thread; the views it gives may be read by any.
 
 **Memory.** With a `budget`, blocks beyond it are written to files and mapped, the oldest batches
 first; reads work as before.
@@ -56,11 +58,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from riverrun.errors import TimeViolation
+from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
-from riverrun.progress.timestamp import check_depth
+from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
-from riverrun.state.block import Block, resident_bytes
+from riverrun.state.block import BLOCK_ROWS, Block, resident_bytes
 from riverrun.state.columns import Ints
 from riverrun.state.files import spill_block
 from riverrun.state.merge import Merger, fold
@@ -127,7 +129,9 @@ class Spine:
         self._holds = [self._own]
         self._chain: list[Batch | Merger] = []
         self._budget = budget
-        self._directory = directory
+        self._directory = None if directory is None else Path(directory)
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)
         self._view: View | None = None
 
     @classmethod
@@ -177,6 +181,7 @@ class Spine:
     ) -> None:
         """Append changes at one time. `upper` moves on past that time and all before it, unless told where to."""
         attempt = f"append to {self.name!r}"
+        time = as_timestamp(time, attempt)
         for some in self.lower:
             check_depth([time], len(some), attempt)
         if upper is None:
@@ -213,6 +218,15 @@ class Spine:
                 name=self.name,
             )
         self._check_upper(batch.upper)
+        if batch.schema is not self.schema and batch.schema != self.schema:
+            raise SchemaError(
+                "schema.other",
+                f"cannot append to {self.name!r}: the batch has the columns "
+                f"{', '.join(map(str, batch.schema.columns))}, and the state "
+                f"{', '.join(map(str, self.schema.columns))}",
+                hint="build the batch with the schema of the state",
+                name=self.name,
+            )
         self._upper = batch.upper
         self._view = None
         rows = len(batch)
@@ -289,17 +303,22 @@ class Spine:
 
     def compact(self) -> None:
         """Merge everything into one batch with times advanced to `since`. Unbounded: for idle moments."""
-        self.work(_UNBOUNDED)
+        self._finish()
         while len(self._chain) > 1:
             self._start(len(self._chain) - 2)  # the newest, which are the smallest, first
-            self.work(_UNBOUNDED)
+            self._finish()
         if self._chain and not self._is_compact():
             batch = self._chain[0]
-            assert isinstance(batch, Batch)  # `work` without bound leaves no merge under way
+            assert isinstance(batch, Batch)  # no merge is under way
             nothing = Batch(self.schema, (), batch.upper, batch.upper, self._since)
             self._chain[0] = Merger(batch, nothing, self._since)
-            self.work(_UNBOUNDED)
+            self._finish()
         SLABS.trim(_UNBOUNDED)
+
+    def _finish(self) -> None:
+        """Work until no merge is under way, in steps, so that the budget is kept to."""
+        while self.work(BLOCK_ROWS) == 0:
+            pass
 
     def _is_compact(self) -> bool:
         batch = self._chain[0]

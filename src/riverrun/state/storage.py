@@ -1,14 +1,14 @@
 """Where checkpoints are kept: a few named files in an object store, through obstore.
 
-A storage knows six verbs: put, create, get, map, list, delete. Names are paths below a prefix. A put is
-atomic: readers see the whole file or none, and when it returns, the store has it. `create` is a put
-that succeeds for one caller only; it is what publishing rests on.
+A storage knows six verbs: put, create, get, map, list, delete. Names are paths below a prefix. A
+put is atomic: readers see the whole file or none, and when it returns, the store has it. `create`
+is a put that succeeds for one caller only; it is what publishing rests on.
 
-**Durability.** In S3, Google Cloud Storage and Azure, what was put survives. On local disk obstore writes a
-file beside the target and renames it (or links it, to create), and does *not* fsync: what was put survives
-the death of any process, but after a power cut a file may be empty. Its checksum tells, and the
-checkpoint is lost. ``open_storage(path, synced=True)`` makes each put wait until the file and its
-name are on the disk, at the disk's speed.
+**Durability.** In S3, Google Cloud Storage and Azure, what was put survives. On local disk obstore
+writes a file beside the target and renames it (or links it, to create), and does *not* fsync: what
+was put survives the death of any process, but after a power cut a file may be empty. Its checksum
+tells, and the checkpoint is lost. ``open_storage(path, synced=True)`` makes each put wait until the
+file and its name are on the disk, at the disk's speed.
 
 >>> storage = open_storage("memory:///")
 >>> storage.create("log/1", b"one"), storage.create("log/1", b"two")

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
-from riverrun.progress.timestamp import check_depth
+from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
 from riverrun.state.columns import (
@@ -98,7 +98,8 @@ class Selection:
         """All columns, key first."""
         schema = self.view.schema
         names = [*schema.key.names, *schema.value.names]
-        return pa.record_batch([self.column(name) for name in names], names)
+        columns = {"": pa.nulls(len(self))} | {name: self.column(name) for name in names}
+        return pa.record_batch(columns).select(names)  # of no columns too, it knows its rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,13 +238,14 @@ class View:
         ]
         return _concat(pieces, schema)
 
-    def check_readable(self, as_of: Timestamp) -> None:
-        """Refuse a time that is not in [since, upper)."""
+    def check_readable(self, as_of: Timestamp) -> Timestamp:
+        """Return the time, or refuse one that is not in [since, upper)."""
+        as_of = as_timestamp(as_of, f"read {self.name!r}")
         for frontier in (self.since, self.upper):
             for time in frontier:
                 check_depth([as_of], len(time), f"read {self.name!r}")
         if self.since.less_equal(as_of) and not self.upper.less_equal(as_of):
-            return
+            return as_of
         past = not self.since.less_equal(as_of)
         raise TimeViolation(
             "time.compacted" if past else "time.not_complete",
@@ -275,7 +277,8 @@ class View:
         """Whether these keys are the key column as kernels see it, with nothing to be checked."""
         schema = self.schema
         return bool(
-            keys.dtype == np.int64
+            type(keys) is np.ndarray  # a masked array has nulls
+            and keys.dtype == np.int64
             and keys.ndim == 1
             and keys.flags.c_contiguous
             and len(schema.key) == 1
@@ -293,7 +296,24 @@ class View:
                 hint="give a table with these columns",
                 columns=self.schema.key.names,
             )
-        array = pa.array(keys) if isinstance(keys, np.ndarray) else keys
+        array = keys
+        if not isinstance(keys, pa.Array | pa.ChunkedArray):
+            if not isinstance(keys, np.ndarray):
+                raise SchemaError(
+                    "schema.keys",
+                    f"cannot {attempt}: the keys are {type(keys).__name__}, not a table or an array",
+                    hint="give a NumPy or Arrow array, or a table with the key columns",
+                    given=type(keys).__name__,
+                )
+            try:
+                array = pa.array(keys)
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise SchemaError(
+                    "schema.keys",
+                    f"cannot {attempt}: the NumPy array of {keys.dtype} is no Arrow column: {error}",
+                    hint="give an array of one dimension and one type",
+                    given=str(keys.dtype),
+                ) from error
         return [conform_column(array, self.schema.key.field(0), self.schema.canonical[0], attempt)]
 
     def _bound(self, at: pa.Array, closed: bool, places: Ints) -> None:
@@ -331,6 +351,10 @@ class View:
         skip_null: bool = False,
     ) -> Selection:
         seen = self._visible(as_of)
+        if limit is not None:
+            if limit < 0:
+                raise ValueError(f"cannot read {limit} values of each key of {self.name!r}")
+            limit = min(limit, total)
         room = total if limit is None else min(total, limit * places.shape[1])
         written = np.empty((3, room), np.int64)
         key_end, end = self.schema.key_end, self.schema.starts[-1]
@@ -346,7 +370,7 @@ class View:
         remembered = self._remembered.get("visible")
         if remembered is not None and remembered.as_of == as_of:
             return remembered
-        self.check_readable(as_of)
+        as_of = self.check_readable(as_of)
         addresses = np.zeros(len(self.blocks), np.int64)
         flags: dict[Times, Flags | None] = {}
         for at, block in enumerate(self.blocks):

@@ -90,14 +90,16 @@ def gather_group(
     stop: int,
     code_map: np.ndarray,
     sums: np.ndarray,
+    seen: np.ndarray,
     touched: np.ndarray,
     count: int,
 ) -> int:
-    """Add the diffs of rows [row, stop) into `sums` by new code; `touched` lists the codes seen."""
+    """Add the diffs of rows [row, stop) into `sums` by new code; `touched` lists the codes seen, once each."""
     for at in range(row, stop):
         code = code_map[code_at(block, at)]
         if code >= 0:
-            if sums[code] == 0:
+            if not seen[code]:
+                seen[code] = True
                 touched[count] = code
                 count += 1
             sums[code] += diff_at(block, at)
@@ -108,6 +110,7 @@ def gather_group(
 def emit_group(
     source: int,
     sums: np.ndarray,
+    seen: np.ndarray,
     touched: np.ndarray,
     count: int,
     out: int,
@@ -116,7 +119,9 @@ def emit_group(
     out_diffs: np.ndarray,
 ) -> int:
     """Write the sums that are not zero in the order of their codes, and clear them."""
-    for at in range(1, count):  # few: a group has one row for each time at most
+    if count > 32:
+        touched[:count] = np.sort(touched[:count])
+    for at in range(1, min(count, 33)):
         code = touched[at]
         hole = at
         while hole > 0 and touched[hole - 1] > code:
@@ -125,7 +130,8 @@ def emit_group(
         touched[hole] = code
     for at in range(count):
         code = touched[at]
-        if sums[code] != 0:  # a code may be listed twice when its sum passed through zero
+        seen[code] = False
+        if sums[code] != 0:
             out_rows[out] = source
             out_codes[out] = code
             out_diffs[out] = sums[code]
@@ -148,6 +154,7 @@ def merge_step(
     end: int,
     fuel: int,
     sums: np.ndarray,
+    seen: np.ndarray,
     touched: np.ndarray,
     out_rows: np.ndarray,
     out_codes: np.ndarray,
@@ -215,8 +222,8 @@ def merge_step(
                     out_rows[out], out_codes[out], out_diffs[out] = i, code, diff_at(a, i)
                     out += 1
             else:
-                count = gather_group(a, i, stop, a_map, sums, touched, 0)
-                out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)
+                count = gather_group(a, i, stop, a_map, sums, seen, touched, 0)
+                out = emit_group(i, sums, seen, touched, count, out, out_rows, out_codes, out_diffs)
             i = stop
         elif order > 0:
             stop = group_end(b, j, first, end, b_words)
@@ -226,9 +233,9 @@ def merge_step(
                     out_rows[out], out_codes[out], out_diffs[out] = side | j, code, diff_at(b, j)
                     out += 1
             else:
-                count = gather_group(b, j, stop, b_map, sums, touched, 0)
+                count = gather_group(b, j, stop, b_map, sums, seen, touched, 0)
                 out = emit_group(
-                    side | j, sums, touched, count, out, out_rows, out_codes, out_diffs
+                    side | j, sums, seen, touched, count, out, out_rows, out_codes, out_diffs
                 )
             j = stop
         else:
@@ -236,8 +243,8 @@ def merge_step(
                 group_end(a, i, first, end, a_words),
                 group_end(b, j, first, end, b_words),
             )
-            count = gather_group(a, i, a_end, a_map, sums, touched, 0)
-            count = gather_group(b, j, b_end, b_map, sums, touched, count)
-            out = emit_group(i, sums, touched, count, out, out_rows, out_codes, out_diffs)
+            count = gather_group(a, i, a_end, a_map, sums, seen, touched, 0)
+            count = gather_group(b, j, b_end, b_map, sums, seen, touched, count)
+            out = emit_group(i, sums, seen, touched, count, out, out_rows, out_codes, out_diffs)
             i, j = a_end, b_end
     return i, j, out
