@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import pyarrow as pa
 
 from bench.lookup import loaded
-from bench.measure import resident_bytes, scale, version
+from bench.measure import resident_bytes, scale
+from bench.peers import makers
 from riverrun.progress import Antichain
 from riverrun.state.batch import Batch
 from riverrun.state.merge import Merger
@@ -36,15 +38,19 @@ def measure_ours(rows: int) -> dict[str, int]:
     return {"rest": rest, "peak": peak, "level": 2 * rows * 16}
 
 
-def measure_dict(rows: int) -> dict[str, int]:
-    before = resident_bytes()
-    kept = dict(zip(range(rows), range(0, 2 * rows, 2), strict=True))
-    return {"rest": resident_bytes() - before, "rows": len(kept)}
+def measure_store(name: str, rows: int) -> dict[str, Any]:
+    """Bytes that this process grew by when a peer holds `rows` rows. RocksDB has most of its own on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        make = dict(makers(rows, rows, folder))[name]
+        make(1000)
+        before = resident_bytes()
+        store = make(rows)
+        return {"rest": resident_bytes() - before, "version": store.version, "rows": rows}
 
 
-def alone(what: str, rows: int) -> dict[str, Any]:
+def alone(call: str) -> dict[str, Any]:
     """Measure in a process of its own, so that nothing else is counted."""
-    code = f"import json, bench.memory as m; print(json.dumps(m.measure_{what}({rows})))"
+    code = f"import json, bench.memory as m; print(json.dumps(m.{call}))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -52,20 +58,22 @@ def alone(what: str, rows: int) -> dict[str, Any]:
 
 def main() -> dict[str, Any]:
     rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 10e6)
-    ours = alone("ours", rows)
-    peer = alone("dict", slow_rows)
+    ours = alone(f"measure_ours({rows})")
     rest = ours["rest"] / (rows * 16)
-    dict_rest = peer["rest"] / (slow_rows * 16)
+    peers, ratios = {}, {}
+    for name in ("dict", "polars", "duckdb", "rocksdb"):
+        held = alone(f"measure_store({name!r}, {slow_rows})")
+        theirs = held["rest"] / (slow_rows * 16)
+        peers[name] = {
+            "version": held["version"],
+            "rows": slow_rows,
+            "rest_per_raw_byte": round(theirs, 2),
+        }
+        ratios[name] = round(theirs / rest, 2)
     return {
         "rows": rows,
         "rest_per_raw_byte": round(rest, 3),
         "peak_while_merging_per_level_byte": round(ours["peak"] / ours["level"], 3),
-        "peers": {
-            "dict": {
-                "version": f"python {sys.version.split()[0]}",
-                "rest_per_raw_byte": round(dict_rest, 2),
-            }
-        },
-        "ratios": {"dict": round(dict_rest / rest, 1)},
-        "numpy": version("numpy"),
+        "peers": peers,
+        "ratios": ratios,
     }

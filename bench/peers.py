@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,10 +122,24 @@ class RocksStore:
         self._base.write(batch, self._write)
 
 
+def makers(
+    rows: int, slow_rows: int, folder: str
+) -> list[tuple[str, Callable[[int | None], Store]]]:
+    """Each peer and how to load it; those that take long to load get `slow_rows`, which favours them."""
+
+    def rocks(some: int | None) -> Store:
+        return RocksStore(some or slow_rows, tempfile.mkdtemp(dir=folder))
+
+    return [
+        ("dict", lambda some: DictStore(some or slow_rows)),
+        ("polars", lambda some: PolarsStore(some or rows)),
+        ("duckdb", lambda some: DuckStore(some or slow_rows)),
+        ("rocksdb", rocks),
+    ]
+
+
 def each_store(rows: int, slow_rows: int) -> Iterator[tuple[str, Store]]:
-    """Each peer in turn, loaded; those that take long to load get `slow_rows`, which favours them."""
-    yield "dict", DictStore(slow_rows)
-    yield "polars", PolarsStore(rows)
-    yield "duckdb", DuckStore(slow_rows)
+    """Each peer in turn, loaded."""
     with tempfile.TemporaryDirectory() as folder:
-        yield "rocksdb", RocksStore(slow_rows, folder)
+        for name, make in makers(rows, slow_rows, folder):
+            yield name, make(None)

@@ -39,7 +39,7 @@ def main() -> None:
     accounts = np.arange(ACCOUNTS)
     history = [rng.integers(0, 10_000, ACCOUNTS)]  # every balance at every epoch: the slow way
 
-    with console.status("compiling kernels (once a machine, about half a minute)"):
+    with console.status("compiling kernels (once for a checkout, about half a minute)"):
         _, warm = timed(warm_up)
 
     ledger = Spine("ledger", Schema.of({"account": pa.int64()}, {"balance": pa.int64()}))

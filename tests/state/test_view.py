@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -122,3 +123,21 @@ def test_compacting_keeps_to_the_budget(tmp_path, monkeypatch):
     spine.compact()
     assert spine.nbytes <= 50_000 + 40_000  # a block or two more than the budget at any time
     assert spine.to_batch((19,)).num_rows == 20_000
+
+
+def test_blocks_are_cut_by_bytes_too(monkeypatch):
+    monkeypatch.setattr("riverrun.state.block.BLOCK_BYTES", 20_000)
+    monkeypatch.setattr("riverrun.state.block.CHUNK_ROWS", 50)
+    monkeypatch.setattr("riverrun.state.batch.CHUNK_ROWS", 50)
+    monkeypatch.setattr("riverrun.state.merge.CHUNK_ROWS", 50)
+    spine = Spine("s", Schema.of({"k": pa.string()}, {"v": pa.string()}))
+    for epoch in range(3):
+        keys = [f"{epoch} {row}" for row in range(500)]
+        spine.insert(pa.table({"k": keys, "v": [key * 20 for key in keys]}), (epoch,))
+    spine.compact()
+    (batch,) = spine.view().batches
+    assert len(batch.blocks) > 5
+    assert all(a.last < b.first for a, b in pairwise(batch.blocks))
+    found = spine.to_batch((2,)).to_pylist()
+    assert len(found) == 1500
+    assert all(row["v"] == row["k"] * 20 for row in found)

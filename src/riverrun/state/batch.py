@@ -190,19 +190,13 @@ def _encode_diffs(diffs: int | Sequence[int] | Ints, rows: int, attempt: str) ->
     many = np.asarray(diffs)
     if rows == many.size == 0:
         return 1, _NO_DIFFS
-    if many.dtype.kind not in "iu" or many.shape != (rows,):
+    fits = many.dtype.kind in "iu" and many.shape == (rows,)
+    if not fits or (many.dtype == np.uint64 and many.max() > np.iinfo(np.int64).max):
         raise SchemaError(
             "schema.diffs",
-            f"cannot {attempt}: diffs are {many.dtype} of shape {many.shape} for {rows} rows",
-            hint="give one integer, or one for each row",
-            diffs=str(many.dtype),
-            rows=rows,
-        )
-    if many.dtype == np.uint64 and many.max() > np.iinfo(np.int64).max:
-        raise SchemaError(
-            "schema.diffs",
-            f"cannot {attempt}: a diff is {many.max()}, and counts are 64-bit signed integers",
-            hint="a count beyond 2**63 is not kept",
+            f"cannot {attempt}: diffs are {many.dtype} of shape {many.shape} for {rows} rows; they are 64-bit "
+            "signed integers",
+            hint="give one integer, or one for each row, below 2**63",
             diffs=str(many.dtype),
             rows=rows,
         )

@@ -291,6 +291,15 @@ def add_up_ranges(
 
     `live_only` leaves out negative sums too, `skip_null` values whose first order column is null.
     """
+    if (
+        count == 1 and highs[0] - lows[0] == 1 and limit > 0 and not live_only
+    ):  # most keys, most states
+        total = visible_diff(blocks[where[0]], lows[0], visible[where[0]])
+        if total != 0:
+            out_rows[out] = (where[0] << ROW_BITS) | lows[0]
+            out_counts[out] = total
+            out += 1
+        return out
     live = 0
     while live < limit:
         least = -1
@@ -373,17 +382,10 @@ def add_up(
         if count == 0:
             continue
         begin = out
-        if count == 1 and high[0] - low[0] == 1 and not live_only and limit > 0:
-            total = visible_diff(blocks[where[0]], low[0], visible[where[0]])
-            if total != 0:
-                out_rows[out] = (where[0] << ROW_BITS) | low[0]
-                out_counts[out] = total
-                out += 1
-        else:
-            out = add_up_ranges(
-                blocks, visible, where, low, high, count, first, end, backward, limit,
-                live_only, skip_null, out, out_rows, out_counts,
-            )  # fmt: skip
+        out = add_up_ranges(
+            blocks, visible, where, low, high, count, first, end, backward, limit,
+            live_only, skip_null, out, out_rows, out_counts,
+        )  # fmt: skip
         for at in range(begin, out):
             out_queries[at] = query
     return out
@@ -474,14 +476,7 @@ def scan(
             positions[run, 1] = next_row
             if open_runs[run]:
                 heads[run] = load_u64(blocks[positions[run, 0], HASHES] + next_row * 8)
-        if rows == 1:
-            total = visible_diff(blocks[where[0]], low[0], visible[where[0]])
-            if total != 0:
-                out_rows[out] = (where[0] << ROW_BITS) | low[0]
-                out_counts[out] = total
-                out += 1
-        else:
-            out = add_up_ranges(
-                blocks, visible, where, low, high, count, 0, end, False, rows, False, False,
-                out, out_rows, out_counts,
-            )  # fmt: skip
+        out = add_up_ranges(
+            blocks, visible, where, low, high, count, 0, end, False, rows, False, False,
+            out, out_rows, out_counts,
+        )  # fmt: skip
