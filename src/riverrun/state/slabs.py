@@ -61,6 +61,13 @@ class SlabPool:
                 self._free_bytes -= len(self._free.pop(0))
                 slabs -= 1
 
+    def release(self) -> None:
+        """Give all memory that is not used back to the system: for idle moments."""
+        with self._lock:
+            self._collect()
+            self._free.clear()
+            self._free_bytes = 0
+
     def _collect(self) -> None:
         while self._returned:
             slab = self._returned.popleft()

@@ -73,7 +73,6 @@ from riverrun.state.view import Keys, Selection, View
 FOLD_ROWS = 256  # a batch of so few rows waits, until there are FOLD_BATCHES of them to make one of
 FOLD_BATCHES = 8
 LEAST_FUEL = 4096  # rows of merging that even the smallest append pays for: some 60 microseconds
-_UNBOUNDED = 1 << 62
 
 
 class ReadHold:
@@ -302,7 +301,10 @@ class Spine:
         return fuel
 
     def compact(self) -> None:
-        """Merge everything into one batch with times advanced to `since`. Unbounded: for idle moments."""
+        """Merge everything into one batch with times advanced to `since`, and give spare memory back.
+
+        Unbounded work: for idle moments.
+        """
         self._finish()
         while len(self._chain) > 1:
             self._start(len(self._chain) - 2)  # the newest, which are the smallest, first
@@ -313,7 +315,7 @@ class Spine:
             nothing = Batch(self.schema, (), batch.upper, batch.upper, self._since)
             self._chain[0] = Merger(batch, nothing, self._since)
             self._finish()
-        SLABS.trim(_UNBOUNDED)
+        SLABS.release()
 
     def _finish(self) -> None:
         """Work until no merge is under way, in steps, so that the budget is kept to."""
