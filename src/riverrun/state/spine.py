@@ -22,11 +22,14 @@ gives one time. Small batches at the end wait until there are a few, and are sor
 merge costs some 100 microseconds however small it is.
 
 Why that is enough: in a chain that shrinks by halves there are at most log2(N) batches, and what is
-read is bounded by that. A row takes part in a merge only when its batch grows by half at least, or
-when its batch is new: at most log1.5(N) + 1 times. An append of n rows therefore causes at most n
-(log1.5(N) + 1) rows of merging sooner or later, and it is given more fuel than that (`_fuel`), the
-newest and smallest merges first, so merges do not fall behind; if they do, the chain is longer and
-the fuel with it.
+read is bounded by that. As to work, charge a merge to its rows when neither side is more than twice
+the other: a row's batch then grows by half at least, which happens at most log1.5(N) times. When
+one side is much smaller, the cause is a batch of n rows that arrived after smaller ones. Those
+shrink by halves and are less than twice as large as it, so they hold less than 4n rows in all;
+making one batch of them, the smallest pairs first, costs a constant times n, which is charged to
+the batch that arrived. So an append of n rows causes O(n log N) rows of merging sooner or later,
+and it is given fuel for that (`_fuel`), the newest and smallest merges first. Should merges fall
+behind all the same, the chain is longer, and the fuel with it.
 
 A spine is for one thread; the views it gives may be read by any.
 
