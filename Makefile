@@ -2,6 +2,7 @@
 
 PYTHON ?=
 TEST_JOBS ?= 0
+TESTS ?= src tests
 ARGS ?=
 
 VENV := .venv
@@ -26,6 +27,7 @@ help:
 	@echo 'make clean    remove .venv, caches and build output'
 	@echo
 	@echo 'PYTHON=...       the interpreter for .venv (3.11 or later; default: the first one found)'
+	@echo 'TESTS=tests/...  only some tests'
 	@echo 'TEST_JOBS=2      test processes (default $(TEST_JOBS): all in one)'
 	@echo 'ARGS="-k name"   more arguments for pytest, the demo or the benchmarks'
 
@@ -39,7 +41,7 @@ check: $(READY)
 	$(BIN)/python tools/check_imports.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --doctest-modules src tests $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --doctest-modules $(TESTS) $(ARGS)
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo $(ARGS)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from riverrun import TimeViolation
 from riverrun.progress import Antichain
 from riverrun.state import Checkpoints, Schema, Spine
 
@@ -43,7 +44,7 @@ def main() -> None:
         _, warm = timed(warm_up)
 
     ledger = Spine("ledger", Schema.of({"account": pa.int64()}, {"balance": pa.int64()}))
-    table = Table("step", "rows", "time", "")
+    table = Table("step", "rows", "time", "rate")
     table.columns[1].justify = table.columns[2].justify = "right"
     first = pa.table({"account": accounts, "balance": history[0]})
     _, taken = timed(lambda: ledger.insert(first, time=(0,)))
@@ -105,12 +106,13 @@ def main() -> None:
 
     console.print(table)
     console.print(
-        f"\nEvery answer equals recomputation from the full history. Kernels took {warm:.1f} s to load."
+        f"\nEvery answer equals recomputation from the full history.\nKernels took {warm:.1f} s to load."
     )
     try:
         ledger.lookup(asked, as_of=(3,))
-    except Exception as refused:
-        console.print(f"\nAsked for an epoch that was forgotten, it says so:\n[dim]{refused}[/]")
+    except TimeViolation as refused:
+        console.print("\nAsked for an epoch that was forgotten, it says so:")
+        console.print(str(refused), style="dim", markup=False, highlight=False)
 
 
 def warm_up() -> None:
@@ -125,6 +127,9 @@ def warm_up() -> None:
     spine.to_batch((3,))
     spine.advance_since(Antichain([(19,)]))
     spine.compact()
+    with tempfile.TemporaryDirectory() as place:
+        Checkpoints(place).save({"warm": spine.view()})
+        Checkpoints(place).restore("warm")
 
 
 def balances(ledger: Spine, accounts: np.ndarray[Any, Any], epoch: int) -> np.ndarray[Any, Any]:

@@ -25,6 +25,7 @@ def test_public_names_are_pinned():
         "TransportError",
     }
     assert set(riverrun.state.__all__) == {
+        "END",
         "Batch",
         "Checkpoints",
         "Order",

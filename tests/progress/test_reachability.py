@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 
-from riverrun.errors import TimeViolation
+from riverrun.errors import PlanError, TimeViolation
 from riverrun.progress import Antichain, Ledger, NodePorts, Timestamp, TopologyBuilder, Tracker
 from tests.progress.model import at_or_before, earliest, everything
 from tests.strategies import Graph, nested_graph, nested_graphs, seeds
@@ -175,3 +175,24 @@ def test_a_ledger_refuses_what_nothing_held_reaches() -> None:
     ledger.record([(out, (2,), -1)])
     with pytest.raises(TimeViolation, match="cannot send to input 0 of 'delay' at"):
         ledger.record([(into, (2,), 1)])
+
+
+def test_a_time_of_another_depth_is_never_finished_nor_unfinished() -> None:
+    builder = TopologyBuilder()
+    back = builder.feedback("back", 2)
+    body = builder.node("body", inputs=[2], outputs=[2])
+    builder.edge(body.outputs[0], back.inputs[0])
+    builder.edge(back.outputs[0], body.inputs[0])
+    topology = builder.build()
+    tracker = Tracker(topology, [(body.outputs[0], (0, 3))])
+    for wrong in ((0,), (0, 3, 0)):
+        with pytest.raises(TimeViolation):
+            tracker.could_arrive(body.inputs[0], wrong)
+        with pytest.raises(TimeViolation):
+            tracker.frontier(body.inputs[0]).less_equal(wrong)
+    for port in (-1, 99, body):
+        with pytest.raises(PlanError, match="cannot find port"):
+            tracker.frontier(port)  # type: ignore[arg-type]
+    for time in ((0, -1), (0, 1.5)):
+        with pytest.raises(TimeViolation):
+            Ledger(topology, [(body.outputs[0], time)])  # type: ignore[list-item]

@@ -401,3 +401,15 @@ def test_what_is_not_there_is_said(storage: Watched) -> None:
     checkpoints.save({"state": state().view(), "more": state().view()})
     error = refused(lambda: checkpoints.restore("stat"), "checkpoint.state_missing")
     assert "state, more" in error.message
+
+
+def test_what_is_no_view_is_not_saved() -> None:
+    checkpoints = Checkpoints("memory:///")
+    spine = Spine("s", Schema.of({"k": pa.int64()}, {}))
+    for wrong in ({"s": spine}, spine.view(), None):
+        with pytest.raises(CheckpointError, match="mapping from names to views"):
+            checkpoints.save(wrong)
+    with pytest.raises(CheckpointError, match="is not JSON"):
+        checkpoints.save({"s": spine.view()}, about={"when": object()})
+    with pytest.raises(CheckpointError, match="no path or URL"):
+        Checkpoints(None)

@@ -11,7 +11,7 @@ import pytest
 
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain
-from riverrun.state import Batch, Schema, Spine
+from riverrun.state import Batch, Order, Schema, Spine
 
 SCHEMA = Schema.of({"k": pa.int64()}, {"v": pa.int64()})
 
@@ -141,3 +141,66 @@ def test_blocks_are_cut_by_bytes_too(monkeypatch):
     found = spine.to_batch((2,)).to_pylist()
     assert len(found) == 1500
     assert all(row["v"] == row["k"] * 20 for row in found)
+
+
+def test_a_bad_time_is_refused_whatever_was_read_before():
+    view = filled(3, 10).view()
+    view.lookup(np.array([1]), (2,))
+    with pytest.raises(TimeViolation, match="is not a timestamp"):
+        view.lookup(np.array([1]), (2.0,))
+
+
+def test_a_tuple_is_no_frontier():
+    spine = filled(2, 10)
+    for attempt in (
+        lambda: spine.advance_since((1,)),
+        lambda: spine.hold((1,)),
+        lambda: spine.advance_upper((9,)),
+        lambda: spine.insert(pa.table({"k": [1], "v": [1]}), (2,), upper=(5,)),
+        lambda: Spine("s", SCHEMA, lower=(3,)),
+    ):
+        with pytest.raises(TimeViolation, match="is not a frontier"):
+            attempt()
+
+
+def test_what_is_printed_is_short():
+    spine = filled(2, 10)
+    view = spine.view()
+    (batch, *_) = view.batches
+    shown = [spine, view, batch, batch.blocks[0], view.lookup(np.array([1]), (0,))]
+    assert all(len(repr(thing)) < 120 for thing in shown)
+    assert repr(view) == "<View of 's': 20 changes, readable from {(0,)} up to {(2,)}>"
+
+
+def test_first_and_last_of_a_spine_are_those_of_its_view():
+    schema = Schema.of({"k": pa.int64()}, {"v": pa.int64()}, order=Order("v", descending=True))
+    spine = Spine("s", schema)
+    spine.insert(pa.table({"k": [1, 1, 1, 2], "v": [5, 9, 7, 3]}), (0,))
+    keys = np.array([1, 2])
+    assert spine.first(keys, (0,), 2).column("v").to_pylist() == [9, 7, 3]
+    assert spine.last(keys, (0,), 2).column("v").to_pylist() == [5, 7, 3]
+    assert spine.last(keys, (0,), at=[6, 3]).column("v").to_pylist() == [7, 3]
+    with pytest.raises(SchemaError, match="values of each key"):
+        spine.first(keys, (0,), -1)
+
+
+def test_malformed_declarations_are_refused():
+    for attempt in (
+        lambda: Schema.of({"k": int}, {}),
+        lambda: Schema.of(["k"], {}),
+        lambda: Schema.of({}, {"v": pa.int64()}, order=[("v", "desc")]),
+        lambda: Spine("s", {"k": pa.int64()}),
+        lambda: filled(1, 3).insert(pa.table({"k": [1], "v": [1]}), (1,), 2**70),
+    ):
+        with pytest.raises(SchemaError):
+            attempt()
+
+
+def test_nulls_inside_a_column_declared_without_are_refused():
+    kind = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    given = pa.array([{"x": 1}, None, {"x": None}], pa.struct([("x", pa.int64())]))
+    spine = Spine("s", Schema.of({}, {"v": kind}))
+    with pytest.raises(SchemaError, match="1 nulls in 'x'"):
+        spine.insert(pa.table({"v": given}), (0,))
+    spine.insert(pa.table({"v": given.slice(0, 2)}), (0,))
+    assert spine.to_batch((0,)).column("v").to_pylist() == [{"x": 1}, None]

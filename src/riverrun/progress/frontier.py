@@ -38,9 +38,11 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+from riverrun.errors import TimeViolation
+
 from .timestamp import Timestamp, as_timestamp, check_depth, join, less_equal, meet
 
-__all__ = ["Antichain", "CountedFrontier", "Counts", "FrontierChange"]
+__all__ = ["Antichain", "CountedFrontier", "Counts", "FrontierChange", "as_antichain"]
 
 FrontierChange: TypeAlias = tuple[Timestamp, int]
 """A time and +1 where it joins a frontier, -1 where it leaves."""
@@ -93,7 +95,10 @@ class Antichain:
         >>> Antichain([(0, 2), (1, 0)]).less_equal((0, 2)), Antichain().less_equal((9, 9))
         (True, False)
         """
-        return any(less_equal(element, time) for element in self.elements)
+        elements = self.elements
+        if elements and len(elements[0]) != len(time):
+            check_depth([time], len(elements[0]), "compare with a frontier")
+        return any(less_equal(element, time) for element in elements)
 
     def less_than(self, time: Timestamp) -> bool:
         """Whether some element is strictly before ``time``.
@@ -151,10 +156,31 @@ class Antichain:
         return result
 
 
+def as_antichain(frontier: object, attempt: str) -> Antichain:
+    """Return ``frontier``, or say that it is none.
+
+    >>> as_antichain((1,), "compact the state")
+    Traceback (most recent call last):
+    ...
+    riverrun.errors.TimeViolation: cannot compact the state: (1,) is not a frontier
+    Hint: a frontier is a set of times: Antichain([(1,)])
+    """
+    if isinstance(frontier, Antichain):
+        return frontier
+    shown = frontier if isinstance(frontier, tuple) else (1,)
+    raise TimeViolation(
+        "time.not_a_frontier",
+        f"cannot {attempt}: {frontier!r} is not a frontier",
+        hint=f"a frontier is a set of times: Antichain([{shown}])",
+    )
+
+
 def _minimal(times: Iterable[Timestamp]) -> tuple[Timestamp, ...]:
     """Return the minimal elements, sorted."""
     ordered = sorted(
-        time if type(time) is tuple else as_timestamp(time, "make an antichain")
+        time
+        if type(time) is tuple and min(time, default=0) >= 0
+        else as_timestamp(time, "make an antichain")
         for time in set(times)
     )
     if len(ordered) <= 1:

@@ -107,11 +107,11 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from riverrun.errors import TimeViolation
+from riverrun.errors import PlanError, TimeViolation
 
 from .frontier import Antichain, CountedFrontier, Counts, FrontierChange
 from .summary import Summary
-from .timestamp import Timestamp, check_depth, less_equal
+from .timestamp import Timestamp, as_timestamp, check_depth, less_equal
 from .topology import Location, Topology
 
 __all__ = ["Ledger", "Pointstamp", "ProgressChange", "Tracker"]
@@ -163,8 +163,7 @@ class Tracker:
 
     def update(self, location: Location, time: Timestamp, delta: int) -> None:
         """Add ``delta`` to the count of a pointstamp; it takes effect with ``propagate``."""
-        if len(time) != self.topology.depths[location]:
-            _check(self.topology, location, time)
+        _check(self.topology, location, time)
         pointstamp = location, time
         self._pending[pointstamp] = self._pending.get(pointstamp, 0) + delta
 
@@ -232,10 +231,15 @@ class Tracker:
 
     def frontier(self, location: Location) -> Antichain:
         """Return the times that can still arrive at an input, or be sent from an output."""
+        _check_place(self.topology, location)
         return self._reach[location].frontier
 
     def could_arrive(self, location: Location, time: Timestamp) -> bool:
-        """Whether something at or before ``time`` can still arrive at (or leave from) a port."""
+        """Whether something at or before ``time`` can still arrive at (or leave from) a port.
+
+        Inside a loop a time has a round too: that an epoch is finished is asked of a port outside.
+        """
+        _check(self.topology, location, time)
         return self._reach[location].less_equal(time)
 
     def outstanding(self) -> dict[Pointstamp, int]:
@@ -281,7 +285,8 @@ class Ledger:
 
         At an input, -1 is a message that this worker handled and +1 one that it sent, to whichever
         worker. At an output, +1 and -1 are capabilities of this worker. An event that breaks
-        law 1, or ends a capability that is not held, is refused and nothing of it is written.
+        law 1, or ends a capability that is not held, is refused and nothing of it is written. (That a
+        message was handled that nobody sent cannot be seen here.)
         """
         topology = self._topology
         changes = list(event)
@@ -361,6 +366,22 @@ class Ledger:
 
 
 def _check(topology: Topology, location: Location, time: Timestamp) -> None:
+    """Refuse what is no time at that place."""
+    _check_place(topology, location)
     if len(time) != topology.depths[location]:
         place = topology.describe(location)
-        check_depth([time], topology.depths[location], f"count a pointstamp at {place}")
+        check_depth([time], topology.depths[location], f"count or ask for a time at {place}")
+    for coordinate in time:
+        if coordinate.__class__ is not int or coordinate < 0:
+            as_timestamp(time, f"count or ask for a time at {topology.describe(location)}")
+            break
+
+
+def _check_place(topology: Topology, location: Location) -> None:
+    if location.__class__ is not int or not 0 <= location < len(topology.depths):
+        raise PlanError(
+            "plan.port",
+            f"cannot find port {location!r}: the topology has the ports 0 to {len(topology.depths) - 1}",
+            hint="take a port from the inputs or outputs of what node() returned",
+            port=location,
+        )

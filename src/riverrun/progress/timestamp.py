@@ -35,7 +35,7 @@ from typing import TypeAlias
 
 from riverrun.errors import TimeViolation
 
-__all__ = ["Timestamp", "check_depth", "join", "less_equal", "less_than", "meet"]
+__all__ = ["Timestamp", "as_timestamp", "check_depth", "join", "less_equal", "less_than", "meet"]
 
 Timestamp: TypeAlias = tuple[int, ...]
 
@@ -90,7 +90,7 @@ def as_timestamp(time: object, attempt: str) -> Timestamp:
     >>> as_timestamp(0, "read the state")
     Traceback (most recent call last):
     ...
-    riverrun.errors.TimeViolation: cannot read the state: 0 is not a timestamp, which is a tuple of integers
+    riverrun.errors.TimeViolation: cannot read the state: 0 is not a timestamp, a tuple of integers from 0 on
     Hint: an epoch alone is written (0,), and round 3 of a loop in it (0, 3)
     """
     try:
@@ -100,7 +100,7 @@ def as_timestamp(time: object, attempt: str) -> Timestamp:
     if any(coordinate < 0 for coordinate in found):
         raise TimeViolation(
             "time.malformed",
-            f"cannot {attempt}: {time!r} is not a timestamp, which is a tuple of integers",
+            f"cannot {attempt}: {time!r} is not a timestamp, a tuple of integers from 0 on",
             hint="an epoch alone is written (0,), and round 3 of a loop in it (0, 3)",
             time=time,
         )
@@ -114,14 +114,14 @@ def check_depth(times: Iterable[Timestamp], depth: int, attempt: str) -> None:
     Traceback (most recent call last):
     ...
     riverrun.errors.TimeViolation: cannot make an antichain: the time (2,) has 1 coordinates, not 2
-    Hint: a time has a coordinate for the epoch and one for each loop around the port
+    Hint: a time has a coordinate for the epoch and one for each loop around the place
     """
     for time in times:
         if len(time) != depth:
             raise TimeViolation(
                 "time.depth",
                 f"cannot {attempt}: the time {time} has {len(time)} coordinates, not {depth}",
-                hint="a time has a coordinate for the epoch and one for each loop around the port",
+                hint="a time has a coordinate for the epoch and one for each loop around the place",
                 time=time,
                 depth=depth,
             )

@@ -9,8 +9,19 @@ on disk).
 
 from riverrun.state.batch import Batch
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.manifest import END
 from riverrun.state.schema import Order, Schema
 from riverrun.state.spine import ReadHold, Spine
 from riverrun.state.view import Selection, View
 
-__all__ = ["Batch", "Checkpoints", "Order", "ReadHold", "Schema", "Selection", "Spine", "View"]
+__all__ = [
+    "END",
+    "Batch",
+    "Checkpoints",
+    "Order",
+    "ReadHold",
+    "Schema",
+    "Selection",
+    "Spine",
+    "View",
+]

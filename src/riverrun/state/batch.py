@@ -49,7 +49,7 @@ NO_CODES = np.zeros(0, np.int32)
 _NO_DIFFS = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Batch:
     """Sorted changes at times in [lower, upper), readable as of times from `since` on."""
 
@@ -70,6 +70,9 @@ class Batch:
     @property
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self.rows} changes from {self.lower} up to {self.upper}, since {self.since}>"
 
     def slice(self, low: int, high: int) -> Batch:
         """The changes whose key hash is in [low, high), as far as that is within [0, 2**64)."""
@@ -185,7 +188,7 @@ def _encode_times(
 
 
 def _encode_diffs(diffs: int | Sequence[int] | Ints, rows: int, attempt: str) -> tuple[int, Ints]:
-    if isinstance(diffs, int | np.integer):
+    if isinstance(diffs, int | np.integer) and -(1 << 63) <= diffs < 1 << 63:
         return int(diffs), _NO_DIFFS
     many = np.asarray(diffs)
     if rows == many.size == 0:

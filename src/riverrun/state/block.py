@@ -40,7 +40,7 @@ _SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Block:
     """Rows [start, stop) of sorted columns. `columns` has None for a key that is kept as its hash."""
 
@@ -61,6 +61,10 @@ class Block:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+    def __repr__(self) -> str:
+        place = "memory" if self.resident else "a file"
+        return f"<Block {self.uid} of {len(self)} changes in {place}>"
 
     @cached_property
     def nodes(self) -> Ints:

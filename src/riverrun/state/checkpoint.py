@@ -50,6 +50,7 @@ memory.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -83,6 +84,7 @@ from riverrun.state.storage import Storage, checksum, open_storage
 from riverrun.state.view import View
 
 PARALLEL = 4  # files on their way at once
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -121,6 +123,7 @@ class Checkpoints:
         Nothing refers to them until they are published.
         """
         _check_range(low, high)
+        _check_views(views)
         base = self._base(number, f"write checkpoint {number}")
         saved = {} if base is None else {_uid(name): file for name, file in base.files.items()}
         cut = {name: [b.slice(low, high) for b in view.batches] for name, view in views.items()}
@@ -201,6 +204,8 @@ class Checkpoints:
     ) -> View:
         """The changes of a state whose hash is in [low, high), as saved in the newest checkpoint or in `number`.
 
+        Workers that restore parts of one checkpoint are given one `number`, which `latest()` tells.
+
         What several workers wrote is joined (`join_views`). With `mapped`, blocks stay in their
         files.
         """
@@ -267,11 +272,17 @@ class Checkpoints:
             return self.load(number)
         manifest = self.latest()
         if manifest is None:
+            torn = ", ".join(map(manifest_name, self.numbers()))
             raise CheckpointError(
                 "checkpoint.none",
-                f"cannot restore from {self.storage!r}: it has no checkpoint that is whole",
-                hint="check the path; a run without a checkpoint starts from its input",
+                f"cannot restore from {self.storage!r}: it has no checkpoint that is whole"
+                + (f"; damaged: {torn}" if torn else ""),
+                hint="without a checkpoint a run starts from its input"
+                if torn
+                else "check the path",
             )
+        for error in manifest.skipped:
+            _LOG.warning("going back to checkpoint %d: %s", manifest.number, error.message)
         return manifest
 
     def _newest(self, numbers: list[int], count: int) -> list[Manifest]:
@@ -372,6 +383,16 @@ def _uid(name: str) -> str:
     return parsed[1]
 
 
+def _check_views(views: object) -> None:
+    if isinstance(views, Mapping) and all(isinstance(view, View) for view in views.values()):
+        return
+    raise CheckpointError(
+        "checkpoint.not_a_view",
+        f"cannot save {views!r}: what is saved is a mapping from names to views",
+        hint='for instance save({"stock": stock.view()})',
+    )
+
+
 def _check_range(low: int, high: int) -> None:
     if not 0 <= low < high <= END:
         raise ValueError(
@@ -383,7 +404,8 @@ def _corrupt(name: str, why: str) -> CheckpointError:
     return CheckpointError(
         "checkpoint.corrupt",
         f"cannot restore from {name}: {why}",
-        hint="the file was damaged, or another program wrote it; restore from an older checkpoint",
+        hint="the file was damaged, or another program wrote it; if an older checkpoint does without it, "
+        "restore(..., number=N) reads that one",
         file=name,
     )
 

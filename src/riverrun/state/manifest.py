@@ -171,7 +171,15 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "about": dict(manifest.about),
         "states": {name: _encode_state(shares) for name, shares in manifest.states.items()},
     }
-    return json.dumps({**body, "checksum": _checksum(body)}, indent=1, sort_keys=True).encode()
+    try:
+        return json.dumps({**body, "checksum": _checksum(body)}, indent=1, sort_keys=True).encode()
+    except TypeError as error:
+        raise CheckpointError(
+            "checkpoint.about",
+            f"cannot publish checkpoint {manifest.number}: what is said about it is not JSON: {error}",
+            hint="about= takes strings, numbers, booleans, None, and lists and dicts of these",
+            number=manifest.number,
+        ) from error
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:

@@ -23,7 +23,7 @@ nulls. Nothing is rounded, truncated or parsed.
 Traceback (most recent call last):
     ...
 riverrun.errors.SchemaError: cannot append to 'ranks': column 'name' is missing; the rows have: node
-Hint: give every declared column: node, name, score
+Hint: give every column: node, name, score
 """
 
 from __future__ import annotations
@@ -67,10 +67,18 @@ class Schema:
         cls,
         key: pa.Schema | Mapping[str, pa.DataType],
         value: pa.Schema | Mapping[str, pa.DataType],
-        order: Iterable[str | Order] = (),
+        order: str | Order | Iterable[str | Order] = (),
         hash_mask: int = FULL_MASK,
     ) -> Schema:
-        orders = tuple(Order(o) if isinstance(o, str) else o for o in order)
+        listed = [order] if isinstance(order, str | Order) else order
+        orders = tuple(Order(o) if isinstance(o, str) else o for o in listed)
+        for each in orders:
+            if not isinstance(each, Order):
+                raise SchemaError(
+                    "schema.order_malformed",
+                    f"cannot order rows by {each!r}: an order is the name of a column, or an Order",
+                    hint='for instance order=["time"] or order=[Order("score", descending=True)]',
+                )
         schema = cls(_as_schema(key), _as_schema(value), orders, hash_mask)
         schema._check()
         return schema
@@ -180,7 +188,7 @@ class Schema:
                 raise SchemaError(
                     "schema.column_missing",
                     f"cannot {attempt}: column {name!r} is missing; the rows have: {have}",
-                    hint=f"give every declared column: {', '.join([*self.key.names, *self.value.names])}",
+                    hint=f"give every column: {', '.join(expected)}",
                     column=name,
                 )
         extra = next((n for n in names if n not in expected or names.count(n) > 1), None)
@@ -213,7 +221,7 @@ def conform_column(
                 "schema.type_mismatch",
                 f"cannot {attempt}: column {field.name!r} is {column.type}, declared as {field.type}, "
                 "and not every such value fits",
-                hint=f"cast it first, for instance with pyarrow: column.cast({str(field.type)!r})",
+                hint=f"cast it first, to {field.type}, and decide what becomes of values that do not fit",
                 column=field.name,
                 given=str(column.type),
                 declared=str(field.type),

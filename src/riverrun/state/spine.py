@@ -63,6 +63,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
+from riverrun.progress.frontier import as_antichain
 from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import BLOCK_ROWS, Block, resident_bytes
@@ -122,9 +123,17 @@ class Spine:
         """
         if (budget is None) != (directory is None):
             raise ValueError("a budget needs a directory to spill to, and a directory a budget")
+        if not isinstance(schema, Schema):
+            raise SchemaError(
+                "schema.malformed",
+                f"cannot make the state {name!r} with {schema!r} as its schema",
+                hint='Spine(name, Schema.of(key, value)), for instance Schema.of({"k": pa.int64()}, {"v": pa.int64()})',
+            )
         self.name = name
         self.schema = schema
-        self.lower = Antichain.minimum(depth) if lower is None else lower
+        self.lower = Antichain.minimum(depth)
+        if lower is not None:
+            self.lower = as_antichain(lower, f"start the state {name!r}")
         self._upper = self.lower
         self._since = self.lower
         self._own = ReadHold(self, self.lower)
@@ -149,6 +158,9 @@ class Spine:
         spine._balance()
         spine._spill()
         return spine
+
+    def __repr__(self) -> str:
+        return f"<Spine {self.name!r}: {len(self)} changes, readable from {self._since} up to {self._upper}>"
 
     @property
     def upper(self) -> Antichain:
@@ -181,7 +193,11 @@ class Spine:
         diffs: int | Sequence[int] | Ints = 1,
         upper: Antichain | None = None,
     ) -> None:
-        """Append changes at one time. `upper` moves on past that time and all before it, unless told where to."""
+        """Append all changes of one time.
+
+        `upper` moves on past that time and all before it, unless told where to; so a time is
+        appended once, with all its rows.
+        """
         attempt = f"append to {self.name!r}"
         time = as_timestamp(time, attempt)
         for some in self.lower:
@@ -191,7 +207,7 @@ class Spine:
                 raise TimeViolation(
                     "time.went_back",
                     f"cannot {attempt} at {time}: the state is complete up to {self._upper}",
-                    hint="append at a time that is not complete yet; what is complete does not change",
+                    hint="what is complete does not change: gather the rows of one time into one table",
                     name=self.name,
                     time=time,
                 )
@@ -245,6 +261,7 @@ class Spine:
 
     def advance_upper(self, upper: Antichain) -> None:
         """Say that no change before `upper` will come any more."""
+        self._check_upper(upper)
         self.append(Batch(self.schema, (), self._upper, upper, self.lower))
 
     def hold(self, frontier: Antichain | None = None) -> ReadHold:
@@ -257,6 +274,7 @@ class Spine:
 
     def advance_since(self, frontier: Antichain) -> None:
         """Allow versions before `frontier` to become one, as far as no hold keeps them apart."""
+        _check_forward(self.name, "the since", self._own.frontier, frontier)
         if not frontier.dominates(self._upper):
             raise TimeViolation(
                 "time.since_past_upper",
@@ -277,6 +295,25 @@ class Spine:
     def lookup(self, keys: Keys, as_of: Timestamp) -> Selection:
         """See `View.lookup`."""
         return self.view().lookup(keys, as_of)
+
+    def first(
+        self, keys: Keys, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
+    ) -> Selection:
+        """See `View.first`."""
+        return self.view().first(keys, as_of, k, skip_null=skip_null)
+
+    def last(
+        self,
+        keys: Keys,
+        as_of: Timestamp,
+        k: int = 1,
+        *,
+        at: pa.Array | None = None,
+        closed: bool = True,
+        skip_null: bool = False,
+    ) -> Selection:
+        """See `View.last`."""
+        return self.view().last(keys, as_of, k, at=at, closed=closed, skip_null=skip_null)
 
     def scan(self, as_of: Timestamp) -> Iterator[Selection]:
         """See `View.scan`."""
@@ -478,6 +515,7 @@ def _spill_blocks(
 
 def _check_forward(name: str, what: str, old: Antichain, new: Antichain) -> None:
     """Refuse a frontier that is not at or after the one before it."""
+    as_antichain(new, f"move {what} of {name!r}")
     for some in old:
         check_depth(new, len(some), f"move {what} of {name!r}")
     if old.dominates(new):

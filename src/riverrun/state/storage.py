@@ -61,6 +61,12 @@ def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> S
     URLs are s3://bucket/path, gs://, az://, file:// and memory://. `config` is passed on to
     obstore: region, endpoint, credentials and so on.
     """
+    if not isinstance(place, str | Path):
+        raise CheckpointError(
+            "checkpoint.refused",
+            f"cannot keep checkpoints at {place!r}: that is no path or URL",
+            hint="give a directory, or a URL such as s3://bucket/path",
+        )
     local, is_url = str(place), isinstance(place, str) and "://" in place
     if is_url and local.startswith("file://"):
         local, is_url = local.removeprefix("file://"), False

@@ -53,7 +53,7 @@ _ALL = np.iinfo(np.int64).max
 _INT64 = pa.int64()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Selection:
     """Rows found by a read."""
 
@@ -71,6 +71,9 @@ class Selection:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<Selection of {len(self)} rows of {self.view.name!r}>"
 
     def column(self, name: str) -> pa.Array:
         """One column of the rows, key or value, as it was declared."""
@@ -112,7 +115,7 @@ class _Visible:
     flags: dict[Times, Flags | None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class View:
     """The batches of a state at one moment."""
 
@@ -123,6 +126,10 @@ class View:
     upper: Antichain
     _remembered: dict[str, _Visible] = field(default_factory=dict, init=False, repr=False)
     """What is visible at the time of the last read, since reads tend to be as of one time."""
+
+    def __repr__(self) -> str:
+        rows = sum(map(len, self.batches))
+        return f"<View of {self.name!r}: {rows} changes, readable from {self.since} up to {self.upper}>"
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -163,7 +170,10 @@ class View:
     def first(
         self, keys: Keys, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
     ) -> Selection:
-        """At most `k` live values of each key, from the start of the declared order."""
+        """At most `k` live values of each key, from the start of the declared order.
+
+        A value is live when it is there at least once; one that is there twice counts as one of the `k`.
+        """
         places, total = self._find(keys)
         return self._add_up(places, total, as_of, k, skip_null=skip_null)
 
@@ -238,14 +248,13 @@ class View:
         ]
         return _concat(pieces, schema)
 
-    def check_readable(self, as_of: Timestamp) -> Timestamp:
-        """Return the time, or refuse one that is not in [since, upper)."""
-        as_of = as_timestamp(as_of, f"read {self.name!r}")
+    def check_readable(self, as_of: Timestamp) -> None:
+        """Refuse a time that is not in [since, upper)."""
         for frontier in (self.since, self.upper):
             for time in frontier:
                 check_depth([as_of], len(time), f"read {self.name!r}")
         if self.since.less_equal(as_of) and not self.upper.less_equal(as_of):
-            return as_of
+            return
         past = not self.since.less_equal(as_of)
         raise TimeViolation(
             "time.compacted" if past else "time.not_complete",
@@ -326,6 +335,8 @@ class View:
                 name=self.name,
             )
         column = self.schema.columns[key]
+        if not isinstance(at, pa.Array | pa.ChunkedArray):
+            at = pa.array(at)
         attempt = f"read {self.name!r} up to a bound"
         array = conform_column(at, column, self.schema.canonical[key], attempt)
         if len(array) != places.shape[1]:
@@ -352,9 +363,13 @@ class View:
     ) -> Selection:
         seen = self._visible(as_of)
         if limit is not None:
-            if limit < 0:
-                raise ValueError(f"cannot read {limit} values of each key of {self.name!r}")
-            limit = min(limit, total)
+            if not hasattr(limit, "__index__") or limit < 0:
+                raise SchemaError(
+                    "schema.k",
+                    f"cannot read {limit!r} values of each key of {self.name!r}",
+                    hint="k is how many values of each key are read at most: an integer from 0 on",
+                )
+            limit = min(int(limit), total)
         room = total if limit is None else min(total, limit * places.shape[1])
         written = np.empty((3, room), np.int64)
         key_end, end = self.schema.key_end, self.schema.starts[-1]
@@ -367,10 +382,11 @@ class View:
 
     def _visible(self, as_of: Timestamp) -> _Visible:
         """What is visible at a time; refuses what cannot be read."""
+        as_of = as_timestamp(as_of, f"read {self.name!r}")
         remembered = self._remembered.get("visible")
         if remembered is not None and remembered.as_of == as_of:
             return remembered
-        as_of = self.check_readable(as_of)
+        self.check_readable(as_of)
         addresses = np.zeros(len(self.blocks), np.int64)
         flags: dict[Times, Flags | None] = {}
         for at, block in enumerate(self.blocks):
