@@ -382,10 +382,15 @@ class View:
 
     def _visible(self, as_of: Timestamp) -> _Visible:
         """What is visible at a time; refuses what cannot be read."""
-        as_of = as_timestamp(as_of, f"read {self.name!r}")
         remembered = self._remembered.get("visible")
-        if remembered is not None and remembered.as_of == as_of:
+        # (1.0,) equals (1,), and is no time.
+        if (
+            remembered is not None
+            and remembered.as_of == as_of
+            and all(coordinate.__class__ is int for coordinate in as_of)
+        ):
             return remembered
+        as_of = as_timestamp(as_of, f"read {self.name!r}")
         self.check_readable(as_of)
         addresses = np.zeros(len(self.blocks), np.int64)
         flags: dict[Times, Flags | None] = {}
