@@ -53,7 +53,7 @@ def ours(rows: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def main() -> dict[str, Any]:
-    rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 10e6)
+    rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 50e6)
     rng = np.random.default_rng(1)
     figures = ours(rows, rng)
     peers, ratios = {}, {}

@@ -71,6 +71,7 @@ class DuckStore:
         self.version = version("duckdb")
         self.rows = rows
         self._base = duckdb.connect()
+        self._base.execute("set enable_progress_bar = false")
         self._base.execute("create table t (k bigint primary key, v bigint)")
         self._base.execute(f"insert into t select range, 2 * range from range({rows})")
 
@@ -125,7 +126,7 @@ class RocksStore:
 def makers(
     rows: int, slow_rows: int, folder: str
 ) -> list[tuple[str, Callable[[int | None], Store]]]:
-    """Each peer and how to load it; those that take long to load get `slow_rows`, which favours them."""
+    """Each peer and how to load it; those that take long to load get `slow_rows`, which may be fewer."""
 
     def rocks(some: int | None) -> Store:
         return RocksStore(some or slow_rows, tempfile.mkdtemp(dir=folder))
