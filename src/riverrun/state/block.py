@@ -300,8 +300,10 @@ class _Narrow:
         if self.width == 0:
             return (times[self.constant],), None
         used = np.zeros(len(times), np.int64)
-        gathering.renumber(self.cells.address, self.width, rows, used)
-        return tuple(times[code] for code in np.flatnonzero(used)), self.finish(rows)[1]
+        count = gathering.renumber(self.cells.address, self.width, rows, used)
+        if count < len(times):
+            times = tuple(times[code] for code in np.flatnonzero(used))
+        return times, self.finish(rows)[1]
 
 
 def resident_bytes(blocks: Sequence[Block]) -> int:

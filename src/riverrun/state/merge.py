@@ -24,7 +24,7 @@ from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
 from riverrun.state.columns import ColumnWriter
 from riverrun.state.kernels import gathering, layout, merging
 from riverrun.state.slabs import empty
-from riverrun.state.times import Codes, advance, codes_in, union
+from riverrun.state.times import Codes, Times, advance, codes_in, union
 
 _NOTHING = np.zeros(layout.BLOCK_FIELDS, np.int64)  # the descriptor of no rows
 _NO_MAP = np.zeros(1, np.int32)
@@ -40,10 +40,10 @@ class Merger:
         """Rows not read yet: the fuel that is needed to finish."""
         self.blocks: list[Block] = []
         """The blocks of the result that are complete."""
-        tables = {block.times for block in (*a.blocks, *b.blocks)}
-        self._times = union(*(advance(table, since) for table in tables))
-        self._maps: dict[int, Codes] = {}
-        """By the identity of a table of times, which its block keeps alive."""
+        tables = {id(block.times): block.times for block in (*a.blocks, *b.blocks)}
+        self._times = union(*(advance(table, since) for table in tables.values()))
+        self._maps: dict[int, tuple[Times, Codes]] = {}
+        """By the identity of a table of times, which is kept here so that no other can take its place."""
         blocks = (*a.blocks, *b.blocks)
         self._nodes = len(blocks[0].nodes)
         self._first = 1 if all(block.inverts for block in blocks) else 0
@@ -106,10 +106,11 @@ class Merger:
     def _map(self, block: Block | None) -> Codes:
         if block is None:
             return _NO_MAP
-        found = self._maps.get(id(block.times))
-        if found is None:
-            found = codes_in(advance(block.times, self.since), self._times)
-            self._maps[id(block.times)] = found
+        known = self._maps.get(id(block.times))
+        if known is not None:
+            return known[1]
+        found = codes_in(advance(block.times, self.since), self._times)
+        self._maps[id(block.times)] = block.times, found
         return found
 
 

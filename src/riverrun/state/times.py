@@ -18,18 +18,26 @@ import numpy as np
 from riverrun.progress import Antichain, Timestamp, less_equal
 
 Times = tuple[Timestamp, ...]
+LONG = 64  # tables longer than this are handled as arrays
 Codes = np.ndarray[Any, np.dtype[np.int32]]
 Flags = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def visible(times: Times, as_of: Timestamp) -> Flags | None:
     """Per time, whether it is at or before `as_of`; None when all are."""
+    if len(times) > LONG:
+        later = (np.array(times) > np.array(as_of)).sum(axis=1)
+        return None if not later.any() else np.equal(later, 0).view(np.uint8)
     flags = [less_equal(time, as_of) for time in times]
     return None if all(flags) else np.array(flags, np.uint8)
 
 
 def advance(times: Times, since: Antichain) -> Times:
     """What each time becomes when times before `since` can no longer be told apart, in the same order."""
+    if len(times) > LONG and len(since):
+        many = np.array(times)
+        joined = [np.maximum(many, np.array(element)) for element in since]
+        return tuple(map(tuple, np.minimum.reduce(joined).tolist()))
     return tuple(since.advance(time) for time in times) if len(since) else times
 
 

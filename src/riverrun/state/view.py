@@ -112,7 +112,7 @@ class _Visible:
     as_of: Timestamp
     addresses: Ints
     """Per block, where its flags are, one for each code; 0 when all is visible."""
-    flags: dict[Times, Flags | None]
+    flags: dict[int, Flags | None]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -393,11 +393,13 @@ class View:
         as_of = as_timestamp(as_of, f"read {self.name!r}")
         self.check_readable(as_of)
         addresses = np.zeros(len(self.blocks), np.int64)
-        flags: dict[Times, Flags | None] = {}
+        flags: dict[
+            int, Flags | None
+        ] = {}  # blocks share tables, and hashing a long one takes a while
         for at, block in enumerate(self.blocks):
-            if block.times not in flags:
-                flags[block.times] = visible(block.times, as_of)
-            found = flags[block.times]
+            if id(block.times) not in flags:
+                flags[id(block.times)] = visible(block.times, as_of)
+            found = flags[id(block.times)]
             if found is not None:
                 addresses[at] = found.ctypes.data
         self._remembered["visible"] = fresh = _Visible(as_of, addresses, flags)
@@ -407,12 +409,12 @@ class View:
         """All blocks' tables of times, one after the other, and where each block's begins."""
         bases = np.zeros(len(self.blocks), np.int64)
         times: list[Timestamp] = []
-        known: dict[Times, int] = {}
+        known: dict[int, int] = {}
         for at, block in enumerate(self.blocks):
-            if block.times not in known:
-                known[block.times] = len(times)
+            if id(block.times) not in known:
+                known[id(block.times)] = len(times)
                 times += block.times
-            bases[at] = known[block.times]
+            bases[at] = known[id(block.times)]
         return bases, tuple(times)
 
 
