@@ -161,11 +161,12 @@ class BlockWriter:
     def __init__(self, schema: Schema, times: Times, rows: int) -> None:
         self._schema = schema
         self._times = times
-        self._expected = rows
+        self.expected = rows
+        """About how many rows are still to come: what a new block reserves memory for."""
         self._length = 0
 
     def _open(self) -> None:
-        capacity = min(self._expected, BLOCK_ROWS + CHUNK_ROWS)  # a block is cut after a chunk
+        capacity = min(self.expected, BLOCK_ROWS + CHUNK_ROWS)  # a block is cut after a chunk
         self._hashes = Cells()
         self._hashes.reserve(capacity * 8)
         self._columns = [ColumnWriter(kind, 0) for kind in self._schema.canonical]
@@ -186,20 +187,25 @@ class BlockWriter:
         `addresses` and `tables` are those of the hashes and nodes of the blocks that the rows are
         named after.
         """
-        count = len(rows)
-        if count == 0:
+        if len(rows) == 0:
             return []
         completed = []
+        if self._length >= BLOCK_ROWS or self._nbytes() >= BLOCK_BYTES:
+            last = self._hashes.array(np.uint64, self._length)[-1]
+            more = gathering.leading(addresses, rows, last)
+            if more < len(rows):  # the rows of the last hash belong here, the others to a new block
+                self._write(addresses, tables, rows[:more], codes[:more], diffs[:more])
+                completed.append(self._cut())
+                rows, codes, diffs = rows[more:], codes[more:], diffs[more:]
+        self._write(addresses, tables, rows, codes, diffs)
+        return completed
+
+    def _write(self, addresses: Ints, tables: Ints, rows: Ints, codes: Codes, diffs: Ints) -> None:
+        if len(rows) == 0:
+            return
         if self._length == 0:
             self._open()
-        elif self._length >= BLOCK_ROWS or self._nbytes() >= BLOCK_BYTES:
-            last = self._hashes.array(np.uint64, self._length)[-1]
-            first = np.empty(1, np.uint64)
-            gathering.gather_words(addresses, rows[:1], first.ctypes.data)
-            if first[0] != last:
-                completed.append(self._cut())
-                self._open()
-        start, self._length = self._length, self._length + count
+        start, self._length = self._length, self._length + len(rows)
         self._hashes.reserve(self._length * 8)
         gathering.gather_words(addresses, rows, self._hashes.address + start * 8)
         node = 0
@@ -212,7 +218,6 @@ class BlockWriter:
                 node += node_count(writer.type)
         self._codes.append(codes, start)
         self._diffs.append(diffs, start)
-        return completed
 
     def _store_key(self, rows: int) -> None:
         """A null key has no place in its hash: from here on this block stores the key column."""
@@ -223,10 +228,12 @@ class BlockWriter:
             self._columns[0].append(np.array([table.ctypes.data]), 0, np.arange(rows))
 
     def _nbytes(self) -> int:
+        if self._length == 0:
+            return 0
         return 8 * self._length + sum(writer.nbytes for writer in self._columns)
 
     def _cut(self) -> Block:
-        self._expected -= self._length
+        self.expected = max(0, self.expected - self._length)
         hashes = pa.Array.from_buffers(
             pa.uint64(), self._length, [None, self._hashes.finish(self._length * 8)]
         )

@@ -47,6 +47,7 @@ class Merger:
         blocks = (*a.blocks, *b.blocks)
         self._nodes = len(blocks[0].nodes)
         self._first = 1 if all(block.inverts for block in blocks) else 0
+        self._written = 0
         self._writer = BlockWriter(a.schema, self._times, self.remaining)
         self._left = _Cursor(a.blocks)
         self._right = _Cursor(b.blocks)
@@ -74,7 +75,11 @@ class Merger:
             handled = (i - left.row) + (j - right.row)
             fuel -= handled
             self.remaining -= handled
+            self._written += count
             if count:
+                # As many of the rows to come will cancel as did so far.
+                share = self._written / (len(self) - self.remaining)
+                self._writer.expected = count + int(self.remaining * share * 1.1)
                 addresses = np.array(
                     [left.descriptor[layout.HASHES], right.descriptor[layout.HASHES]]
                 )

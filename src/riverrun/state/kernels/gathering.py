@@ -51,6 +51,18 @@ def gather_words(addresses: np.ndarray, rows: np.ndarray, target: int) -> None:
 
 
 @kernel
+def leading(addresses: np.ndarray, rows: np.ndarray, word: int) -> int:
+    """How many of the first rows have this 64-bit cell."""
+    at = 0
+    while at < rows.shape[0]:
+        name = rows[at]
+        if load_u64(addresses[name >> ROW_BITS] + (name & ROW_MASK) * 8) != word:
+            break
+        at += 1
+    return at
+
+
+@kernel
 def gather_cells(tables: np.ndarray, node: int, rows: np.ndarray, target: int, start: int) -> None:
     """Copy fixed-width cells to `target` from cell `start` on; a cell that is null may hold anything."""
     kind, width = field(tables[0], node, KIND), field(tables[0], node, WIDTH)
