@@ -382,10 +382,18 @@ def add_up(
         if count == 0:
             continue
         begin = out
-        out = add_up_ranges(
-            blocks, visible, where, low, high, count, first, end, backward, limit,
-            live_only, skip_null, out, out_rows, out_counts,
-        )  # fmt: skip
+        # Most keys of most states have one row: a call with all these arrays would cost more than the rest.
+        if count == 1 and high[0] - low[0] == 1 and limit > 0 and not live_only:
+            total = visible_diff(blocks[where[0]], low[0], visible[where[0]])
+            if total != 0:
+                out_rows[out] = (where[0] << ROW_BITS) | low[0]
+                out_counts[out] = total
+                out += 1
+        else:
+            out = add_up_ranges(
+                blocks, visible, where, low, high, count, first, end, backward, limit,
+                live_only, skip_null, out, out_rows, out_counts,
+            )  # fmt: skip
         for at in range(begin, out):
             out_queries[at] = query
     return out
