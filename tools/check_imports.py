@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "riverrun"
-DATA = ("state/", "engine/", "frontends/", "spark/", "run.py", "testing.py")
+DATA = ("state/", "engine/", "frontends/", "spark/", "run.py", "run/", "testing.py")
 
 # Package -> the files and folders of src/riverrun that may import it. The longest name decides:
 # pyarrow.flight has a narrower home than pyarrow.
@@ -27,11 +27,11 @@ HOMES: dict[str, tuple[str, ...]] = {
     "numba": ("state/kernels.py", "state/kernels/"),
     "numpy": DATA,
     "obstore": ("state/checkpoint.py", "state/storage.py"),
-    "polars": ("frontends/", "run.py", "engine/operators/"),
+    "polars": ("frontends/", "run.py", "run/", "engine/operators/"),
     "pyarrow": DATA,
     "pyarrow.flight": ("engine/flight.py",),
     "pyspark": ("spark/",),
-    "rich": ("cli.py", "ui.py", "run.py"),
+    "rich": ("cli.py", "ui.py", "run.py", "run/"),
     "xxhash": ("state/checkpoint.py", "state/files.py", "state/storage.py"),
 }
 

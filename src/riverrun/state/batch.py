@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,15 +38,13 @@ import pyarrow as pa
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
 from riverrun.progress.timestamp import as_timestamp, check_depth
-from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
+from riverrun.state.block import CHUNK_ROWS, NO_CODES, NO_DIFFS, Block, BlockWriter, pack_rows
+from riverrun.state.changes import Changes
 from riverrun.state.columns import Ints, node_table
 from riverrun.state.kernels import layout, sorting, values
 from riverrun.state.schema import FULL_MASK, Rows, Schema
 from riverrun.state.slabs import empty
-from riverrun.state.times import codes_in
-
-NO_CODES = np.zeros(0, np.int32)
-_NO_DIFFS = np.zeros(0, np.int64)
+from riverrun.state.times import codes_in, reaches, top
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,6 +65,29 @@ class Batch:
     def __len__(self) -> int:
         return self.rows
 
+    @cached_property
+    def top(self) -> Timestamp | None:
+        """The least time at or after all its changes; None when it has none."""
+        return top({id(block.times): block.times for block in self.blocks}.values())
+
+    @cached_property
+    def descriptors(self) -> Ints:
+        """What kernels know its blocks by, one row each."""
+        if len(self.blocks) == 1:
+            return self.blocks[0].descriptor.reshape(1, layout.BLOCK_FIELDS)
+        rows = [block.descriptor for block in self.blocks]
+        return np.array(rows, np.int64).reshape(len(rows), layout.BLOCK_FIELDS)
+
+    @cached_property
+    def tables(self) -> Ints:
+        """The address of each block's table of nodes."""
+        return self.descriptors[:, layout.NODES].copy()
+
+    @cached_property
+    def inverts(self) -> bool:
+        """Whether equal hashes are equal keys here."""
+        return all(block.inverts for block in self.blocks)
+
     @property
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks)
@@ -81,6 +102,34 @@ class Batch:
             return replace(self, blocks=())
         pieces = (block.slice(low, high) for block in self.blocks)
         return replace(self, blocks=tuple(block for block in pieces if block is not None))
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        changes: Changes,
+        positions: Sequence[int],
+        lower: Antichain,
+        upper: Antichain,
+    ) -> Batch:
+        """Sort and add up changes whose columns are what the schema says; column i is at positions[i] there.
+
+        Times are in [lower, upper). The columns are trusted, since `build` costs several times as
+        much for the few rows that a round of a loop has.
+        """
+        times = changes.times
+        rows = changes.rows
+        if rows == 0:
+            return cls(schema, (), lower, upper, lower)
+        for time in times:
+            if not reaches(lower, time) or reaches(upper, time):
+                raise _outside(time, lower, upper, "build a batch")
+        columns = changes.columns
+        arrays = [columns[at] for at in positions]
+        codes = NO_CODES if changes.codes is None else changes.codes
+        diffs = NO_DIFFS if changes.diffs is None else changes.diffs
+        blocks = sort_into_blocks(schema, arrays, rows, times, codes, changes.diff, diffs)
+        return cls(schema, blocks, lower, upper, _beginning(len(times[0])))
 
     @classmethod
     def build(
@@ -100,8 +149,8 @@ class Batch:
         table, codes = _encode_times(time, count, lower, upper, attempt)
         diff, many = _encode_diffs(diffs, count, attempt)
         blocks = sort_into_blocks(schema, arrays, count, table, codes, diff, many)
-        since = Antichain.minimum(len(table[0])) if table else lower  # nothing was advanced yet
-        return cls(schema, tuple(blocks), lower, upper, since)
+        since = _beginning(len(table[0])) if table else lower  # nothing was advanced yet
+        return cls(schema, blocks, lower, upper, since)
 
 
 def hash_key(schema: Schema, nodes: Ints, rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -121,10 +170,13 @@ def sort_into_blocks(
     codes: np.ndarray[Any, np.dtype[np.int32]],
     diff: int,
     diffs: Ints,
-) -> list[Block]:
+) -> tuple[Block, ...]:
     """Sort fresh columns, add up equal changes, and gather them into blocks."""
     if rows == 0:
-        return []
+        return ()
+    packed = pack_rows(schema, arrays, rows, table, codes, diff, diffs)
+    if packed is not None:
+        return packed
     nodes = node_table(arrays, schema.descending)
     hashes = hash_key(schema, nodes, rows)
     address, end = nodes.ctypes.data, len(nodes)
@@ -150,7 +202,7 @@ def sort_into_blocks(
         blocks += writer.append(
             addresses, tables, out_rows[piece], out_codes[piece], out_diffs[piece]
         )
-    return [*blocks, *writer.finish()]
+    return (*blocks, *writer.finish())
 
 
 def _encode_times(
@@ -178,21 +230,30 @@ def _encode_times(
     check_depth(table, depth, attempt)
     for at in table:
         if not lower.less_equal(at) or upper.less_equal(at):
-            raise TimeViolation(
-                "time.outside_batch",
-                f"cannot {attempt}: a change at {at} is outside the batch, which is from {lower} up to {upper}",
-                hint="a change belongs to the batch between whose frontiers its time lies",
-                time=at,
-            )
+            raise _outside(at, lower, upper, attempt)
     return table, codes_in(each, table) if len(table) > 1 else NO_CODES
+
+
+def _outside(time: Timestamp, lower: Antichain, upper: Antichain, attempt: str) -> TimeViolation:
+    return TimeViolation(
+        "time.outside_batch",
+        f"cannot {attempt}: a change at {time} is outside the batch, which is from {lower} up to {upper}",
+        hint="a change belongs to the batch between whose frontiers its time lies",
+        time=time,
+    )
+
+
+@lru_cache(maxsize=64)
+def _beginning(depth: int) -> Antichain:
+    return Antichain.minimum(depth)
 
 
 def _encode_diffs(diffs: int | Sequence[int] | Ints, rows: int, attempt: str) -> tuple[int, Ints]:
     if isinstance(diffs, int | np.integer) and -(1 << 63) <= diffs < 1 << 63:
-        return int(diffs), _NO_DIFFS
+        return int(diffs), NO_DIFFS
     many = np.asarray(diffs)
     if rows == many.size == 0:
-        return 1, _NO_DIFFS
+        return 1, NO_DIFFS
     fits = many.dtype.kind in "iu" and many.shape == (rows,)
     if not fits or (many.dtype == np.uint64 and many.max() > np.iinfo(np.int64).max):
         raise SchemaError(

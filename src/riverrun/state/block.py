@@ -17,7 +17,7 @@ directory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
@@ -25,16 +25,25 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from riverrun.state.columns import Cells, ColumnWriter, Ints, node_count, node_table
-from riverrun.state.kernels import gathering, layout, searching
-from riverrun.state.schema import Schema
+from riverrun.state.columns import (
+    Cells,
+    ColumnWriter,
+    Ints,
+    flat_table,
+    node_count,
+    node_table,
+    slab_column,
+)
+from riverrun.state.kernels import gathering, layout, packing, searching
+from riverrun.state.schema import FULL_MASK, Schema
 from riverrun.state.slabs import empty
-from riverrun.state.times import Codes, Times
+from riverrun.state.times import Codes, Times, codes_in
 
 BLOCK_ROWS = 1 << 20
 BLOCK_BYTES = 64 << 20
 CHUNK_ROWS = 1 << 16  # rows that are written at once
-DIRECTORY_ROWS = 64  # smaller blocks are searched without a directory
+PACKED_ROWS = 4096  # so few rows are packed by one kernel, when they are neither lists nor structs
+PACKED_BYTES = 1 << 20
 
 _SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -82,7 +91,7 @@ class Block:
     def directory(self) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], int] | None:
         """First rows by bucket of hashes, and the shift that makes a hash a bucket."""
         rows = len(self.hashes)
-        if rows < DIRECTORY_ROWS:
+        if rows < packing.DIRECTORY_ROWS:
             return None
         spread = int(self.words[-1]) - int(self.words[0])
         shift = max(0, spread.bit_length() - max(1, (rows // searching.BUCKET).bit_length()))
@@ -149,10 +158,159 @@ class Block:
 
     def restrict(self, start: int, stop: int) -> Block:
         """Rows [start, stop) over the same buffers; the cut is between hashes."""
-        part = replace(self, start=start, stop=stop)
+        part = Block(
+            self.schema, self.hashes, self.columns, self.times, self.codes, self.diff, self.diffs,
+            self.uid, start, stop, self.resident, self.holder,
+        )  # fmt: skip
         # What belongs to the buffers rather than to the rows is shared, and not made again.
         part.__dict__.update(nodes=self.nodes, words=self.words, directory=self.directory)
         return part
+
+
+_SIGNED_ARROW = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+_UNSIGNED_ARROW = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
+
+
+class PackedBlock(Block):
+    """A small block in one piece of memory (`kernels.packing`); its Arrow arrays are made when asked for."""
+
+    def __init__(self, schema: Schema, slab: Ints, times: Times, rows: int) -> None:
+        self.__dict__.update(
+            schema=schema, slab=slab, times=times, start=0, stop=rows, resident=True, holder=None,
+            diff=0, descriptor=slab[: layout.BLOCK_FIELDS],
+        )  # fmt: skip
+        if slab[layout.DIFF_WIDTH] == 0:
+            self.__dict__["diff"] = int(slab[layout.DIFF])
+
+    slab: Ints
+
+    @cached_property
+    def uid(self) -> str:
+        # Two threads may ask at once, and must be told the same.
+        return self.__dict__.setdefault("uid", uuid4().hex)  # type: ignore[no-any-return]
+
+    def _array(self, kind: pa.DataType, field: int) -> pa.Array:
+        size = self.stop * kind.bit_width // 8
+        buffer = pa.foreign_buffer(int(self.slab[field]), size, self.slab)
+        return pa.Array.from_buffers(kind, self.stop, [None, buffer], 0)
+
+    @cached_property
+    def hashes(self) -> pa.Array:
+        return self._array(pa.uint64(), layout.HASHES)
+
+    @cached_property
+    def codes(self) -> pa.Array | None:
+        width = int(self.slab[layout.CODE_WIDTH])
+        return self._array(_UNSIGNED_ARROW[width], layout.CODES) if width else None
+
+    @cached_property
+    def diffs(self) -> pa.Array | None:
+        width = int(self.slab[layout.DIFF_WIDTH])
+        return self._array(_SIGNED_ARROW[width], layout.DIFFS) if width else None
+
+    @cached_property
+    def nodes(self) -> Ints:
+        count = len(self.schema.canonical)
+        first = packing.NODES_WORD
+        table = self.slab[first : first + count * layout.NODE_FIELDS]
+        return table.reshape(count, layout.NODE_FIELDS)
+
+    @cached_property
+    def columns(self) -> tuple[pa.Array | None, ...]:
+        return tuple(
+            None
+            if node[layout.KIND] == layout.HASHED
+            else slab_column(self.slab, node, kind, self.stop)
+            for node, kind in zip(self.nodes, self.schema.canonical, strict=True)
+        )
+
+    @cached_property
+    def directory(self) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], int] | None:
+        if self.slab[layout.DIRECTORY] == 0:
+            return None
+        shift = int(self.slab[layout.SHIFT])
+        entries = ((self.last - self.first) >> shift) + 2
+        memory = pa.foreign_buffer(int(self.slab[layout.DIRECTORY]), entries * 4, self.slab)
+        return np.frombuffer(memory, np.uint32), shift
+
+    @property
+    def first(self) -> int:
+        return int(self.slab[layout.FIRST]) & FULL_MASK
+
+    @property
+    def last(self) -> int:
+        return int(self.slab[layout.LAST]) & FULL_MASK
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.slab.nbytes)
+
+    @property
+    def inverts(self) -> bool:
+        return (
+            self.schema.invertible
+            and int(self.slab[packing.NODES_WORD + layout.KIND]) == layout.HASHED
+        )
+
+
+NO_CODES = np.zeros(0, np.int32)
+NO_DIFFS = np.zeros(0, np.int64)
+
+
+def pack_rows(
+    schema: Schema,
+    arrays: Sequence[pa.Array],
+    rows: int,
+    times: Times,
+    codes: Codes,
+    diff: int,
+    diffs: Ints,
+) -> tuple[Block, ...] | None:
+    """Sort fresh columns, add up equal changes, and write them as one block, if they are few and flat.
+
+    None when they are not; no block when all cancel.
+    """
+    template = schema.flat
+    if template is None or rows > PACKED_ROWS or rows > BLOCK_ROWS:
+        return None
+    nodes = flat_table(template, arrays)
+    slab, used, kept = packing.pack_rows(
+        nodes, schema.key_end, rows, schema.hash_word, codes, len(times), diffs, diff,
+        schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
+    )  # fmt: skip
+    return _packed(schema, slab, used, kept, times, codes)
+
+
+def pack_blocks(
+    schema: Schema, blocks: Sequence[Block], tables: Sequence[Times], times: Times
+) -> tuple[Block, ...] | None:
+    """The same of the rows of several blocks, whose times become `tables`."""
+    rows = sum(map(len, blocks))
+    if schema.flat is None or rows > PACKED_ROWS or rows > BLOCK_ROWS:
+        return None
+    many = len(times) > 1
+    if many:
+        maps = np.concatenate([codes_in(table, times) for table in tables])
+        bases = np.cumsum([0, *map(len, tables)])
+    else:
+        maps = np.zeros(max(map(len, tables)), np.int32)
+        bases = np.zeros(len(blocks), np.int64)
+    descriptors = np.concatenate([block.descriptor for block in blocks])
+    slab, used, kept = packing.pack_blocks(
+        descriptors.reshape(len(blocks), layout.BLOCK_FIELDS), maps, bases, len(times), rows,
+        schema.starts[-1], schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
+    )  # fmt: skip
+    return _packed(schema, slab, used, kept, times, used if many else NO_CODES)
+
+
+def _packed(
+    schema: Schema, slab: Ints, used: Ints, kept: int, times: Times, codes: np.ndarray[Any, Any]
+) -> tuple[Block, ...] | None:
+    if len(slab) == 0:
+        return () if kept == 0 else None
+    if len(codes) and used.min() < 0:
+        times = tuple(times[code] for code in np.flatnonzero(used >= 0))
+    return (PackedBlock(schema, slab, times, kept),)
 
 
 class BlockWriter:

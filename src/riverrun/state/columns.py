@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from riverrun.state.kernels import gathering, layout
+from riverrun.state.kernels import gathering, layout, packing
 from riverrun.state.slabs import LEAST, SLABS, Bytes, empty
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -25,37 +25,39 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 _T = pa.types
 
 
-@lru_cache(maxsize=1024)
+def _kinds() -> dict[int, int]:
+    """Kinds by the number of an Arrow type, which is cheap to ask for; hashing a type is not."""
+    integers = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.date64()]
+    integers += [pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")]
+    decimals = [pa.decimal32(1), pa.decimal64(1), pa.decimal128(1), pa.decimal256(1)]
+    listed = {
+        layout.NULL: [pa.null()],
+        layout.BIT: [pa.bool_()],
+        layout.INT: integers,
+        layout.UINT: [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()],
+        layout.FLOAT: [pa.float16(), pa.float32(), pa.float64()],
+        layout.DECIMAL: decimals,
+        layout.FIXED: [pa.binary(1)],
+        layout.BYTES: [pa.large_string(), pa.large_binary()],
+        layout.LIST: [pa.large_list(pa.null())],
+        layout.STRUCT: [pa.struct([])],
+    }
+    return {kind.id: node for node, kinds in listed.items() for kind in kinds}
+
+
+_KINDS = _kinds()
+_WIDE = frozenset({layout.INT, layout.UINT, layout.FLOAT, layout.DECIMAL, layout.FIXED})
+_DEEP = frozenset({layout.LIST, layout.STRUCT})
+
+
 def kind_of(kind: pa.DataType) -> int:
     """The kind of node for a canonical Arrow type."""
-    if _T.is_null(kind):
-        return layout.NULL
-    if _T.is_boolean(kind):
-        return layout.BIT
-    if _T.is_signed_integer(kind) or _T.is_temporal(kind):
-        return layout.INT
-    if _T.is_unsigned_integer(kind):
-        return layout.UINT
-    if _T.is_floating(kind):
-        return layout.FLOAT
-    if _T.is_decimal(kind):
-        return layout.DECIMAL
-    if _T.is_fixed_size_binary(kind):
-        return layout.FIXED
-    if _T.is_large_list(kind):
-        return layout.LIST
-    if _T.is_struct(kind):
-        return layout.STRUCT
-    return layout.BYTES
+    return _KINDS[kind.id]
 
 
-_WIDE = frozenset({layout.INT, layout.UINT, layout.FLOAT, layout.DECIMAL, layout.FIXED})
-
-
-@lru_cache(maxsize=1024)
 def cell_width(kind: pa.DataType) -> int:
     """Bytes of one cell of a fixed-width type; 0 for bits, bytes and nested types."""
-    return int(kind.bit_width) // 8 if kind_of(kind) in _WIDE else 0
+    return int(kind.bit_width) // 8 if _KINDS[kind.id] in _WIDE else 0
 
 
 def _address(buffer: pa.Buffer | None) -> int:
@@ -101,10 +103,74 @@ def node_table(
     return np.array(rows, np.int64).reshape(len(rows), layout.NODE_FIELDS)
 
 
+def flat_table(template: Ints, arrays: Sequence[pa.Array]) -> Ints:
+    """`node_table` of columns that are neither lists nor structs, from a table that lacks only where they are."""
+    nodes = template.copy()
+    for at, array in enumerate(arrays):
+        buffers = array.buffers()
+        if array.null_count and buffers[0] is not None:
+            nodes[at, layout.VALID] = buffers[0].address
+        if array.offset:
+            nodes[at, layout.ORIGIN] = array.offset
+        if len(buffers) == 2:
+            if buffers[1] is not None:
+                nodes[at, layout.DATA] = buffers[1].address
+        elif len(buffers) == 3:
+            nodes[at, layout.OFFSETS] = _address(buffers[1])
+            nodes[at, layout.DATA] = _address(buffers[2])
+    return nodes
+
+
+def flat_template(kinds: Sequence[pa.DataType], descending: Sequence[bool]) -> Ints | None:
+    """What `flat_table` starts from; None when some column is a list or a struct."""
+    if any(kind_of(kind) in _DEEP for kind in kinds):
+        return None
+    rows = [
+        [kind_of(kind), cell_width(kind), 0, 0, 0, 1, int(down), 0]
+        for kind, down in zip(kinds, descending, strict=True)
+    ]
+    return np.array(rows, np.int64).reshape(len(rows), layout.NODE_FIELDS)
+
+
+def slab_column(slab: Ints, node: Ints, type_: pa.DataType, rows: int) -> pa.Array:
+    """The column that one row of a table of nodes describes, over the slab that holds it (`kernels.packing`)."""
+    kind = int(node[layout.KIND])
+    if kind == layout.NULL:
+        return pa.nulls(rows)
+    valid = None
+    if node[layout.VALID]:
+        valid = pa.foreign_buffer(int(node[layout.VALID]), (rows + 7) // 8, slab)
+    data = int(node[layout.DATA])
+    if kind == layout.BYTES:
+        offsets = pa.foreign_buffer(int(node[layout.OFFSETS]), (rows + 1) * 8, slab)
+        size = int(np.frombuffer(offsets, np.int64)[rows])
+        buffers = [valid, offsets, pa.foreign_buffer(data, size, slab)]
+    else:
+        size = (rows + 7) // 8 if kind == layout.BIT else rows * int(node[layout.WIDTH])
+        buffers = [valid, pa.foreign_buffer(data, size, slab)]
+    return pa.Array.from_buffers(type_, rows, buffers, 0 if valid is None else -1)
+
+
 def word_table(words: Ints) -> Ints:
     """The table of nodes of one column, given as an array of int64 in one piece."""
     address = words.__array_interface__["data"][0]
     return np.array([[layout.INT, 8, address, 0, 0, 1, 0, 0]], np.int64)
+
+
+def gather_column(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.Array:
+    """The named rows of the column at `node` of some blocks, whose tables of nodes are at `tables`."""
+    kind = _KINDS[type_.id]
+    count = len(rows)
+    if count == 0:
+        return ColumnWriter(type_).finish()
+    if kind not in _DEEP and count <= _FEW:
+        slab = packing.pack_named(tables, rows, node, node + 1)
+        return slab_column(slab, slab, type_, count)
+    if kind in _WIDE and not gathering.any_validity(tables, node):
+        return gather_fixed(tables, node, rows, type_)
+    writer = ColumnWriter(type_, count)
+    writer.append(tables, node, rows)
+    return writer.finish()
 
 
 def gather_fixed(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.Array:
@@ -112,6 +178,40 @@ def gather_fixed(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.
     cells = empty(len(rows) * cell_width(type_), np.uint8)
     gathering.gather_cells(tables, node, rows, cells.__array_interface__["data"][0], 0)
     return pa.Array.from_buffers(type_, len(rows), [None, pa.py_buffer(cells)], 0)
+
+
+def take_columns(
+    arrays: Sequence[pa.Array], rows: Ints, exact: bool = True
+) -> tuple[pa.Array, ...]:
+    """The named rows of some columns; `exact` keeps the sign of zero and the bits of NaN, which states do not."""
+    count = len(rows)
+    kinds = [_KINDS[array.type.id] for array in arrays]
+    if exact and (count > _FEW or not _DEEP.isdisjoint(kinds)):
+        chosen = pa.array(rows)
+        return tuple(array.take(chosen) for array in arrays)
+    if not _DEEP.isdisjoint(kinds):
+        nodes = node_table(arrays, [False] * len(arrays))
+        tables = np.array([nodes.__array_interface__["data"][0]])
+        taken, node = [], 0
+        for array in arrays:
+            writer = ColumnWriter(array.type, count)
+            node = writer.append(tables, node, rows)
+            taken.append(writer.finish())
+        return tuple(taken)
+    nodes = node_table(arrays, [False] * len(arrays))
+    if exact and layout.FLOAT in kinds:
+        raw = nodes[:, layout.KIND]
+        raw[raw == layout.FLOAT] = layout.INT
+    slab = packing.take_rows(nodes, rows)
+    return tuple(
+        slab_column(
+            slab, slab[at * layout.NODE_FIELDS : (at + 1) * layout.NODE_FIELDS], array.type, count
+        )
+        for at, array in enumerate(arrays)
+    )
+
+
+_FEW = 4096  # rows up to which one kernel for all columns beats a call of Arrow's for each
 
 
 @lru_cache(maxsize=1024)

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from riverrun.progress import Antichain
-from riverrun.state.batch import NO_CODES, Batch, sort_into_blocks
-from riverrun.state.block import CHUNK_ROWS, Block, BlockWriter
+from riverrun.state.batch import Batch, sort_into_blocks
+from riverrun.state.block import CHUNK_ROWS, NO_CODES, Block, BlockWriter, pack_blocks
 from riverrun.state.columns import ColumnWriter
 from riverrun.state.kernels import gathering, layout, merging
 from riverrun.state.slabs import empty
@@ -124,6 +124,9 @@ def fold(batches: Sequence[Batch], since: Antichain) -> Batch:
     schema, blocks = batches[0].schema, [block for batch in batches for block in batch.blocks]
     tables = [advance(block.times, since) for block in blocks]
     times = union(*tables)
+    packed = pack_blocks(schema, blocks, tables, times)
+    if packed is not None:
+        return Batch(schema, packed, batches[0].lower, batches[-1].upper, since)
     maps = np.concatenate([codes_in(table, times) for table in tables])
     bases = np.cumsum([0, *(len(table) for table in tables)])
     rows = sum(len(batch) for batch in batches)
@@ -137,7 +140,7 @@ def fold(batches: Sequence[Batch], since: Antichain) -> Batch:
     arrays = [writer.finish() for writer in writers]
     codes = written[1].astype(np.int32) if len(times) > 1 else NO_CODES
     folded = sort_into_blocks(schema, arrays, rows, times, codes, 0, written[2])
-    return Batch(schema, tuple(folded), batches[0].lower, batches[-1].upper, since)
+    return Batch(schema, folded, batches[0].lower, batches[-1].upper, since)
 
 
 class _Cursor:

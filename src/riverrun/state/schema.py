@@ -33,10 +33,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import SchemaError
-from riverrun.state.columns import node_count
+from riverrun.state.columns import Ints, flat_template, node_count
 from riverrun.state.kernels.layout import MAX_DEPTH
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch
@@ -151,10 +152,26 @@ class Schema:
             starts.append(starts[-1] + node_count(kind))
         return tuple(starts)
 
-    @property
+    @cached_property
     def key_end(self) -> int:
         """The node at which the value columns start."""
         return self.starts[len(self.key)]
+
+    @cached_property
+    def hash_word(self) -> np.uint64:
+        """The bits of the hash that are used, as kernels take them."""
+        return np.uint64(self.hash_mask)
+
+    @cached_property
+    def flat(self) -> Ints | None:
+        """What tables of nodes of these columns start from (`columns.flat_table`); None with lists or structs."""
+        return flat_template(self.canonical, self.descending)
+
+    @cached_property
+    def flat_key(self) -> Ints | None:
+        """The same for the key columns alone."""
+        keys = len(self.key)
+        return flat_template(self.canonical[:keys], self.descending[:keys])
 
     def conform(self, rows: Rows, attempt: str) -> list[pa.Array]:
         """The columns of `rows` in physical order and canonical layout, or a `SchemaError`."""

@@ -72,7 +72,7 @@ from riverrun.state.files import spill_block
 from riverrun.state.merge import Merger, fold
 from riverrun.state.schema import Rows, Schema
 from riverrun.state.slabs import SLABS
-from riverrun.state.view import Keys, Selection, View
+from riverrun.state.view import Asked, Selection, View
 
 FOLD_ROWS = 256  # a batch of so few rows waits, until there are FOLD_BATCHES of them to make one of
 FOLD_BATCHES = 8
@@ -292,19 +292,19 @@ class Spine:
             )
         return self._view
 
-    def lookup(self, keys: Keys, as_of: Timestamp) -> Selection:
+    def lookup(self, keys: Asked, as_of: Timestamp) -> Selection:
         """See `View.lookup`."""
         return self.view().lookup(keys, as_of)
 
     def first(
-        self, keys: Keys, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
+        self, keys: Asked, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
     ) -> Selection:
         """See `View.first`."""
         return self.view().first(keys, as_of, k, skip_null=skip_null)
 
     def last(
         self,
-        keys: Keys,
+        keys: Asked,
         as_of: Timestamp,
         k: int = 1,
         *,
@@ -481,8 +481,13 @@ class Spine:
         _check_forward(self.name, "the upper", self._upper, upper)
 
     def _update_since(self) -> None:
-        self._since = reduce(Antichain.meet, (hold.frontier for hold in self._holds))
-        self._view = None
+        holds = self._holds
+        if len(holds) == 1:
+            self._since = holds[0].frontier
+        else:
+            self._since = reduce(Antichain.meet, (hold.frontier for hold in holds))
+        if self._view is not None:
+            self._view = self._view.moved(self._since, self._upper)
 
     def _release(self, hold: ReadHold) -> None:
         if hold in self._holds:

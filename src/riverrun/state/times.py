@@ -11,11 +11,14 @@ one table sort rows by time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from riverrun.progress import Antichain, Timestamp, less_equal
+from riverrun.progress.timestamp import join
 
 Times = tuple[Timestamp, ...]
 LONG = 64  # tables longer than this are handled as arrays
@@ -50,3 +53,23 @@ def codes_in(times: Times, table: Times) -> Codes:
     """The code of each time in `table`; -1 where it is not there."""
     where = {time: code for code, time in enumerate(table)}
     return np.array([where.get(time, -1) for time in times], np.int32)
+
+
+def top(tables: Iterable[Times]) -> Timestamp | None:
+    """The least time at or after all of some tables; None when there are none."""
+    found: Timestamp | None = None
+    for table in tables:
+        if len(table) > LONG:
+            highest: Timestamp = tuple(np.array(table).max(axis=0).tolist())
+        else:
+            highest = table[0] if len(table) == 1 else reduce(join, table)
+        found = highest if found is None else join(found, highest)
+    return found
+
+
+def reaches(frontier: Antichain, time: Timestamp) -> bool:
+    """`frontier.less_equal(time)`, for times whose depth is known to be right."""
+    for element in frontier.elements:  # noqa: SIM110 - a generator would cost three times as much
+        if less_equal(element, time):
+            return True
+    return False

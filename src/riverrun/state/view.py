@@ -9,6 +9,7 @@ at or before t and gives what does not cancel.
   max, top-k; with `at`, only values whose first order column comes at or before a bound: the as-of
   read of an application's own time;
 - `changes`: the changes of some keys with their times, not added up;
+- `later`: the times after one given at which some keys change;
 - `scan`: everything, in the order of hashes, in pieces of bounded size.
 
 Null keys are equal to each other here, as in grouping; a join that wants them to match nothing
@@ -22,35 +23,33 @@ of the state.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
-from riverrun.progress import Antichain, Timestamp
-from riverrun.progress.timestamp import as_timestamp, check_depth
+from riverrun.progress import Antichain, Timestamp, less_equal
+from riverrun.progress.timestamp import as_timestamp, check_depth, join
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
-from riverrun.state.columns import (
-    ColumnWriter,
-    Ints,
-    cell_width,
-    gather_fixed,
-    node_table,
-    word_table,
-)
+from riverrun.state.columns import Ints, gather_column, node_table, word_table
 from riverrun.state.kernels import layout, searching
+from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
-from riverrun.state.times import Flags, Times, visible
+from riverrun.state.times import Flags, Times, reaches, union, visible
 
-Keys: TypeAlias = Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
+Asked: TypeAlias = Keys | Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
+"""The keys of a query: `Keys` are taken as they are, anything else is checked and brought to one layout."""
 
 SCAN_ROWS = 1 << 16
 _ALL = np.iinfo(np.int64).max
 _INT64 = pa.int64()
+_SHARED = ("blocks", "runs", "descriptors", "tables", "exact", "_times")
+"""What depends on the batches of a view alone."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,15 +86,14 @@ class Selection:
                 hint="check the spelling, or declare the column",
                 column=name,
             )
-        kind, start = schema.canonical[index], schema.starts[index]
-        if len(self.names) and cell_width(kind) and not self.view.has_nulls[start]:
-            column = gather_fixed(self.view.tables, start, self.names, kind)
-        else:
-            writer = ColumnWriter(kind, len(self.names))
-            if len(self.names):
-                writer.append(self.view.tables, start, self.names)
-            column = writer.finish()
-        return declared_column(column, schema.columns[index])
+        return declared_column(self.canonical(index), schema.columns[index])
+
+    def canonical(self, index: int) -> pa.Array:
+        """The column at `index` of the physical order, in the layout it is kept in."""
+        schema = self.view.schema
+        return gather_column(
+            self.view.tables, schema.starts[index], self.names, schema.canonical[index]
+        )
 
     def to_batch(self) -> pa.RecordBatch:
         """All columns, key first."""
@@ -138,37 +136,44 @@ class View:
     @cached_property
     def runs(self) -> Ints:
         """Where each batch's blocks start in `blocks`, and where the last one's end."""
-        return np.cumsum([0, *(len(batch.blocks) for batch in self.batches)], dtype=np.int64)
+        counts = (len(batch.blocks) for batch in self.batches)
+        return np.array([*accumulate(counts, initial=0)], np.int64)
 
     @cached_property
     def descriptors(self) -> Ints:
-        if not self.blocks:
+        if not self.batches:
             return np.zeros((0, layout.BLOCK_FIELDS), np.int64)
-        return np.stack([block.descriptor for block in self.blocks])
+        return np.concatenate([batch.descriptors for batch in self.batches])
 
     @cached_property
     def tables(self) -> Ints:
         """The address of each block's table of nodes."""
-        return np.ascontiguousarray(self.descriptors[:, layout.NODES])
-
-    @cached_property
-    def has_nulls(self) -> tuple[bool, ...]:
-        """Per node, whether it has nulls in some block."""
-        nodes = np.stack([block.nodes[:, layout.VALID] for block in self.blocks])
-        return tuple(bool(column.any()) for column in nodes.T)
+        return self.descriptors[:, layout.NODES].copy()
 
     @cached_property
     def exact(self) -> bool:
         """Whether equal hashes are equal keys in every block."""
-        return all(block.inverts for block in self.blocks)
+        return all(batch.inverts for batch in self.batches)
 
-    def lookup(self, keys: Keys, as_of: Timestamp) -> Selection:
+    def slice(self, low: int, high: int) -> View:
+        """The same state of the keys whose hash is in [low, high)."""
+        return replace(self, batches=tuple(batch.slice(low, high) for batch in self.batches))
+
+    def moved(self, since: Antichain, upper: Antichain) -> View:
+        """The same batches between other frontiers."""
+        view = View(self.name, self.schema, self.batches, since, upper)
+        for made in _SHARED:
+            if made in self.__dict__:
+                view.__dict__[made] = self.__dict__[made]
+        return view
+
+    def lookup(self, keys: Asked, as_of: Timestamp) -> Selection:
         """Every value of each key, with how often it is there."""
         places, total = self._find(keys)
         return self._add_up(places, total, as_of)
 
     def first(
-        self, keys: Keys, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
+        self, keys: Asked, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
     ) -> Selection:
         """At most `k` live values of each key, from the start of the declared order.
 
@@ -179,7 +184,7 @@ class View:
 
     def last(
         self,
-        keys: Keys,
+        keys: Asked,
         as_of: Timestamp,
         k: int = 1,
         *,
@@ -197,13 +202,43 @@ class View:
             self._bound(at, closed, places)
         return self._add_up(places, total, as_of, k, backward=True, skip_null=skip_null)
 
-    def changes(self, keys: Keys) -> Selection:
+    def changes(self, keys: Asked) -> Selection:
         """Every change of each key that is kept, at its time; times before `since` may have been advanced to it."""
         places, total = self._find(keys)
-        bases, times = self._all_times()
+        bases, times = self._times
         written = np.empty((4, total), np.int64)
         searching.list_changes(self.descriptors, bases, places, written)
         return Selection(self, written[1], written[0], written[2], times, written[3])
+
+    def later(self, keys: Keys, time: Timestamp) -> list[tuple[Timestamp, Ints]]:
+        """When the values of some keys may change after `time`.
+
+        For every change of a key at a time s that is not at or before `time`, the join of s and
+        `time`: each of these times, with the numbers of the keys that have it, ascending.
+        """
+        batches = [b for b in self.batches if b.top is not None and not less_equal(b.top, time)]
+        if not batches:
+            return []
+        if len(batches) < len(self.batches):
+            part = View(self.name, self.schema, tuple(batches), self.since, self.upper)
+            return part.later(keys, time)
+        bases, times = self._times
+        joined = [None if less_equal(some, time) else join(some, time) for some in times]
+        table = union(tuple(some for some in joined if some is not None))
+        where: dict[Timestamp | None, int] = {some: code for code, some in enumerate(table)}
+        codes = np.array([where.get(some, -1) for some in joined], np.int64)
+        places, total = self._find(keys)
+        if total == 0:
+            return []
+        queries, starts = searching.list_later(
+            self.descriptors, bases, codes, len(table), places, total
+        )
+        cuts = starts.tolist()
+        return [
+            (some, queries[cuts[code] : cuts[code + 1]])
+            for code, some in enumerate(table)
+            if cuts[code] < cuts[code + 1]
+        ]
 
     def scan(self, as_of: Timestamp, rows: int = SCAN_ROWS) -> Iterator[Selection]:
         """Everything, in the order of hashes, about `rows` rows a piece."""
@@ -267,8 +302,10 @@ class View:
             as_of=as_of,
         )
 
-    def _find(self, keys: Keys) -> tuple[Ints, int]:
+    def _find(self, keys: Asked) -> tuple[Ints, int]:
         """Where each key is in each run (see `searching.find`), and how many rows that are."""
+        if isinstance(keys, Keys):
+            return self._search(keys.nodes, keys.rows, self.exact and not keys.nullable)
         if isinstance(keys, np.ndarray) and self._takes_words(keys):
             return self._search(word_table(keys), len(keys), self.exact)
         arrays = self._key_arrays(keys, f"look up keys in {self.name!r}")
@@ -279,7 +316,7 @@ class View:
 
     def _search(self, nodes: Ints, rows: int, exact: bool) -> tuple[Ints, int]:
         places = np.empty((3, rows, len(self.batches)), np.int64)
-        mask = np.uint64(self.schema.hash_mask)
+        mask = self.schema.hash_word
         return places, searching.find(self.descriptors, self.runs, nodes, mask, exact, places)
 
     def _takes_words(self, keys: np.ndarray[Any, Any]) -> bool:
@@ -294,7 +331,7 @@ class View:
             and schema.canonical[0] == _INT64
         )
 
-    def _key_arrays(self, keys: Keys, attempt: str) -> list[pa.Array]:
+    def _key_arrays(self, keys: Asked, attempt: str) -> list[pa.Array]:
         if isinstance(keys, pa.Table | pa.RecordBatch):
             return self.schema.conform_key(keys, attempt)
         if len(self.schema.key) != 1:
@@ -390,22 +427,39 @@ class View:
             and all(coordinate.__class__ is int for coordinate in as_of)
         ):
             return remembered
-        as_of = as_timestamp(as_of, f"read {self.name!r}")
-        self.check_readable(as_of)
-        addresses = np.zeros(len(self.blocks), np.int64)
-        flags: dict[
-            int, Flags | None
-        ] = {}  # blocks share tables, and hashing a long one takes a while
-        for at, block in enumerate(self.blocks):
-            if id(block.times) not in flags:
-                flags[id(block.times)] = visible(block.times, as_of)
-            found = flags[id(block.times)]
-            if found is not None:
-                addresses[at] = found.ctypes.data
+        if not self._is_readable(as_of):
+            as_of = as_timestamp(as_of, f"read {self.name!r}")
+            self.check_readable(as_of)
+        addresses = np.zeros(len(self.descriptors), np.int64)
+        flags: dict[int, Flags | None] = {}  # blocks share tables, and a long one takes a while
+        base = 0
+        for batch in self.batches:
+            if batch.top is not None and not less_equal(batch.top, as_of):
+                for at, block in enumerate(batch.blocks, base):
+                    if id(block.times) not in flags:
+                        flags[id(block.times)] = visible(block.times, as_of)
+                    found = flags[id(block.times)]
+                    if found is not None:
+                        addresses[at] = found.ctypes.data
+            base += len(batch.blocks)
         self._remembered["visible"] = fresh = _Visible(as_of, addresses, flags)
         return fresh
 
-    def _all_times(self) -> tuple[Ints, Times]:
+    def _is_readable(self, as_of: Timestamp) -> bool:
+        """Whether `as_of` is a time in [since, upper), without a reason where it is not."""
+        if type(as_of) is not tuple:
+            return False
+        for coordinate in as_of:
+            if coordinate.__class__ is not int:
+                return False
+        depth = len(as_of)
+        for element in (*self.since.elements, *self.upper.elements):
+            if len(element) != depth:
+                return False
+        return reaches(self.since, as_of) and not reaches(self.upper, as_of)
+
+    @cached_property
+    def _times(self) -> tuple[Ints, Times]:
         """All blocks' tables of times, one after the other, and where each block's begins."""
         bases = np.zeros(len(self.blocks), np.int64)
         times: list[Timestamp] = []

@@ -26,7 +26,9 @@ from riverrun.state.kernels.layout import (
     CODE_WIDTH,
     DIRECTORY,
     FIRST,
+    HASHED,
     HASHES,
+    KIND,
     LAST,
     NODE_BYTES,
     NODES,
@@ -147,6 +149,19 @@ def key_range(
 
 
 @kernel
+def key_stop(hashes: int, nodes: int, row: int, stop: int, key_end: int) -> int:
+    """One past the last row before `stop` with the key of `row`, in a block."""
+    exact = key_end == 1 and field(nodes, 0, KIND) == HASHED
+    h = load_u64(hashes + row * 8)
+    at = row + 1
+    while at < stop and load_u64(hashes + at * 8) == h:
+        if not exact and compare_rows(nodes, at, nodes, row, 0, key_end) != 0:
+            break
+        at += 1
+    return at
+
+
+@kernel
 def find(
     blocks: np.ndarray,
     runs: np.ndarray,
@@ -159,15 +174,35 @@ def find(
 
     The keys are the columns of `nodes`; `exact` says that equal hashes are equal keys. `places`
     holds, for each query and run, the block (-1 where the run does not hold the key), the first
-    row, and one past the last. Queries go through three steps in groups, each asking ahead for the
-    memory that the next one reads: cache misses then overlap.
+    row, and one past the last.
     """
-    found, lows, highs = places[0], places[1], places[2]
-    queries, keys, key_end = found.shape[0], nodes.ctypes.data, nodes.shape[0]
+    queries = places.shape[1]
     hashes = np.empty(queries, np.uint64)
-    hash_rows(keys, key_end, queries, hashes)
+    hash_rows(nodes.ctypes.data, nodes.shape[0], queries, hashes)
     if mask != FULL_HASH:
         hashes &= mask
+    own = np.empty(0, np.int64)
+    return find_hashed(blocks, runs, nodes.ctypes.data, nodes.shape[0], own, hashes, exact, places)
+
+
+@kernel
+def find_hashed(
+    blocks: np.ndarray,
+    runs: np.ndarray,
+    keys: int,
+    key_end: int,
+    rows: np.ndarray,
+    hashes: np.ndarray,
+    exact: bool,
+    places: np.ndarray,
+) -> int:
+    """`find` of keys whose hashes are known; query q is row rows[q] of the keys, or q where `rows` is empty.
+
+    Queries go through three steps in groups, each asking ahead for the memory that the next one
+    reads: cache misses then overlap.
+    """
+    found, lows, highs = places[0], places[1], places[2]
+    queries, renamed = found.shape[0], rows.shape[0] > 0
     total = 0
     for run in range(runs.shape[0] - 1):
         for begin in range(0, queries, GROUP):
@@ -199,7 +234,8 @@ def find(
                     continue
                 high = upper_bound(address, low, stop, h)
                 if not exact:
-                    low, high = key_range(blocks[at], low, high, keys, query, key_end)
+                    row = rows[query] if renamed else query
+                    low, high = key_range(blocks[at], low, high, keys, row, key_end)
                     if low == high:
                         found[query, run] = -1
                         continue
@@ -488,3 +524,45 @@ def scan(
             blocks, visible, where, low, high, count, 0, end, False, rows, False, False,
             out, out_rows, out_counts,
         )  # fmt: skip
+
+
+@kernel
+def list_later(
+    blocks: np.ndarray,
+    bases: np.ndarray,
+    codes: np.ndarray,
+    count: int,
+    places: np.ndarray,
+    total: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each of `count` new codes, the queries with a change that has it, and where each code's queries start.
+
+    `codes` says what the code of a change becomes, -1 for "leave out", from the block's entry in
+    `bases` on.
+    """
+    found, lows, highs = places[0], places[1], places[2]
+    queries = found.shape[0]
+    seen = np.full(count, -1, np.int64)
+    who, which = np.empty(total, np.int64), np.empty(total, np.int64)
+    starts = np.zeros(count + 1, np.int64)
+    pairs = 0
+    for query in range(queries):
+        for run in range(found.shape[1]):
+            at = found[query, run]
+            if at < 0:
+                continue
+            for row in range(lows[query, run], highs[query, run]):
+                code = codes[bases[at] + code_at(blocks[at], row)]
+                if code >= 0 and seen[code] != query:
+                    seen[code] = query
+                    who[pairs], which[pairs] = query, code
+                    starts[code + 1] += 1
+                    pairs += 1
+    for code in range(count):
+        starts[code + 1] += starts[code]
+    next_place = starts.copy()
+    out = np.empty(pairs, np.int64)
+    for pair in range(pairs):
+        out[next_place[which[pair]]] = who[pair]
+        next_place[which[pair]] += 1
+    return out, starts

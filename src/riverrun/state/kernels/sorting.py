@@ -1,5 +1,7 @@
 """Sorting fresh rows by (hash, key, value, time code), and adding up what is equal.
 
+`sort_plainly` does the same without hashes, in the order of the values themselves.
+
 Hashes are uniform, so two or three counting passes over their top bits leave buckets of a few rows,
 which an insertion sort finishes; buckets that stay large (many rows of one key, or hashes that
 collide) are merge-sorted, so the worst case is O(n log n) comparisons. A comparison looks at the
@@ -30,7 +32,7 @@ from riverrun.state.kernels.layout import (
     WIDTH,
 )
 from riverrun.state.kernels.memory import bit, load_i64, load_int, load_u8, load_u64
-from riverrun.state.kernels.values import U, compare_rows, field, float_bits
+from riverrun.state.kernels.values import U, compare_rows, field, float_bits, hash_rows
 
 PASS_BITS = 11
 SMALL = 24  # buckets up to this size are sorted by insertion
@@ -286,3 +288,58 @@ def consolidate(
             out_diffs[out] = total
             out += 1
     return out
+
+
+@kernel
+def sort_plainly(
+    table: np.ndarray, rows: int, codes: np.ndarray, diffs: np.ndarray, diff: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows in the order of their columns and codes, equal ones added up: row numbers, codes, diffs."""
+    nodes, end = table.ctypes.data, table.shape[0]
+    keys, words = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
+    first, alone = 0, end == 0
+    if end > 0 and order_words(nodes, 0, rows, keys):
+        first = 1  # the word of the first column takes the place of the hash
+        alone = True if end == 1 else order_words(nodes, 1, rows, words) and end == 2
+    sorted_keys, order = sort_rows(
+        keys, words, alone, nodes, first, end, codes, np.empty(4 * rows, np.uint64)
+    )
+    out_rows, out_diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    out_codes = np.empty(rows, np.int32)
+    kept = consolidate(
+        sorted_keys, order, words, alone, nodes, first, end, codes, diffs, diff,
+        out_rows, out_codes, out_diffs,
+    )  # fmt: skip
+    return out_rows[:kept], out_codes[:kept], out_diffs[:kept]
+
+
+@kernel
+def split_by_hash(
+    table: np.ndarray, rows: int, bounds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers in the order of the range their hash is in, each range's in order, and where ranges start.
+
+    Range i is from bounds[i - 1] up to bounds[i], the first from 0, the last without end.
+    """
+    hashes = np.empty(rows, np.uint64)
+    hash_rows(table.ctypes.data, table.shape[0], rows, hashes)
+    ranges = np.empty(rows, np.int64)
+    starts = np.zeros(bounds.shape[0] + 2, np.int64)
+    for row in range(rows):
+        low, high = 0, bounds.shape[0]
+        while low < high:
+            middle = (low + high) >> 1
+            if bounds[middle] <= hashes[row]:
+                low = middle + 1
+            else:
+                high = middle
+        ranges[row] = low
+        starts[low + 1] += 1
+    for at in range(1, starts.shape[0]):
+        starts[at] += starts[at - 1]
+    places = starts.copy()
+    order = np.empty(rows, np.int64)
+    for row in range(rows):
+        order[places[ranges[row]]] = row
+        places[ranges[row]] += 1
+    return order, starts

@@ -1,0 +1,693 @@
+"""The coordinator: who takes part, in which execution, at which epoch. Sans I/O, like the worker.
+
+It knows the *members* (the incarnation at each index), the current *execution*, and the epochs: what
+was submitted, released to workers, complete everywhere, reported to the client. Client, workers,
+storage and supervisor are spoken to by messages (`messages`); time comes in by `tick`. Laws:
+
+1. **Logged first.** An epoch is released when its input is in the log; a refused one is forgotten
+   when the log says so. So whatever anybody has seen can be done again from the log.
+2. **Clean boundaries.** Epoch e is released when every member has completed all before e, in this
+   execution. So at a boundary no message is under way that matters, and the states of all members
+   as of e are one state of the run.
+3. **Back to what all have.** An execution begins at an epoch of which every member has the state:
+   the last boundary, which each has pinned (its pin goes with the `Feed` after the one that told it
+   so), where nobody was lost; otherwise the published checkpoint, or nothing at the very start.
+4. **Fenced.** Messages of other executions, and of incarnations that are no members, are dropped;
+   a member is declared dead before its successor is started, and never becomes one again.
+5. **Once.** An epoch is reported when first complete, and never again, however often it is redone.
+6. **All or nothing.** When an instance raises in epoch e, no member keeps anything of e: all begin
+   a new execution at e. If later epochs were submitted already, e is run without rows, so that they
+   keep their numbers; otherwise its number is given to the next one.
+7. **One owner.** Every record of the log is a conditional create at the next position. Somebody
+   else's record there means that the path has a new owner, and the run ends.
+
+Why laws 2 and 5 give exactly-once results: the state at a boundary is a function of the log up to
+it (law 1, and laws 4 to 6 of DESIGN), whatever executions led there; and of the epochs the client
+sees each once. Why two owners do no harm: the one who takes over appends a record that says so.
+The position of it is where the one before would append next, so nothing it acknowledges later
+exists; and checkpoints that it still publishes are those of a prefix of the log (`saving`, law 3).
+
+Phases: *gathering* (members are started), *starting* (they go back), *running*, *refusing* (the log
+is told), *closed*.
+
+>>> from riverrun.engine.messages import Completed, Join, Ready
+>>> coordinator = Coordinator(1)
+>>> coordinator.submit({})
+0
+>>> coordinator.take()
+[(-3, Start(incarnation=1))]
+>>> for message in Join(), Ready(1), Completed(1, 1):
+...     coordinator.receive(1, message)
+...     print([type(message).__name__ for _, message in coordinator.take()])
+['Begin']
+['Feed']
+['Reported']
+
+Cost: a few microseconds for each epoch and member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Literal
+
+from riverrun.engine.messages import (
+    CLIENT,
+    ORIGIN,
+    PINNED,
+    STORAGE,
+    SUPERVISOR,
+    Announce,
+    Append,
+    Begin,
+    Broken,
+    Closed,
+    Collect,
+    Completed,
+    Failed,
+    Feed,
+    Found,
+    Heartbeat,
+    Inputs,
+    Join,
+    Leave,
+    Logged,
+    NotReady,
+    Outcome,
+    Outputs,
+    Publish,
+    Published,
+    Ready,
+    Refused,
+    Reported,
+    Saved,
+    Scaled,
+    Start,
+    Stop,
+    Survey,
+    Wrote,
+)
+from riverrun.engine.saving import Saver
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
+from riverrun.state.log import Opening
+from riverrun.state.manifest import END
+
+APPEND_TRIES = 5
+IDLE_FAILURES = 3  # executions in a row that fail with no epoch under way
+
+Policy = Literal["replace", "spread"]
+"""What becomes of a lost worker's range: a new incarnation takes it, or the others share it."""
+
+
+class Phase(Enum):
+    """What the coordinator waits for."""
+
+    GATHERING = "gathering"
+    STARTING = "starting"
+    RUNNING = "running"
+    REFUSING = "refusing"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class Entry:
+    """An epoch that may have to be done, or done again."""
+
+    position: int
+    inputs: Inputs
+    refused: bool = False
+
+
+class Coordinator:
+    """Leads a run; see the module."""
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        opening: Opening | None = None,
+        every: int | timedelta | None = None,
+        retain: int = 2,
+        fingerprint: Mapping[str, Any] | None = None,
+        policy: Policy = "replace",
+        deadline: int | None = None,
+    ) -> None:
+        """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
+
+        `deadline` is how many ticks a member may be silent.
+        """
+        if workers < 1:
+            raise ValueError(f"a run has at least one worker, not {workers}")
+        self.opening = opening
+        self.application: Mapping[str, Any] = {} if opening is None else opening.application
+        """What a checkpoint keeps for the application: JSON."""
+        self.phase = Phase.GATHERING
+        self.execution = 0
+        self.members: list[int] = []
+        self.bounds = even_bounds(workers)
+        epoch = 0 if opening is None else opening.epoch
+        self.completed = epoch
+        self.released = epoch
+        self.reported = epoch
+        self.next = epoch
+        self.error: RiverrunError | None = None
+        self.limit: float = math.inf
+        """Epochs from here on are not released."""
+        self.saver = Saver(
+            every=every,
+            number=0 if opening is None else opening.number,
+            epoch=epoch,
+            position=0 if opening is None else opening.start,
+            top=0 if opening is None else opening.top,
+            owner=0 if opening is None else opening.owner,
+        )
+        self._retain = retain
+        self._fingerprint = dict(fingerprint or {})
+        self._policy = policy
+        self._deadline = deadline
+        self._base = (epoch, ORIGIN)
+        self._joined: set[int] = set()
+        self._waiting: set[int] = set()
+        self._incarnations = 0
+        self._ticks = 0
+        self._heard: dict[int, int] = {}
+        self._now: float | None = None
+        self._entries: dict[int, Entry] = {}
+        self._oldest = epoch
+        self._position = 0
+        self._durable = 0
+        self._appends: deque[Append] = deque()
+        self._append_failures = 0
+        self._idle_failures = 0
+        self._refusing: tuple[int, RiverrunError] | None = None
+        self._scale: int | None = None
+        self._scaling = False
+        self._out: Outputs = []
+        if opening is not None:
+            self._position = self._durable = opening.next
+            for pending in opening.pending:
+                self._entries[self.next] = Entry(pending.position, pending.inputs, pending.refused)
+                self.next += 1
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            Completed: self._on_completed,
+            Ready: self._on_ready,
+            Failed: self._on_failed,
+            NotReady: self._on_not_ready,
+            Broken: self._on_broken,
+            Wrote: self._on_wrote,
+            Join: self._on_join,
+            Heartbeat: lambda sender, message: None,
+        }
+        self.members = [self._start_worker() for _ in range(workers)]
+
+    # ---- the client
+
+    def submit(self, inputs: Inputs) -> int:
+        """Queue the input of the next epoch, and return its number."""
+        self._check_open()
+        epoch = self.next
+        self.next = epoch + 1
+        self._entries[epoch] = Entry(self._position, inputs)
+        if self.opening is not None:
+            self._append({"kind": "epoch", "epoch": epoch, "reported": self.reported}, inputs)
+        if self.released == epoch:
+            self._advance()
+        return epoch
+
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint at the next boundary."""
+        self._check_open()
+        self.saver.wanted = True
+        self._advance()
+
+    def scale(self, workers: int) -> None:
+        """Ask for another number of workers, from the next boundary on."""
+        self._check_open()
+        if workers < 1:
+            raise ValueError(f"a run has at least one worker, not {workers}")
+        self._scale = workers
+        self._advance()
+
+    def allow(self, limit: float) -> None:
+        """Release epochs below `limit`, and none from there on."""
+        self.limit = limit
+        self._advance()
+
+    def close(self, error: RiverrunError | None = None) -> None:
+        """End the run."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.CLOSED
+        self.error = error
+        for member in self.members:
+            self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
+        self._out.append((CLIENT, Closed(error)))
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands."""
+        saver = self.saver
+        attempt = saver.attempt
+        return {
+            "phase": self.phase.value,
+            "execution": self.execution,
+            "workers": len(self.members),
+            "epoch": self.next,
+            "completed": self.completed,
+            "reported": self.reported,
+            "queued": self.next - self.released,
+            "checkpoint": {
+                "number": saver.number,
+                "epoch": saver.epoch,
+                "lag": self.completed - saver.epoch,
+                "writing": None if attempt is None else attempt.epoch,
+                "failures": saver.failures,
+                "error": None if saver.error is None else saver.error.message,
+            },
+            "closed": None if self.error is None else self.error.message,
+        }
+
+    # ---- what drives it
+
+    def receive(self, sender: int, message: Any) -> None:
+        """Take a message in."""
+        if self.phase is Phase.CLOSED:
+            return
+        if sender == STORAGE:
+            self._on_outcome(message)
+        elif sender in self._heard:
+            self._heard[sender] = self._ticks
+            self._handlers[type(message)](sender, message)
+        else:  # it was declared dead, or is not needed any more, and does not know (law 4)
+            self._out.append((sender, Leave()))
+
+    def lost(self, member: int) -> None:
+        """A member is dead, or is to be thought so."""
+        if self.phase is Phase.CLOSED or member not in self._heard:
+            return
+        del self._heard[member]
+        self._joined.discard(member)
+        self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
+        if self.opening is None:
+            self.close(_not_durable(self.members.index(member)))
+            return
+        self.saver.lost(member)
+        at = self.members.index(member)
+        if self._policy == "replace" or len(self.members) == 1:
+            self.members[at] = self._start_worker()
+        else:
+            del self.members[at]
+            self.bounds = even_bounds(len(self.members))
+        self._gather()
+
+    def tick(self, now: float | None = None) -> None:
+        """Time has passed: `now` in seconds, for checkpoints that are due by time."""
+        if self.phase is Phase.CLOSED:
+            return
+        self._ticks += 1
+        self._now = now
+        if self._deadline is not None:
+            for member in list(self.members):
+                if self._ticks - self._heard.get(member, self._ticks) > self._deadline:
+                    self.lost(member)
+        self._advance()
+
+    def take(self) -> Outputs:
+        """What is to be sent, oldest first."""
+        out = self._out
+        if out:
+            self._out = []
+        return out
+
+    # ---- members and executions
+
+    def _start_worker(self) -> int:
+        self._incarnations += 1
+        self._heard[self._incarnations] = self._ticks
+        self._out.append((SUPERVISOR, Start(self._incarnations)))
+        return self._incarnations
+
+    def _on_join(self, sender: int, message: Join) -> None:
+        self._joined.add(sender)
+        if self.phase is Phase.GATHERING:
+            self._gather()
+
+    def _gather(self) -> None:
+        """Begin again from storage when all members are there."""
+        self.phase = Phase.GATHERING
+        if self._joined.issuperset(self.members):
+            self._begin(self.saver.epoch, self.saver.number)
+
+    def _begin(self, epoch: int, source: int) -> None:
+        self.execution += 1
+        self.phase = Phase.STARTING
+        self.completed = self.released = epoch
+        self._base = (epoch, source)
+        self._waiting = set(self.members)
+        attempt = self.saver.attempt
+        if attempt is not None and attempt.epoch > epoch:
+            self.saver.abort()
+        peers = tuple(self.members)
+        for index, member in enumerate(peers):
+            begin = Begin(self.execution, epoch, source, index, self.bounds, peers)
+            self._out.append((member, begin))
+
+    def _restart(self) -> None:
+        """Begin again where nobody was lost (law 3)."""
+        if self.phase is Phase.STARTING:
+            self._begin(*self._base)
+        elif self.phase is Phase.RUNNING:
+            self._begin(self.completed, PINNED)
+
+    def _on_ready(self, sender: int, message: Ready) -> None:
+        if message.execution != self.execution or self.phase is not Phase.STARTING:
+            return
+        self._waiting.discard(sender)
+        if self._waiting:
+            return
+        self.phase = Phase.RUNNING
+        if self._scaling:
+            self._scaling = False
+            self._out.append((CLIENT, Scaled(len(self.members))))
+        self._advance()
+
+    def _on_not_ready(self, sender: int, message: NotReady) -> None:
+        if message.execution != self.execution or self.phase is not Phase.STARTING:
+            return
+        if self._base[1] not in (PINNED, self.saver.number):
+            self._gather()  # what it tried to read was collected: there is a newer one
+        else:
+            self.close(message.error)
+
+    def _on_broken(self, sender: int, message: Broken) -> None:
+        # Also for an older execution: what was lost may have been sent in this one, to a member
+        # that had not begun it yet.
+        self._restart()
+
+    # ---- epochs
+
+    def _advance(self) -> None:
+        """At a boundary: announce a checkpoint, change the members, or release the next epoch."""
+        completed = self.completed
+        if self.phase is not Phase.RUNNING or self.released > completed:
+            return
+        saver = self.saver
+        if (saver.every is not None or saver.wanted) and saver.is_due(completed, self._now):
+            self._announce()
+        if self._scale is not None and self._prepare_scale(self._scale):
+            return
+        entry = self._entries.get(completed)
+        if entry is None or completed >= self.limit:
+            return
+        if self.opening is not None and entry.position >= self._durable:
+            return
+        if self._refusing is not None and self._refusing[0] == completed:
+            return
+        self.released = completed + 1
+        members = self.members
+        self._waiting = set(members)
+        execution, inputs, count = self.execution, entry.inputs, len(members)
+        if count == 1:
+            self._out.append((members[0], Feed(execution, completed, inputs)))
+            return
+        for index, member in enumerate(members):
+            share = _share(inputs, index, count)
+            self._out.append((member, Feed(execution, completed, share)))
+
+    def _on_completed(self, sender: int, message: Completed) -> None:
+        if message.execution != self.execution or self.phase is not Phase.RUNNING:
+            return
+        if message.epoch != self.released or message.epoch == self.completed:
+            return
+        self._waiting.discard(sender)
+        if self._waiting:
+            return
+        epoch, self.completed = self.completed, self.released
+        self._idle_failures = 0
+        if epoch >= self.reported:
+            self.reported = epoch + 1
+            if not self._entries[epoch].refused:
+                self._out.append((CLIENT, Reported(epoch)))
+        self._forget()
+        self._advance()
+
+    def _forget(self) -> None:
+        """Drop epochs that will not be done again."""
+        floor = self.completed
+        if self.opening is not None and self.saver.epoch < floor:
+            floor = self.saver.epoch
+        while self._oldest < floor:
+            del self._entries[self._oldest]
+            self._oldest += 1
+
+    def _on_failed(self, sender: int, message: Failed) -> None:
+        if message.execution != self.execution:
+            return
+        epoch, error = message.epoch, message.error
+        if epoch is None:
+            self.close(error)
+        elif self.phase is Phase.RUNNING:
+            if epoch < self.completed or self.released == self.completed:
+                self._idle_failures += 1
+                if self._idle_failures < IDLE_FAILURES:
+                    self._restart()
+                else:
+                    self.close(error)
+            elif epoch < self._said_complete() or self._entries[epoch].refused:
+                self.close(_not_repeatable(epoch, error))
+            else:
+                self._refuse(epoch, error)
+        elif self.phase is Phase.STARTING:
+            self.close(error)
+
+    def _said_complete(self) -> int:
+        """Epochs below were reported, by us or by the owner before us."""
+        return self.reported if self.opening is None else max(self.reported, self.opening.reported)
+
+    def _refuse(self, epoch: int, error: RiverrunError) -> None:
+        """Forget the rows of an epoch (law 6); what becomes of its number is decided by the order of the log."""
+        entry = self._entries[epoch]
+        self.phase = Phase.REFUSING
+        self._refusing = (epoch, error)
+        if self.next == epoch + 1:
+            self.next = epoch
+            del self._entries[epoch]
+        else:
+            entry.inputs, entry.refused = {}, True
+        if self.opening is None:
+            self._refused()
+        else:
+            self._append({"kind": "refused", "epoch": epoch, "refused": entry.position})
+
+    def _refused(self) -> None:
+        """The log knows: go back to the boundary before."""
+        assert self._refusing is not None
+        (epoch, error), self._refusing = self._refusing, None
+        self._out.append((CLIENT, Refused(epoch, error)))
+        if self.phase is Phase.REFUSING:
+            self._begin(self.completed, PINNED)
+        else:  # a member was lost meanwhile, and the run begins further back already
+            self._advance()
+
+    # ---- the log
+
+    def _append(self, header: Mapping[str, Any], inputs: Inputs | None = None) -> None:
+        assert self.opening is not None
+        header = {**header, "owner": self.opening.owner}
+        self._appends.append(Append(self._position, header, inputs or {}))
+        self._position += 1
+        if len(self._appends) == 1:
+            self._out.append((STORAGE, self._appends[0]))
+
+    def _on_appended(self, append: Append, error: RiverrunError | None) -> None:
+        if not self._appends or self._appends[0].position != append.position:
+            return
+        if isinstance(error, TransportError) and self._append_failures + 1 < APPEND_TRIES:
+            self._append_failures += 1
+            self._out.append((STORAGE, append))
+            return
+        if error is not None:
+            self.close(error)
+            return
+        self._append_failures = 0
+        self._appends.popleft()
+        self._durable = append.position + 1
+        if self._appends:
+            self._out.append((STORAGE, self._appends[0]))
+        epoch = append.header["epoch"]
+        if append.header["kind"] == "refused":
+            self._refused()
+        else:
+            self._out.append((CLIENT, Logged(epoch)))
+            self._advance()
+
+    # ---- checkpoints and another number of workers
+
+    def _announce(self) -> None:
+        saver, epoch = self.saver, self.completed
+        if saver.unsure:
+            saver.surveying = True
+            self._out.append((STORAGE, Survey()))
+            return
+        if saver.epoch == epoch and saver.number:
+            saver.wanted = False
+            self._out.append((CLIENT, Saved(saver.number, epoch)))
+            return
+        entry = self._entries.get(epoch)
+        position = self._position if entry is None else entry.position
+        if not saver.covers(position):
+            return
+        members = tuple(self.members)
+        attempt = saver.announce(epoch, position, self.bounds, members, self._now)
+        for member in members:
+            announce = Announce(self.execution, attempt.id, attempt.number, epoch)
+            self._out.append((member, announce))
+
+    def _on_wrote(self, sender: int, message: Wrote) -> None:
+        attempt = self.saver.attempt
+        publish = None
+        if attempt is not None:
+            publish = self.saver.wrote(sender, message, self._about())
+        if publish is not None:
+            self._out.append((STORAGE, publish))
+        elif attempt is not None and self.saver.attempt is None:
+            self._not_saved(attempt.number, attempt.epoch)
+
+    def _about(self) -> dict[str, Any]:
+        attempt = self.saver.attempt
+        assert attempt is not None
+        return {
+            "epoch": attempt.epoch,
+            "position": attempt.position,
+            "owner": 0 if self.opening is None else self.opening.owner,
+            "workers": len(attempt.members),
+            "bounds": [f"{bound:x}" for bound in attempt.bounds],
+            "fingerprint": self._fingerprint,
+            "application": dict(self.application),
+        }
+
+    def _on_published(self, publish: Publish, error: RiverrunError | None) -> None:
+        saver, attempt = self.saver, self.saver.attempt
+        if error is not None:
+            again = saver.not_published(publish, error)
+            if again is not None:
+                self._out.append((STORAGE, again))
+            elif attempt is not None and saver.attempt is None:
+                self._not_saved(attempt.number, attempt.epoch)
+            return
+        if not saver.published(publish):
+            return
+        self._out.append((CLIENT, Saved(saver.number, saver.epoch)))
+        self._out += [(member, Published(saver.epoch)) for member in self.members]
+        self._out.append((STORAGE, Collect(self._retain)))
+        self._forget()
+        self._advance()
+
+    def _not_saved(self, number: int, epoch: int) -> None:
+        error = self.saver.error
+        self._out.append((CLIENT, Saved(number, epoch, error)))
+        if self._scale is not None:  # epochs are held back for it: better to go on as we are
+            self._scale = None
+            self._out.append((CLIENT, Scaled(len(self.members), error)))
+        self._advance()
+
+    def _on_surveyed(self, found: Found, error: RiverrunError | None) -> None:
+        if error is not None:
+            self.saver.not_surveyed(self.completed, error)
+            self._not_saved(0, self.completed)
+            return
+        takeover = self.saver.found(found, self.reported)
+        if takeover is not None:
+            self.close(takeover)
+        else:
+            self._forget()
+            self._advance()
+
+    def _prepare_scale(self, workers: int) -> bool:
+        """Get the storage to have this boundary, then change the members; whether epochs wait for it."""
+        saver = self.saver
+        if workers == len(self.members):
+            self._scale = None
+            self._out.append((CLIENT, Scaled(workers)))
+            return False
+        if saver.epoch != self.completed:
+            if saver.attempt is None and not saver.surveying:
+                saver.wanted = True
+                self._announce()
+            return saver.attempt is not None or saver.surveying
+        self._scale = None
+        for member in self.members[workers:]:
+            del self._heard[member]
+            self._joined.discard(member)
+            saver.lost(member)
+            self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
+        kept = self.members[:workers]
+        self.members = kept + [self._start_worker() for _ in range(workers - len(kept))]
+        self.bounds = even_bounds(workers)
+        self._scaling = True
+        self._gather()
+        return True
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        instruction, error = outcome.instruction, outcome.error
+        if type(instruction) is Append:
+            self._on_appended(instruction, error)
+        elif type(instruction) is Publish:
+            self._on_published(instruction, error)
+        elif type(instruction) is Survey:
+            self._on_surveyed(outcome.result, error)
+
+    def _check_open(self) -> None:
+        if self.phase is Phase.CLOSED:
+            raise closed_error(self.error)
+
+
+def even_bounds(workers: int) -> tuple[int, ...]:
+    """Bounds that give each worker the same share of the hashes."""
+    return tuple(index * END // workers for index in range(workers + 1))
+
+
+def closed_error(reason: RiverrunError | None) -> RiverrunError:
+    """What one gets who uses a run that is over."""
+    error = CheckpointError(
+        "run.closed",
+        "cannot use the run: it is closed" + (f", since: {reason.message}" if reason else ""),
+        hint="start it again; with a checkpoint path it goes on from where it was",
+    )
+    error.__cause__ = reason
+    return error
+
+
+def _share(inputs: Inputs, index: int, count: int) -> Inputs:
+    """The rows of one of `count` workers: about as many for each."""
+    share = {}
+    for name, batch in inputs.items():
+        rows = batch.num_rows
+        start, stop = rows * index // count, rows * (index + 1) // count
+        if start < stop:
+            share[name] = batch.slice(start, stop - start)
+    return share
+
+
+def _not_durable(index: int) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.none",
+        f"cannot go on: worker {index} is lost, and with it its part of the states",
+        hint="run with checkpoint=PATH: then lost workers are replaced",
+        worker=index,
+    )
+
+
+def _not_repeatable(epoch: int, error: RiverrunError) -> CheckpointError:
+    wrapped = CheckpointError(
+        "run.not_repeatable",
+        f"cannot do epoch {epoch} again: it was complete before, and now fails: {error.message}",
+        hint="functions that a run calls must give the same result for the same input",
+        epoch=epoch,
+    )
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,296 @@
+"""An instance: one worker's share of a running plan. Its actors, their state, and what is under way.
+
+Sans-I/O: rows and messages in (`feed`, `receive`), bounded steps (`work`), messages out (`take`). It
+is made anew for each execution, from the states that a boundary or a checkpoint has, so whatever was
+under way before is gone with the old one.
+
+Chains of linear operators are compiled into one call after the other, from the output of an actor to
+the inputs of the next ones; between workers, an exchange sends the pieces that belong to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.operator import Actor, Arranged, Context, Linear, located
+from riverrun.engine.operators.arrange import Output, Tap
+from riverrun.engine.operators.exchange import Exchange
+from riverrun.engine.operators.linear import Input, Source, canonical_columns
+from riverrun.engine.plan import Node, Plan, Port
+from riverrun.engine.scheduling import Alone, Together
+from riverrun.errors import RiverrunError
+from riverrun.progress.reachability import ProgressChange
+from riverrun.state import Spine
+from riverrun.state.changes import Changes
+from riverrun.state.view import View
+
+Push = Callable[[Changes], None]
+STEPS = 64  # actors run in one call of `work`
+
+
+class Data(tuple[int, Changes]):
+    """A message between workers: changes for the exchange with a number."""
+
+    __slots__ = ()
+
+
+class Told(tuple[ProgressChange, ...]):
+    """A message between workers: what the sender has done to pointstamps, as one."""
+
+    __slots__ = ()
+
+
+class Instance:
+    """A plan on worker `index` of as many as `bounds` says, from `epoch` on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        index: int = 0,
+        bounds: tuple[int, ...] = (0, 1 << 64),
+        epoch: int = 0,
+        states: Mapping[str, View] | None = None,
+        *,
+        history: int = 1,
+    ) -> None:
+        self.plan = plan
+        self.index = index
+        self._bounds = bounds
+        workers = len(bounds) - 1
+        self._schedule = Alone(plan, epoch) if workers == 1 else Together(plan, epoch, workers)
+        self._outgoing: list[tuple[int, object]] = []
+        self._states = {name: Spine.from_view(view) for name, view in (states or {}).items()}
+        self._actors: dict[int, Actor] = {}
+        self._pushes: dict[Port, Push] = {}
+        self._entries: dict[int, Push] = {}
+        self._turns = 0
+        self._boundary = epoch
+        self.rows: dict[int, int] = {}
+        for node in plan.nodes:
+            if isinstance(node.operator, Linear | Exchange):
+                continue
+            sources = []
+            if node.operator.reads_arrangements:
+                sources = [self._actors[port.node] for port in node.inputs]
+            context = Context(node, index, bounds, self._states, sources, history)
+            self._actors[node.number] = node.operator.start(context)
+        for actor in self._actors.values():
+            self._connect(actor)
+        self._sources = {
+            actor.node.operator.name: actor
+            for actor in self._actors.values()
+            if isinstance(actor, Source) and isinstance(actor.node.operator, Input)
+        }
+        self.outputs = {
+            actor.node.operator.name: actor
+            for actor in self._actors.values()
+            if isinstance(actor, Tap) and isinstance(actor.node.operator, Output)
+        }
+        if epoch:
+            for actor in self._actors.values():
+                actor.boundary(epoch)
+
+    @property
+    def completed(self) -> int:
+        """All epochs below are complete, as far as is known here."""
+        return self._boundary
+
+    def feed(self, epoch: int, inputs: Mapping[str, pa.RecordBatch]) -> None:
+        """This worker's rows of an epoch; their last column is `diff`."""
+        for name, batch in inputs.items():
+            if batch.num_rows:
+                source = self._sources[name]
+                self._guarded(source.node, partial(source.feed, _as_changes(source.node, batch, epoch)))
+        self._schedule.close(epoch)
+        self._settle()
+
+    def receive(self, sender: int, payload: object) -> None:
+        """A message from another worker."""
+        assert isinstance(self._schedule, Together)
+        if isinstance(payload, Told):
+            self._schedule.apply(payload)
+            self._settle()
+            return
+        assert isinstance(payload, Data)
+        number, changes = payload
+        ports = self.plan.ports[number]
+        assert ports is not None
+        self._schedule.takes(ports.inputs[0], changes.times)
+        self._entries[number](changes)
+        self._settle()
+
+    def work(self) -> bool:
+        """Run a few actors whose turn it is; whether there was one."""
+        schedule = self._schedule
+        for step in range(STEPS):
+            turn = schedule.next()
+            if turn is None:
+                return step > 0
+            actor, time, upper = turn
+            try:
+                actor.run(time, upper)
+            except RiverrunError as error:
+                raise located(actor.node, error) from error.__cause__
+            except Exception as error:
+                raise located(actor.node, error) from error
+            schedule.ran(actor, time)
+            self._settle()
+        return True
+
+    def take(self) -> list[tuple[int, object]]:
+        """The messages for other workers, in order."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def pin(self) -> dict[str, View]:
+        """The states at the boundary, which nothing that comes after will change."""
+        return {name: spine.view() for name, spine in self._states.items()}
+
+    def _settle(self) -> None:
+        schedule = self._schedule
+        schedule.settle()
+        if isinstance(schedule, Together) and schedule.untold:
+            for batch in schedule.untold:
+                told = Told(batch)
+                for peer in range(len(self._bounds) - 1):
+                    if peer != self.index:
+                        self._outgoing.append((peer, told))
+            schedule.untold.clear()
+        if schedule.completed > self._boundary:
+            self._boundary = schedule.completed
+            for actor in self._actors.values():
+                actor.boundary(self._boundary)
+
+    def _connect(self, actor: Actor) -> None:
+        node, context = actor.node, actor.context
+        context.request = partial(self._schedule.request, actor)
+        pushes = [self._push(Port(node.number, at)) for at in range(len(node.schemas))]
+        context.has_consumers = any(self._takers(Port(node.number, at)) for at in range(len(pushes)))
+        context.needed = self._needed(node)
+        schedule, ports = self._schedule, self.plan.ports[node.number]
+        if isinstance(schedule, Together) and ports is not None:
+            context.arrive = lambda port, time: schedule.passes(ports.inputs[port], (time,))
+        if len(pushes) == 1:
+            (only,) = pushes
+            context.push = lambda changes, output: only(changes)
+        else:
+            context.push = lambda changes, output: pushes[output](changes)
+
+    def _takers(self, port: Port) -> list[tuple[Node, int]]:
+        """Who takes changes from a port, rather than batches of its arrangement."""
+        found = self.plan.consumers.get(port, [])
+        return [(node, at) for node, at in found if not node.operator.reads_arrangements]
+
+    def _needed(self, node: Node) -> Sequence[int] | None:
+        """Which columns of what a node sends are looked at, if that is known."""
+        used: set[int] = set()
+        for output in range(len(node.schemas)):
+            for taker, _ in self._takers(Port(node.number, output)):
+                mine = taker.operator.used if isinstance(taker.operator, Linear) else None
+                if mine is None:
+                    return None
+                used.update(mine)
+        return sorted(used)
+
+    def _push(self, port: Port) -> Push:
+        """What is done with changes that leave a port."""
+        if port not in self._pushes:
+            entries = [self._entry(node, at) for node, at in self._takers(port)]
+            if len(entries) == 1:
+                self._pushes[port] = entries[0]
+            else:
+
+                def push(changes: Changes) -> None:
+                    for entry in entries:
+                        entry(changes)
+
+                self._pushes[port] = push
+        return self._pushes[port]
+
+    def _entry(self, node: Node, at: int) -> Push:
+        """What is done with changes that arrive at an input."""
+        operator, ports, schedule = node.operator, self.plan.ports[node.number], self._schedule
+        location = None if ports is None else ports.inputs[at]
+        together = schedule if isinstance(schedule, Together) else None
+        if isinstance(operator, Exchange):
+            onward = self._push(Port(node.number))
+            if together is None:
+                return onward
+            self._entries[node.number] = onward
+            return partial(self._exchange, node, onward)
+        if isinstance(operator, Linear):
+            onward = self._push(Port(node.number))
+            apply = operator.apply
+
+            def linear(changes: Changes) -> None:
+                if together is not None and location is not None:
+                    together.passes(location, changes.times)
+                try:
+                    made = apply(changes)
+                except Exception as error:
+                    raise located(node, error) from error
+                if made is not None and made.rows:
+                    onward(made)
+
+            return linear
+        receive = self._actors[node.number].receive
+        if together is None:
+            return partial(receive, at)
+
+        def arrive(changes: Changes) -> None:
+            assert location is not None
+            assert together is not None
+            together.passes(location, changes.times)
+            receive(at, changes)
+
+        return arrive
+
+    def _exchange(self, node: Node, onward: Push, changes: Changes) -> None:
+        operator, ports = node.operator, self.plan.ports[node.number]
+        assert isinstance(operator, Exchange)
+        assert isinstance(self._schedule, Together)
+        assert ports is not None
+        self._turns += 1
+        pieces = operator.dispatch(changes, self._bounds, self._turns + self.index)
+        for peer, piece in enumerate(pieces):
+            if piece is None or piece.rows == 0:
+                continue
+            if peer == self.index:
+                self._schedule.passes(ports.inputs[0], piece.times)
+                onward(piece)
+            else:
+                self._schedule.sends(ports.inputs[0], piece.times)
+                self._outgoing.append((peer, Data((node.number, piece))))
+
+    def _guarded(self, node: Node, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except RiverrunError as error:
+            raise located(node, error) from error.__cause__
+
+    def arrangements(self) -> dict[str, Spine]:
+        """Every state on this worker, by name."""
+        return dict(self._states)
+
+    def stats(self) -> dict[str, Any]:
+        """How large each state is here."""
+        return {
+            name: {"rows": len(spine), "bytes": spine.nbytes} for name, spine in self._states.items()
+        }
+
+
+def _as_changes(node: Node, batch: pa.RecordBatch, epoch: int) -> Changes:
+    """Rows that were fed, as changes."""
+    columns = canonical_columns(batch.select(batch.schema.names[:-1]), node.schemas[0])
+    diffs = np.asarray(batch.column(batch.num_columns - 1))
+    if (diffs == diffs[0]).all():
+        return Changes(columns, batch.num_rows, ((epoch,),), None, int(diffs[0]), None)
+    return Changes(columns, batch.num_rows, ((epoch,),), None, 0, diffs)
+
+
+__all__ = ["Arranged", "Data", "Instance", "Told"]

@@ -1,0 +1,343 @@
+"""Messages: all that coordinator, workers, client and storage say to each other.
+
+Every actor has an *address*, an integer: a worker's is its *incarnation*, a number that no other
+life of any worker had, from 1 on; the others have the constants below. An actor is handed
+``(sender, message)`` and gives out ``(address, message)``; nothing else passes between actors, so
+what carries the messages is exchangeable: a list, a seeded scheduler, Arrow Flight.
+
+Laws, on which `worker` and `coordinator` build:
+
+1. **Execution.** What belongs to a run of the dataflow carries the number of its *execution*. A
+   receiver drops what is older than its own, and holds what is newer until it has begun that one.
+   What does not carry one (`Join`, `Heartbeat`, `Wrote`, ...) means the same in every execution.
+2. **Order.** Between two actors messages arrive in the order in which they were sent, up to the
+   moment where the connection breaks. Workers need less: `Data` is numbered, and a receiver that
+   misses one takes no more of that execution.
+3. **Repeated.** Every message may be delivered twice: the second one changes nothing.
+
+>>> Data(execution=3, number=0, payload="rows")
+Data(execution=3, number=0, payload='rows')
+
+Instructions are messages to the storage (`Append`, `Write`, `Publish`, `Collect`, `Survey`,
+`Read`): whoever carries messages has them executed (`storing.execute`) and brings the `Outcome`
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from riverrun.errors import RiverrunError
+from riverrun.state.checkpoint import Part
+from riverrun.state.view import View
+
+COORDINATOR = 0
+STORAGE = -1
+CLIENT = -2
+SUPERVISOR = -3
+"""Whoever starts and stops workers."""
+
+ORIGIN = 0
+"""In place of the number of a checkpoint: the run starts from nothing."""
+PINNED = -1
+"""In place of the number of a checkpoint: every worker has the states pinned."""
+
+Inputs: TypeAlias = Mapping[str, pa.RecordBatch]
+States: TypeAlias = Mapping[str, View]
+Range: TypeAlias = tuple[int, int]
+"""Hashes from the first number up to, not including, the second."""
+Outputs: TypeAlias = list[tuple[int, Any]]
+"""Messages on their way out, each with the address it goes to."""
+
+
+class Instance(Protocol):
+    """One worker's share of a running plan, made anew for every execution."""
+
+    @property
+    def completed(self) -> int:
+        """All epochs below are complete here, as far as it knows."""
+
+    def feed(self, epoch: int, inputs: Inputs) -> None:
+        """Take this worker's rows of an epoch, once for each epoch, in order; it has no others."""
+
+    def receive(self, sender: int, payload: Any) -> None:
+        """Take what the peer with that index sent, in the order in which it was sent."""
+
+    def work(self) -> bool:
+        """Do one bounded step; whether anything was done."""
+
+    def take(self) -> list[tuple[int, Any]]:
+        """What is to be sent to peers: the index of each, and what it gets."""
+
+    def pin(self) -> Mapping[str, View]:
+        """The declared states as of `completed`; called when every epoch that was fed is complete."""
+
+
+class MakeInstance(Protocol):
+    """Makes the share of the worker with an index, which owns hashes in [bounds[index], bounds[index + 1])."""
+
+    def __call__(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+    ) -> Instance: ...
+
+
+# ---- from the coordinator to a worker
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Drop all that is under way, and go back to the state as of `epoch`."""
+
+    execution: int
+    epoch: int
+    source: int
+    """The checkpoint that has the states of that epoch; or `ORIGIN`, or `PINNED`."""
+    index: int
+    bounds: tuple[int, ...]
+    peers: tuple[int, ...]
+    """The addresses of all workers, by index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A worker's rows of an epoch. All epochs before are complete everywhere."""
+
+    execution: int
+    epoch: int
+    inputs: Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Write your part of a checkpoint, as pinned at `epoch`."""
+
+    execution: int
+    attempt: int
+    number: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The checkpoint of `epoch` is published: recovery goes back to it, and no further."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """You have no part in this run any more: stop."""
+
+
+# ---- from a worker to the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """I am there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """I am still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """I have gone back, and stand at the epoch where this execution begins."""
+
+    execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """All epochs below `epoch` are complete here, and their states pinned."""
+
+    execution: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The instance raised while `epoch` was worked on; None where it could not even be made."""
+
+    execution: int
+    epoch: int | None
+    error: RiverrunError
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """The states could not be read."""
+
+    execution: int
+    error: RiverrunError
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something that the peer with this address sent to me in this execution is lost."""
+
+    execution: int
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """My part of a checkpoint; or None, and why it could not be written."""
+
+    attempt: int
+    part: Part | None
+    error: RiverrunError | None = None
+
+
+# ---- from worker to worker
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What an instance sends to a peer, numbered from 0 for each pair and execution."""
+
+    execution: int
+    number: int
+    payload: Any
+
+
+# ---- from the coordinator to its client and to whoever starts workers
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The input of an epoch is in the log."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An epoch is complete everywhere. Said once for each."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An epoch failed, and none of its rows count."""
+
+    epoch: int
+    error: RiverrunError
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint was published; or could not be, and why."""
+
+    number: int
+    epoch: int
+    error: RiverrunError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The run has that many workers now; an error says why it has not as many as were asked for."""
+
+    workers: int
+    error: RiverrunError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The run is over; the error says why, unless it was closed by its owner."""
+
+    error: RiverrunError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a worker, and tell it that this is its incarnation."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The worker of this incarnation is not needed any more, or is thought dead."""
+
+    incarnation: int
+
+
+# ---- instructions to the storage, and what came of them
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append a record to the log, at its next position."""
+
+    position: int
+    header: Mapping[str, Any]
+    inputs: Inputs = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write the files of a worker's part of a checkpoint."""
+
+    attempt: int
+    number: int
+    states: States
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish a checkpoint, all parts of which are written."""
+
+    attempt: int
+    number: int
+    parts: tuple[Part, ...]
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Delete what no retained checkpoint needs: files, manifests, log records."""
+
+    retain: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Find the newest checkpoint of the path: somebody else has published one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a survey: the newest checkpoint that is whole, and what is kept beside it."""
+
+    number: int
+    about: Mapping[str, Any]
+    top: int
+    """The greatest number that is used, be it by a torn one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read these ranges of hashes of every state of a checkpoint; the result has a mapping for each."""
+
+    execution: int
+    source: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an instruction: a result, or an error. A `TransportError` leaves open what was done."""
+
+    instruction: Any
+    result: Any = None
+    error: RiverrunError | None = None

@@ -1,0 +1,1 @@
+"""The primitive operators; everything else is composed of them."""

@@ -1,0 +1,195 @@
+"""Arrange: changes become a spine, sorted by key, that any number of nodes read.
+
+Changes wait, by time, until their time is complete, and are then appended as one batch: what a
+reader sees is whole. Laws: the batches of an arrangement partition its changes by time; two readers
+on one key use one spine (the plan has one node for both).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.operator import Actor, Arranged, Arrangement, Context, Operator, by_time
+from riverrun.engine.operators.linear import as_record_batch
+from riverrun.errors import TimeViolation
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state import Order, Schema
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.kernels.gathering import list_rows_of_blocks
+from riverrun.state.view import Selection, View
+
+
+def state_schema(columns: pa.Schema, key: tuple[str, ...], order: tuple[Order, ...] = ()) -> Schema:
+    """The schema of a state of rows with these columns."""
+    return Schema.of(
+        pa.schema([columns.field(name) for name in key]),
+        pa.schema([field for field in columns if field.name not in key]),
+        order,
+    )
+
+
+@dataclass(frozen=True)
+class Arrange(Operator):
+    """Keeps its input sorted by `key`, and within a key by `order`."""
+
+    key: tuple[str, ...]
+    order: tuple[Order, ...] = ()
+    kind: ClassVar[str] = "arrange"
+    keeps_state: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        by = ", ".join(self.key) or "nothing"
+        order = ", ".join(f"{o.column}{' descending' * o.descending}" for o in self.order)
+        return f"arrange by {by}" + (f", ordered by {order}" if order else "")
+
+    def start(self, context: Context) -> Arranger:
+        return Arranger(context, self)
+
+
+class Arranger(Arranged):
+    """An arrangement on a worker, and the changes whose time is not complete."""
+
+    def __init__(self, context: Context, operator: Arrange) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        schema = state_schema(columns, operator.key, operator.order)
+        self.arrangement = Arrangement(context.spine(schema))
+        self._schema = schema
+        self._positions = tuple(columns.names.index(field.name) for field in schema.columns)
+        self._held: dict[Timestamp, list[Changes]] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        held = self._held
+        for time, piece in by_time(changes):
+            if time in held:
+                held[time].append(piece)
+            else:
+                held[time] = [piece]
+                self.context.request(time)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        pieces = self._held.pop(time)
+        changes = pieces[0] if len(pieces) == 1 else Changes.concat(pieces)
+        lower = self.arrangement.spine.upper
+        batch = Batch.of(self._schema, changes, self._positions, lower, upper)
+        self.arrangement.append(batch, time)
+
+
+@dataclass(frozen=True)
+class Consolidate(Operator):
+    """Adds up equal rows of one time; what cancels goes no further. Keeps nothing."""
+
+    kind: ClassVar[str] = "consolidate"
+
+    def start(self, context: Context) -> Consolidator:
+        return Consolidator(context)
+
+
+class Consolidator(Actor):
+    """The changes whose time is not complete."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._held: dict[Timestamp, list[Changes]] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        for time, piece in by_time(changes):
+            if time not in self._held:
+                self._held[time] = []
+                self.context.request(time)
+            self._held[time].append(piece)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        added = Changes.concat(self._held.pop(time)).consolidate()
+        if added.rows:
+            self.context.push(added, 0)
+
+
+@dataclass(frozen=True)
+class Output(Operator):
+    """A result that can be read, as of the last epochs, and whose changes can be asked for."""
+
+    name: str
+    kind: ClassVar[str] = "output"
+    reads_arrangements: ClassVar[bool] = True
+    tracked: ClassVar[bool] = False
+
+    def describe(self) -> str:
+        return f"output {self.name!r}"
+
+    def start(self, context: Context) -> Tap:
+        return Tap(context)
+
+
+class Tap(Arranged):
+    """An output on a worker: keeps the last epochs readable."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        (source,) = context.sources
+        assert isinstance(source, Arranged)
+        self.arrangement = source.arrangement
+        self._history = context.history
+        self._hold = self.arrangement.spine.hold()
+        self._recent: dict[int, list[Batch]] = {}
+        self._first: int | None = None
+        self.arrangement.readers.append(self._announced)
+
+    def _announced(self, batch: Batch, time: Timestamp) -> None:
+        self._recent.setdefault(time[0], []).append(batch)
+
+    def boundary(self, epoch: int) -> None:
+        oldest = max(epoch - self._history, 0)
+        if self._first is None:
+            self._first = epoch - 1
+        for old in [e for e in self._recent if e < oldest]:
+            del self._recent[old]
+        wanted = Antichain([(oldest,)])
+        if self._hold.frontier != wanted and self._hold.frontier.dominates(wanted):
+            self._hold.advance(wanted)
+
+    def view(self) -> View:
+        """The result as it stands, for reading as of any epoch that is kept."""
+        return self.arrangement.spine.view()
+
+    def changes(self, epoch: int) -> list[pa.RecordBatch]:
+        """What changed in an epoch, as rows with a last column `diff`."""
+        kept = [e for e in range(max(self._hold.frontier.elements[0][0], self._first or 0), epoch + 1)]
+        if self._first is None or epoch not in kept:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot tell the changes of {self.node.name!r} in epoch {epoch}: they are kept for the "
+                f"last {self._history} epochs of this run",
+                hint="run with a longer history=",
+                epoch=epoch,
+            )
+        columns = self.node.schemas[0]
+        batches = []
+        for batch in self._recent.get(epoch, []):
+            changes = changes_of(batch, (epoch,))
+            names = [field.name for field in batch.schema.columns]
+            ordered = changes.with_columns(
+                tuple(changes.columns[names.index(name)] for name in columns.names)
+            )
+            rows = as_record_batch(columns, ordered.columns, ordered.rows)
+            diff = pa.array(ordered.diff_array())
+            batches.append(
+                pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"])
+            )
+        return batches
+
+
+def changes_of(batch: Batch, time: Timestamp) -> Changes:
+    """The changes of a batch, all at one time, with the columns in physical order."""
+    view = View("", batch.schema, (batch,), batch.since, batch.upper)
+    written = np.empty((3, len(batch)), np.int64)
+    zeros = np.zeros(max(len(view.blocks), 1), np.int64)
+    list_rows_of_blocks(view.descriptors, zeros, zeros, written)
+    rows = Selection(view, written[0], None, written[2])
+    columns = tuple([rows.canonical(at) for at in range(len(batch.schema.columns))])
+    return Changes(columns, len(batch), (time,), None, 0, written[2])

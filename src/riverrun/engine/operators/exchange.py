@@ -1,0 +1,51 @@
+"""Exchange: rows travel between workers. By key, to all, to any, or all to one.
+
+By key, a row goes to the worker that owns the hash of its key: the same for ever, whatever the
+number of workers, since a worker owns a range of hashes. All to one is the key of no columns, whose
+hash is 0. To any is for balance: which worker a row goes to depends on arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from riverrun.engine.operator import Operator
+from riverrun.state.changes import Changes
+
+ROUTES = ("key", "all", "any", "one")
+
+
+@dataclass(frozen=True)
+class Exchange(Operator):
+    """Rows go to the workers that `route` says; `columns` are the positions of the key."""
+
+    route: str
+    columns: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    combine: bool = False
+    """Whether equal rows are added up before they travel."""
+    kind: ClassVar[str] = "exchange"
+
+    @property
+    def deterministic(self) -> bool:  # type: ignore[override]
+        return self.route != "any"
+
+    def describe(self) -> str:
+        by = f"by {', '.join(self.names)}" if self.route == "key" else f"to {self.route}"
+        return f"exchange {by}" + (", added up before" if self.combine else "")
+
+    def dispatch(
+        self, changes: Changes, bounds: tuple[int, ...], turn: int
+    ) -> list[Changes | None]:
+        """What each worker gets."""
+        workers = len(bounds) - 1
+        if self.combine:
+            changes = changes.consolidate()
+        if self.route == "all":
+            return [changes] * workers
+        if self.route == "any":
+            return [changes if at == turn % workers else None for at in range(workers)]
+        if self.route == "one":
+            return [changes, *[None] * (workers - 1)]
+        return changes.partition(self.columns, bounds)

@@ -1,0 +1,264 @@
+"""Expiry: rows leave by themselves when a mark passes them.
+
+A *mark* is a number that only grows: the greatest time seen in a column so far (less what may come
+late), or the epoch itself. A row has a *due*: the mark at which it leaves. Laws:
+
+1. As of epoch e the output is the rows received up to e whose due is after the mark of e.
+2. The mark of e depends on which rows came up to e, not on their order inside an epoch, and deleting
+   a row does not take it back. So the result is deterministic; a row that is past due when it comes
+   is never there, and deleting one that has left changes nothing.
+
+Rows are kept by due, so what leaves is looked up, not searched for; a due is also what decides the
+worker. Every worker must know the mark, after a restart too: it travels as one row for each of
+`SHARDS` numbers, exchanged by number, and each worker keeps those that fall to it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, settle, so_far
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state import Schema, Spine
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.keys import Keys
+
+SHARDS = 256
+DUE = "__due__"
+MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
+_NUMBERS = pa.array(np.arange(SHARDS))
+
+
+@dataclass(frozen=True)
+class Due(Linear):
+    """Adds the due of each row, as its first column: its time and `span` more, or its epoch and `span` more."""
+
+    column: int | None
+    span: int
+    kind: ClassVar[str] = "due"
+
+    def apply(self, changes: Changes) -> Changes | None:
+        if self.column is None:
+            epochs = np.array([time[0] for time in changes.times])
+            codes = np.zeros(changes.rows, np.int64) if changes.codes is None else changes.codes
+            return changes.with_columns((pa.array(epochs[codes] + self.span), *changes.columns))
+        times = changes.columns[self.column]
+        if times.null_count:
+            kept = changes.filter(times.is_valid().to_numpy(zero_copy_only=False))
+            return self.apply(kept) if kept.rows else None
+        return changes.with_columns((pa.array(ticks_of(times) + self.span), *changes.columns))
+
+
+def ticks_of(times: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A column of times as integers, in its own unit."""
+    if times.type.bit_width == 32:
+        times = times.cast(pa.int32())
+    return np.asarray(times.cast(pa.int64()))
+
+
+@dataclass(frozen=True)
+class Latest(Linear):
+    """The greatest time of a batch of insertions, as one row; `late` is taken off."""
+
+    column: int
+    late: int
+    kind: ClassVar[str] = "latest"
+
+    @property
+    def used(self) -> list[int]:
+        return [self.column]
+
+    def apply(self, changes: Changes) -> Changes | None:
+        inserted = changes.diff_array() > 0
+        times = changes.columns[self.column].filter(pa.array(inserted)).drop_null()
+        if not len(times):
+            return None
+        mark = int(ticks_of(times).max()) - self.late
+        return Changes((pa.array([mark]),), 1, changes.times[-1:], None, 1, None)
+
+
+@dataclass(frozen=True)
+class Spread(Linear):
+    """One mark becomes a row for each shard."""
+
+    kind: ClassVar[str] = "spread"
+
+    def apply(self, changes: Changes) -> Changes:
+        mark = max(changes.columns[0].to_pylist())
+        return spread(mark, changes.times[-1])
+
+
+def spread(mark: int, time: Timestamp) -> Changes:
+    """A mark for every worker."""
+    column = pa.array(np.full(SHARDS, mark))
+    return Changes((_NUMBERS, column), SHARDS, (time,), None, 1, None)
+
+
+@dataclass(frozen=True)
+class Watermark(Operator):
+    """The greatest mark so far. All marks come to one worker; when it grows all are told."""
+
+    kind: ClassVar[str] = "watermark"
+    keeps_state: ClassVar[bool] = True
+
+    def start(self, context: Context) -> Watermarker:
+        return Watermarker(context)
+
+
+class _Kept:
+    """A spine of one's own: what is appended at t replaces nothing, and is settled at boundaries."""
+
+    def __init__(self, context: Context, schema: Schema, suffix: str = "") -> None:
+        self.spine: Spine = context.spine(schema, suffix)
+        self.depth = context.node.depth
+        self._positions = tuple(range(len(schema.columns)))
+
+    def append(self, changes: Changes, upper: Antichain) -> None:
+        spine = self.spine
+        spine.append(Batch.of(spine.schema, changes, self._positions, spine.upper, upper))
+
+
+class Watermarker(Actor):
+    """A watermark, where it is kept."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        schema = Schema.of({}, {"mark": pa.int64()})
+        self._kept = _Kept(context, schema)
+        self._mark = max((row["mark"] for row in self._restored()), default=None)
+        self._held: dict[Timestamp, int] = {}
+
+    def _restored(self) -> list[dict[str, int]]:
+        view = self._kept.spine.view()
+        return [] if not view.batches else view.to_batch(as_of=_last(view.upper)).to_pylist()
+
+    def receive(self, port: int, changes: Changes) -> None:
+        mark = max(changes.columns[0].to_pylist())
+        (time,) = changes.times[-1:]
+        if time not in self._held:
+            self.context.request(time)
+        self._held[time] = max(mark, self._held.get(time, mark))
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        mark = self._held.pop(time)
+        if self._mark is not None and mark <= self._mark:
+            return
+        marks, diffs = [mark], [1]
+        if self._mark is not None:
+            marks, diffs = [mark, self._mark], [1, -1]
+        self._mark = mark
+        column = pa.array(marks, pa.int64())
+        self._kept.append(
+            Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper
+        )
+        self.context.push(spread(mark, time), 0)
+
+    def boundary(self, epoch: int) -> None:
+        settle(self._kept.spine, epoch, self.node.depth)
+
+
+def _last(upper: Antichain) -> Timestamp:
+    (time,) = upper
+    return (time[0] - 1, *time[1:])
+
+
+@dataclass(frozen=True)
+class Expire(Operator):
+    """Rows until their due, which is their first column; the second input are the marks."""
+
+    kind: ClassVar[str] = "expire"
+    keeps_state: ClassVar[bool] = True
+
+    def start(self, context: Context) -> Expirer:
+        return Expirer(context)
+
+
+class Expirer(Actor):
+    """Rows that are there, by due."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        self._schema = Schema.of({DUE: pa.int64()}, columns)
+        self._kept = _Kept(context, self._schema)
+        self._marks = _Kept(context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), ".marks")
+        self._mark: int | None = None
+        self._dues: list[int] = []
+        self._known: set[int] = set()
+        self._held: dict[Timestamp, tuple[list[Changes], list[Changes]]] = {}
+        marks = self._marks.spine.view()
+        if marks.batches:
+            kept = marks.to_batch(as_of=_last(marks.upper)).column("mark").to_pylist()
+            self._mark = max(kept, default=None)
+        view = self._kept.spine.view()
+        if view.batches:
+            for piece in view.scan(_last(view.upper)):
+                self._know(np.unique(np.asarray(piece.canonical(0))).tolist())
+
+    def _know(self, dues: list[int]) -> None:
+        fresh = [due for due in dues if due not in self._known]
+        if fresh:
+            self._known.update(fresh)
+            self._dues = sorted([*self._dues, *fresh])
+
+    def receive(self, port: int, changes: Changes) -> None:
+        for time, piece in by_time(changes):
+            if time not in self._held:
+                self._held[time] = ([], [])
+                self.context.request(time)
+            self._held[time][port].append(piece)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        rows, marks = self._held.pop(time)
+        if marks:
+            self._pass(Changes.concat(marks), time, upper)
+        pieces = []
+        if rows:
+            arrived = Changes.concat(rows)
+            if self._mark is not None:
+                arrived = arrived.filter(np.asarray(arrived.columns[0]) > self._mark)
+            if arrived.rows:
+                pieces.append(arrived)
+                self._know(np.unique(np.asarray(arrived.columns[0])).tolist())
+        leaving = 0 if self._mark is None else bisect_right(self._dues, self._mark)
+        if leaving:
+            gone, self._dues = self._dues[:leaving], self._dues[leaving:]
+            self._known.difference_update(gone)
+            keys = Keys((pa.array(gone, pa.int64()),), len(gone))
+            found = so_far(self._kept.spine, upper).lookup(keys, time)
+            if len(found):
+                columns = tuple(
+                    found.canonical(at) for at in range(len(self._schema.columns))
+                )
+                pieces.append(Changes(columns, len(found), (time,), None, 0, -found.counts))
+        if pieces:
+            changes = Changes.concat(pieces)
+            self._kept.append(changes, upper)
+            self.context.push(changes.with_columns(changes.columns[1:]), 0)
+
+    def _pass(self, marks: Changes, time: Timestamp, upper: Antichain) -> None:
+        """Take the greatest mark, and keep it in place of the one before, for each shard that is ours."""
+        mark = max(marks.columns[1].to_pylist())
+        if self._mark is not None and mark <= self._mark:
+            return
+        shards = marks.columns[0].unique()
+        fresh = Changes(
+            (shards, pa.array(np.full(len(shards), mark))), len(shards), (time,), None, 1, None
+        )
+        pieces = [fresh]
+        old = so_far(self._marks.spine, upper).lookup(Keys((shards,), len(shards)), time)
+        if len(old):
+            columns = (old.canonical(0), old.canonical(1))
+            pieces.append(Changes(columns, len(old), (time,), None, 0, -old.counts))
+        self._marks.append(Changes.concat(pieces), upper)
+        self._mark = mark
+
+    def boundary(self, epoch: int) -> None:
+        settle(self._kept.spine, epoch, self.node.depth)
+        settle(self._marks.spine, epoch, self.node.depth)

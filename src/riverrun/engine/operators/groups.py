@@ -1,0 +1,104 @@
+"""Whole groups: any Polars aggregation, any Python function of the rows of a group.
+
+The groups that a change touches are read as they stand and handed over; their rows come in the
+order of their values, so what a function gives does not depend on how they arrived. Cost: the size
+of the groups touched, not of the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operator import failed_function
+from riverrun.engine.operators.aggregates import Evaluated, Part
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.progress import Timestamp
+from riverrun.state.keys import Keys
+from riverrun.state.view import View
+
+_GROUP = "__group__"
+
+
+@dataclass(frozen=True)
+class _Whole(Part):
+    input: int
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    """The columns of a group that are handed over, those of the key first."""
+    given: pa.Schema = field(repr=False)
+    whole: ClassVar[bool] = True
+
+    def _read(self, view: View, keys: Keys, time: Timestamp) -> tuple[np.ndarray[Any, Any], pl.DataFrame]:
+        found = view.lookup(keys, time)
+        queries, counts = found.queries, np.maximum(found.counts, 0)
+        positions = view.schema.positions
+        columns = [found.canonical(positions[name]) for name in self.columns]
+        rows = as_record_batch(self.given, columns, len(queries))
+        if (counts != 1).any():
+            repeated = np.repeat(np.arange(len(queries)), counts)
+            queries, rows = queries[repeated], rows.take(pa.array(repeated))
+        frame = pl.DataFrame(pl.from_arrow(rows))
+        return queries, frame
+
+
+@dataclass(frozen=True)
+class PolarsGroups(_Whole):
+    """Polars aggregations over each group."""
+
+    expressions: tuple[pl.Expr, ...] = ()
+    convert: Callable[[Any, pa.Schema, str], pa.RecordBatch] = field(default=None, repr=False)  # type: ignore[assignment]
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        queries, frame = self._read(view, keys, time)
+        grouped = frame.with_columns(pl.Series(_GROUP, queries)).group_by(
+            _GROUP, maintain_order=True
+        )
+        made = grouped.agg(*self.expressions)
+        present = made[_GROUP].to_numpy()
+        rows = self.convert(made.drop(_GROUP), self.schema, "take what an aggregation gave")
+        return present.astype(np.int64), canonical_columns(rows, self.schema), None
+
+
+@dataclass(frozen=True)
+class PythonGroups(_Whole):
+    """A Python function of the rows of one group: a value, a dict, or with `many` any number of rows."""
+
+    function: Callable[[pl.DataFrame], Any] = field(default=None)  # type: ignore[assignment]
+    convert: Callable[[Any, pa.Schema, str], pa.RecordBatch] = field(default=None, repr=False)  # type: ignore[assignment]
+    many: bool = False
+    key: int = 0
+    text: str = ""
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        queries, frame = self._read(view, keys, time)
+        starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else []
+        stops = [*starts[1:], len(queries)]
+        rows: list[Any] = []
+        owners: list[int] = []
+        for start, stop in zip(starts, stops, strict=True):
+            group = frame.slice(start, stop - start)
+            try:
+                made = self.function(group)
+                found = list(made) if self.many else [made]
+            except Exception as error:
+                shown = group.row(0)[: self.key]
+                raise failed_function(
+                    error, f"the function {self.text} of the group {shown}", group=shown
+                ) from error
+            rows += found if len(self.schema) != 1 or self.many else [_as_row(self.schema, r) for r in found]
+            owners += [int(queries[start])] * len(found)
+        if not rows:
+            nothing = pa.record_batch([pa.array([], f.type) for f in self.schema], schema=self.schema)
+            return np.zeros(0, np.int64), canonical_columns(nothing, self.schema), None
+        batch = self.convert(rows, self.schema, "take what a function of a group gave")
+        return np.array(owners, np.int64), canonical_columns(batch, self.schema), None
+
+
+def _as_row(schema: pa.Schema, value: Any) -> Any:
+    return value if isinstance(value, dict) else {schema.names[0]: value}

@@ -1,0 +1,70 @@
+"""Linear operators that change the shape of rows: columns of nulls, windows over a time column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.operator import Linear
+from riverrun.state.changes import Changes
+
+
+@dataclass(frozen=True)
+class Pad(Linear):
+    """Columns by position, or nulls of a type: the sides of an outer join brought to one shape."""
+
+    columns: tuple[int | pa.DataType, ...]
+    kind: ClassVar[str] = "pad"
+
+    def apply(self, changes: Changes) -> Changes:
+        return changes.with_columns(
+            tuple(
+                [
+                    changes.columns[at] if isinstance(at, int) else pa.nulls(changes.rows, at)
+                    for at in self.columns
+                ]
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Windows(Linear):
+    """Each row once for every window that its time lies in, with the window's start as one more column.
+
+    Windows start at the multiples of `step` and last `size`, in the units of the column, its end
+    excluded; a row whose time is null is in none.
+    """
+
+    column: int
+    size: int
+    step: int
+    kind: ClassVar[str] = "windows"
+
+    def describe(self) -> str:
+        return f"windows of {self.size} every {self.step}"
+
+    def apply(self, changes: Changes) -> Changes | None:
+        times = changes.columns[self.column]
+        kind = times.type
+        rows = np.arange(changes.rows)
+        if times.null_count:
+            rows = np.flatnonzero(times.is_valid().to_numpy(zero_copy_only=False))
+            times = times.drop_null()
+        wide = pa.int32() if kind.bit_width == 32 else pa.int64()
+        ticks = np.asarray(times.cast(wide)).astype(np.int64)
+        latest = ticks // self.step * self.step
+        owners, starts = [], []
+        for back in range(-(-self.size // self.step)):
+            start = latest - back * self.step
+            inside = ticks < start + self.size
+            owners.append(rows[inside])
+            starts.append(start[inside])
+        chosen, start = np.concatenate(owners), np.concatenate(starts)
+        if not len(chosen):
+            return None
+        taken = changes.take(chosen)
+        column = pa.array(start).cast(wide).cast(kind)
+        return taken.with_columns((*taken.columns, column))

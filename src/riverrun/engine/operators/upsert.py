@@ -1,0 +1,107 @@
+"""Upsert: rows that replace the row with the same key.
+
+What comes in are commands: a row to be put, or a key to be deleted, each with a sequence number. As of
+an epoch, a key has the row of its last command, or none. The output is what changed: the old row
+taken out, the new one put in; it is arranged by key.
+
+Law: of several commands for a key in one epoch the one with the greatest sequence number counts, so
+neither cutting nor order of arrival shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, so_far
+from riverrun.engine.operators.arrange import changes_of, state_schema
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state import Order, Schema
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.keys import Keys
+from riverrun.state.view import View
+
+SEQUENCE, DELETED = "__sequence__", "__deleted__"
+
+
+def commands_schema(columns: pa.Schema) -> pa.Schema:
+    """The columns of commands about rows with these columns."""
+    nullable = [pa.field(field.name, field.type) for field in columns]
+    return pa.schema([*nullable, pa.field(SEQUENCE, pa.int64()), pa.field(DELETED, pa.bool_())])
+
+
+@dataclass(frozen=True)
+class Upsert(Operator):
+    """Keeps the last row of each key. Its input are commands, exchanged by key."""
+
+    key: tuple[str, ...]
+    kind: ClassVar[str] = "upsert"
+    keeps_state: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return f"upsert by {', '.join(self.key)}"
+
+    def start(self, context: Context) -> Upserter:
+        return Upserter(context, self)
+
+
+class Upserter(Arranged):
+    """The rows that are there, and the commands whose epoch is not complete."""
+
+    def __init__(self, context: Context, operator: Upsert) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        self._schema = state_schema(columns, operator.key)
+        self.arrangement = Arrangement(context.spine(self._schema))
+        given = commands_schema(columns)
+        names = [field.name for field in self._schema.columns]
+        key = pa.schema([given.field(name) for name in operator.key])
+        value = pa.schema([field for field in given if field.name not in operator.key])
+        self._commands = Schema.of(key, value, Order(SEQUENCE, descending=True))
+        self._given = tuple(given.names.index(field.name) for field in self._commands.columns)
+        self._taken = tuple(self._commands.positions[name] for name in names)
+        self._deleted = self._commands.positions[DELETED]
+        self._width = len(names)
+        self._held: dict[Timestamp, list[Changes]] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        (time,) = changes.times
+        if time not in self._held:
+            self._held[time] = []
+            self.context.request(time)
+        self._held[time].append(changes)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        spine = self.arrangement.spine
+        commands = Batch.of(
+            self._commands, Changes.concat(self._held.pop(time)), self._given, spine.upper, upper
+        )
+        keys = Keys.of_batch(commands)
+        view = View(self.node.name, self._commands, (commands,), commands.since, commands.upper)
+        last = view.first(keys, time, 1)
+        rows = np.flatnonzero(~last.canonical(self._deleted).to_numpy(zero_copy_only=False))
+        pieces = []
+        if len(rows):
+            columns = tuple(last.canonical(at) for at in self._taken)
+            put = Changes(columns, len(last), (time,), None, 1, None)
+            pieces.append(put if len(rows) == len(last) else put.take(rows))
+        old = so_far(spine, upper).lookup(keys, time)
+        if len(old):
+            columns = tuple(old.canonical(at) for at in range(self._width))
+            pieces.append(Changes(columns, len(old), (time,), None, 0, -old.counts))
+        if not pieces:
+            return
+        changes = Changes.concat(pieces)
+        batch = Batch.of(self._schema, changes, tuple(range(self._width)), spine.upper, upper)
+        if not len(batch):
+            return
+        self.arrangement.append(batch, time)
+        if self.context.has_consumers:
+            sent = changes_of(batch, time)
+            names = [field.name for field in self._schema.columns]
+            order = [names.index(name) for name in self.node.schemas[0].names]
+            self.context.push(sent.with_columns(tuple(sent.columns[at] for at in order)), 0)

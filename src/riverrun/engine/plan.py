@@ -1,0 +1,357 @@
+"""A plan: what a program is, before anything runs. Nodes, edges between them, scopes around them.
+
+Every front end builds one, and the engine knows nothing else of a program. A node holds an
+*operator* (`operator.Operator`): what is done with the rows that arrive. It has one output for each
+list of columns in `schemas`, and stands in a *scope*: the root, or a loop inside another scope. The
+times at a node have one coordinate for the epoch and one for each loop around it.
+
+Laws:
+
+1. An edge connects nodes of one scope. A loop is entered, gone around and left through nodes that do
+   just that (``Enter``, ``Feedback``, ``Leave``).
+2. Every cycle goes through the feedback of a loop that all of it is in, so no row comes back at or
+   before the time at which it set out (law 2 of ``progress.topology``).
+3. A node that keeps state has a name that is the same whenever the same program is built: a
+   checkpoint finds its states by it.
+
+A node is *deterministic* when its result does not depend on how rows were cut and in which order
+they arrived (law 4 of DESIGN); others are marked, and so is all that lies behind them.
+
+>>> from riverrun.engine.operators.linear import Input, Negate
+>>> import pyarrow as pa
+>>> builder = PlanBuilder("stock")
+>>> columns = pa.schema({"item": pa.string()})
+>>> items = builder.add(Input("items"), [], [columns], name="items")
+>>> gone = builder.add(Negate(), [items], [columns])
+>>> plan = builder.build()
+>>> [node.name for node in plan.nodes]
+['items', 'negate-1']
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from riverrun.errors import PlanError
+from riverrun.progress import Summary, Topology, TopologyBuilder
+from riverrun.progress.topology import NodePorts
+
+if TYPE_CHECKING:
+    from riverrun.engine.operator import Operator
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The root, or a loop. `depth` is how many coordinates times have here."""
+
+    number: int
+    name: str
+    parent: Scope | None = None
+
+    @property
+    def depth(self) -> int:
+        return 1 if self.parent is None else self.parent.depth + 1
+
+    def is_inside(self, other: Scope) -> bool:
+        """Whether this is `other`, or a loop in it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.number == other.number:
+                return True
+            scope = scope.parent
+        return False
+
+    @property
+    def path(self) -> str:
+        if self.parent is None:
+            return ""
+        return f"{self.parent.path}{self.name}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An output of a node: where an edge starts."""
+
+    node: int
+    output: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One step of a program, and the line of the program it was written in."""
+
+    number: int
+    name: str
+    operator: Operator
+    scope: Scope
+    inputs: tuple[Port, ...]
+    schemas: tuple[pa.Schema, ...]
+    line: str
+
+    @property
+    def depth(self) -> int:
+        """How many coordinates the times of what it gives have."""
+        return self.scope.depth
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name!r}: {self.operator.describe()}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A whole program. Build it with `PlanBuilder`."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    scopes: tuple[Scope, ...]
+
+    @cached_property
+    def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
+        """Who takes what an output gives, and as which of its inputs."""
+        found: dict[Port, list[tuple[Node, int]]] = {}
+        for node in self.nodes:
+            for at, port in enumerate(node.inputs):
+                found.setdefault(port, []).append((node, at))
+        return found
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @property
+    def ports(self) -> tuple[NodePorts | None, ...]:
+        """Where each node is in `topology`, in the order of nodes; None where time just passes."""
+        return self._built[1]
+
+    @property
+    def topology(self) -> Topology:
+        """The plan as progress tracking sees it; building it checks law 2."""
+        return self._built[0]
+
+    @cached_property
+    def _built(self) -> tuple[Topology, tuple[NodePorts | None, ...]]:
+        builder = TopologyBuilder()
+        ports: list[NodePorts | None] = []
+        for node in self.nodes:
+            if not node.operator.tracked:
+                ports.append(None)
+                continue
+            depths = [self._input_depth(node) for _ in node.inputs]
+            summary = node.operator.summary(depths[0]) if depths else None
+            pairs = [(i, o) for i in range(len(depths)) for o in range(len(node.schemas))]
+            ports.append(
+                builder.node(
+                    node.name,
+                    inputs=depths,
+                    outputs=[node.depth] * len(node.schemas),
+                    summaries={} if summary is None else dict.fromkeys(pairs, summary),
+                )
+            )
+        for node in self.nodes:
+            here = ports[node.number]
+            if here is not None:
+                for at, port in enumerate(node.inputs):
+                    for source in self.origins(port):
+                        there = ports[source.node]
+                        assert there is not None
+                        builder.edge(there.outputs[source.output], here.inputs[at])
+        return builder.build(), tuple(ports)
+
+    def origins(self, port: Port) -> set[Port]:
+        """The tracked outputs from which what leaves `port` comes, through nodes that time just passes."""
+        node = self.nodes[port.node]
+        if node.operator.tracked:
+            return {port}
+        return set().union(*(self.origins(source) for source in node.inputs))
+
+    def _input_depth(self, node: Node) -> int:
+        return node.depth + node.operator.steps_out
+
+    @cached_property
+    def arrival_dependent(self) -> frozenset[int]:
+        """The nodes whose results may depend on arrival: those marked, and all behind them."""
+        found = {node.number for node in self.nodes if not node.operator.deterministic}
+        waiting = list(found)
+        while waiting:
+            number = waiting.pop()
+            for output in range(len(self.nodes[number].schemas)):
+                for node, _ in self.consumers.get(Port(number, output), []):
+                    if node.number not in found:
+                        found.add(node.number)
+                        waiting.append(node.number)
+        return frozenset(found)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """By name, what each node that keeps state is: what a checkpoint is compared with."""
+        return {
+            node.name: hashlib.sha256(
+                f"{node.operator.describe()} {node.depth} {[str(s) for s in node.schemas]}".encode()
+            ).hexdigest()[:16]
+            for node in self.nodes
+            if node.operator.keeps_state
+        }
+
+
+@dataclass
+class PlanBuilder:
+    """Collects nodes. What is wrong with one is said when it is added, with the user's line."""
+
+    name: str
+    nodes: list[Node] = field(default_factory=list)
+    scopes: list[Scope] = field(default_factory=lambda: [Scope(0, "")])
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """What front ends have made once and use again: arrangements, rows that entered a loop."""
+    _open: dict[int, Node] = field(default_factory=dict)  # feedbacks that nothing leads to yet
+
+    @property
+    def root(self) -> Scope:
+        return self.scopes[0]
+
+    def loop(self, parent: Scope, name: str | None = None) -> Scope:
+        """A new loop inside `parent`."""
+        taken = {scope.name for scope in self.scopes if scope.parent is parent}
+        if name is None:
+            name = next(f"loop-{n}" for n in range(1, 1 << 30) if f"loop-{n}" not in taken)
+        elif name in taken:
+            raise self._name_taken(f"{parent.path}{name}")
+        scope = Scope(len(self.scopes), name, parent)
+        self.scopes.append(scope)
+        return scope
+
+    def add(
+        self,
+        operator: Operator,
+        inputs: Sequence[Port],
+        schemas: Iterable[pa.Schema],
+        *,
+        scope: Scope | None = None,
+        name: str | None = None,
+    ) -> Port:
+        """Add a node; return its first output. Without a name it is called after what it does."""
+        line = users_line()
+        if scope is None:
+            scope = self.nodes[inputs[0].node].scope if inputs else self.root
+        for port in inputs:
+            source = self.nodes[port.node].scope
+            expected = scope
+            if operator.steps_out < 0:  # enters `scope` from its parent
+                assert scope.parent is not None
+                expected = scope.parent
+            elif operator.steps_out > 0:
+                if source.parent is not scope:
+                    raise self._scope_error(operator, port, line)
+                continue
+            if source is not expected:
+                raise self._scope_error(operator, port, line)
+        node = Node(
+            len(self.nodes),
+            self._name(operator, scope, name),
+            operator,
+            scope,
+            tuple(inputs),
+            tuple(schemas),
+            line,
+        )
+        self.nodes.append(node)
+        if operator.is_feedback and not inputs:
+            self._open[node.number] = node
+        return Port(node.number)
+
+    def close(self, feedback: Port, source: Port) -> None:
+        """Lead `source` into a feedback that was added without an input."""
+        node = self._open.pop(feedback.node)
+        if self.nodes[source.node].scope is not node.scope:
+            raise self._scope_error(node.operator, source, users_line())
+        self.nodes[node.number] = Node(
+            node.number,
+            node.name,
+            node.operator,
+            node.scope,
+            (source,),
+            node.schemas,
+            node.line,
+        )
+
+    def build(self) -> Plan:
+        """Check the whole and return it."""
+        for node in self._open.values():
+            raise PlanError(
+                "plan.loop_open",
+                f"cannot build {self.name!r}: the loop {node.scope.path.rstrip('/')!r}, at {node.line}, "
+                "has no feedback: nothing leads back to its start",
+                hint="return the collection that the next round starts with from the body of the loop",
+                node=node.name,
+                line=node.line,
+            )
+        plan = Plan(self.name, tuple(self.nodes), tuple(self.scopes))
+        _ = plan.topology
+        return plan
+
+    def _name(self, operator: Operator, scope: Scope, name: str | None) -> str:
+        taken = {node.name for node in self.nodes}
+        if name is not None:
+            check_name(name)
+            full = f"{scope.path}{name}"
+            if full in taken:
+                raise self._name_taken(full)
+            return full
+        kind = f"{scope.path}{operator.kind}"
+        return next(f"{kind}-{n}" for n in range(1, 1 << 30) if f"{kind}-{n}" not in taken)
+
+    def _name_taken(self, name: str) -> PlanError:
+        return PlanError(
+            "plan.name_taken",
+            f"cannot add {name!r} to {self.name!r} twice: a name is one node",
+            hint="give one of them another name",
+            name=name,
+        )
+
+    def _scope_error(self, operator: Operator, port: Port, line: str) -> PlanError:
+        source = self.nodes[port.node]
+        return PlanError(
+            "plan.scope",
+            f"cannot use {source.name!r} ({source.line}) in {operator.kind} at {line}: it belongs to "
+            f"the loop {source.scope.path.rstrip('/') or 'outside all loops'!r}, which is not around this place",
+            hint="what a loop makes leaves it as the result of iterate; use that",
+            node=source.name,
+            line=line,
+        )
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be the name of a node: it becomes part of the names of files."""
+    if isinstance(name, str) and 0 < len(name) <= 100:
+        allowed = all(c.isalnum() or c in "-_. ()" for c in name)
+        if allowed and name.strip() == name and not name.startswith("."):
+            return
+    raise PlanError(
+        "plan.name",
+        f"cannot name a node {name!r}: a name is 1 to 100 letters, digits, '-', '_', '.', spaces or parentheses",
+        hint="for instance 'edges' or 'by-user'",
+        name=name,
+    )
+
+
+def users_line() -> str:
+    """The innermost line of the program that is not ours: ``file.py:12: source``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_code.co_filename.startswith(f"{_PACKAGE}/algorithms"):
+            break
+        frame = frame.f_back
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    source = linecache.getline(file, line).strip()
+    shown = Path(file).name if not file.startswith("<") else file
+    return f"{shown}:{line}" + (f": {source}" if source else "")

@@ -1,0 +1,198 @@
+"""Which actor is run next, and at which time.
+
+An actor that was given changes asks to be run at their times, and holds the right to send at those
+times until it has been run: a capability. It may be run at t when nothing that is outstanding could
+still bring it a change at or before t (law 2 of DESIGN). Two ways to know:
+
+- :class:`Alone`: with one worker everything outstanding is here, and the least request, in an order
+  that extends could-result-in (``Topology.order``), has nothing before it. A heap is enough.
+- :class:`Together`: with several, each worker writes down what it does in a ``Ledger`` and tells all;
+  a ``Tracker`` knows what can still arrive. Every hop is written down, so law 1 is checked too.
+
+An actor is run at t with an `upper`: no change at a time that is not at or after it will come any
+more. Alone, times at a port come in lexicographic order, so that is what comes after t in that
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from riverrun.engine.plan import Plan
+from riverrun.progress import Antichain, Ledger, Timestamp, Tracker
+from riverrun.progress.reachability import ProgressChange
+
+if TYPE_CHECKING:
+    from riverrun.engine.operator import Actor
+
+Turn = tuple["Actor", Timestamp, Antichain]
+
+
+class Alone:
+    """The schedule of a worker that has no peers."""
+
+    def __init__(self, plan: Plan, epoch: int) -> None:
+        self._order = plan.topology.order
+        self._inputs = [ports.inputs[0] if ports and ports.inputs else -1 for ports in plan.ports]
+        self._heap: list[tuple[tuple[int, ...], int, Timestamp]] = []
+        self._actors: dict[int, Actor] = {}
+        self.completed = epoch
+
+    def request(self, actor: Actor, time: Timestamp) -> None:
+        """Have `actor` run at `time`."""
+        number = actor.node.number
+        self._actors[number] = actor
+        heappush(self._heap, (self._order(self._inputs[number], time), number, time))
+
+    def next(self) -> Turn | None:
+        """The next to be run, if any."""
+        if not self._heap:
+            return None
+        _, number, time = heappop(self._heap)
+        return self._actors[number], time, after(time)
+
+    def ran(self, actor: Actor, time: Timestamp) -> None:
+        """`actor` has been run at `time`."""
+
+    def close(self, epoch: int) -> None:
+        """All input of `epoch` has been fed."""
+        self._fed = epoch + 1
+
+    def settle(self) -> None:
+        """Take note of what has happened so far."""
+        if not self._heap and self._fed > self.completed:
+            self.completed = self._fed
+
+    _fed = 0
+
+
+def after(time: Timestamp) -> Antichain:
+    """The frontier of all times that come after `time` in lexicographic order.
+
+    >>> after((2, 5))
+    Antichain([(2, 6), (3, 0)])
+    """
+    depth = len(time)
+    return Antichain(
+        [(*time[:at], time[at] + 1, *(0,) * (depth - at - 1)) for at in range(depth)]
+    )
+
+
+class Together:
+    """The schedule of one of several workers."""
+
+    def __init__(self, plan: Plan, epoch: int, workers: int) -> None:
+        topology = plan.topology
+        self._plan = plan
+        self._ports = plan.ports
+        sources = [
+            ports.outputs[0]
+            for node, ports in zip(plan.nodes, plan.ports, strict=True)
+            if ports is not None and not node.inputs and not node.operator.is_feedback
+        ]
+        mine = [(location, (epoch,)) for location in sources]
+        self._sources = sources
+        self._ledger = Ledger(topology, mine)
+        self._tracker = Tracker(topology, mine * workers)
+        self._event: list[ProgressChange] = []
+        self._pending: dict[int, tuple[Actor, set[Timestamp]]] = {}
+        self.untold: list[tuple[ProgressChange, ...]] = []
+        """What the other workers are to be told."""
+        self.completed = epoch
+
+    def request(self, actor: Actor, time: Timestamp) -> None:
+        """Have `actor` run at `time`; until then it may send at that time."""
+        self._event.append((*self._capability(actor, time), 1))
+        self._pending.setdefault(actor.node.number, (actor, set()))[1].add(time)
+
+    def _capability(self, actor: Actor, time: Timestamp) -> tuple[int, Timestamp]:
+        ports = self._ports[actor.node.number]
+        assert ports is not None
+        summary = actor.node.operator.summary(len(time))
+        held = time if summary is None else summary.results_in(time)
+        return (ports.outputs or ports.inputs)[0], held
+
+    def passes(self, location: int, times: Iterable[Timestamp]) -> None:
+        """Changes pass a port, on their way, on this worker."""
+        for time in times:
+            self._event.append((location, time, 1))
+            self._event.append((location, time, -1))
+
+    def sends(self, location: int, times: Iterable[Timestamp]) -> None:
+        """A message is on its way to a port, on another worker."""
+        for time in times:
+            self._event.append((location, time, 1))
+
+    def takes(self, location: int, times: Iterable[Timestamp]) -> None:
+        """A message from another worker is handled."""
+        for time in times:
+            self._event.append((location, time, -1))
+
+    def next(self) -> Turn | None:
+        """The next to be run, if any."""
+        best: tuple[tuple[int, ...], Actor, Timestamp] | None = None
+        for number, (actor, times) in self._pending.items():
+            if not times:
+                continue
+            ports = self._ports[number]
+            assert ports is not None
+            location = ports.inputs[0]
+            time = min(times)
+            for time in sorted(times):
+                waits = actor.waits and any(
+                    self._tracker.could_arrive(port, time) for port in ports.inputs
+                )
+                if not waits:
+                    order = self._plan.topology.order(location, time)
+                    if best is None or order < best[0]:
+                        best = order, actor, time
+                    break
+        if best is None:
+            return None
+        _, actor, time = best
+        times = self._pending[actor.node.number][1]
+        times.discard(time)
+        return actor, time, self._upper(actor, times)
+
+    def _upper(self, actor: Actor, waiting: set[Timestamp]) -> Antichain:
+        """What can still arrive, or has arrived and is not complete."""
+        ports = self._ports[actor.node.number]
+        assert ports is not None
+        times: set[Timestamp] = set(waiting)
+        for port in ports.inputs:
+            times.update(self._tracker.frontier(port))
+        return Antichain(times)
+
+    def ran(self, actor: Actor, time: Timestamp) -> None:
+        """`actor` has been run at `time`, and gives up the right to send at it."""
+        self._event.append((*self._capability(actor, time), -1))
+
+    def close(self, epoch: int) -> None:
+        """All input of `epoch` has been fed."""
+        for location in self._sources:
+            self._event.append((location, (epoch,), -1))
+            self._event.append((location, (epoch + 1,), 1))
+
+    def settle(self) -> None:
+        """End an event: write it down, and let it be told."""
+        if not self._event:
+            return
+        event, self._event = self._event, []
+        self._ledger.record(event)
+        batch = self._ledger.take()
+        if batch:
+            self.untold.append(batch)
+            self.apply(batch)
+
+    def apply(self, batch: Iterable[ProgressChange]) -> None:
+        """Take note of what a worker has told."""
+        tracker = self._tracker
+        tracker.apply(batch)
+        # All input of an epoch is fed before any of it is complete: the inputs are the first to move on.
+        for location in (*self._sources, *range(len(self._plan.topology.depths))):
+            for time in tracker.frontier(location):
+                if time[0] <= self.completed:
+                    return
+        self.completed += 1

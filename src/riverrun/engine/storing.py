@@ -1,0 +1,83 @@
+"""Storing: what the instructions of workers and coordinator do to the storage.
+
+The one place of the engine that touches it. An instruction is executed to the end and answered by
+an `Outcome`; errors of the tree are part of it, so that whoever gave it decides. A `TransportError`
+leaves open whether it was done, so every instruction may be executed twice.
+
+>>> from riverrun.engine.messages import Survey
+>>> checkpoints = Checkpoints("memory:///")
+>>> execute(Survey(), checkpoints, Log(checkpoints.storage)).result
+Found(number=0, about={}, top=0)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from riverrun.engine.messages import (
+    Append,
+    Collect,
+    Found,
+    Outcome,
+    Publish,
+    Read,
+    States,
+    Survey,
+    Write,
+)
+from riverrun.errors import RiverrunError
+from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.log import Log
+
+
+def execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
+    """Do as the instruction says, and say what came of it."""
+    try:
+        return Outcome(instruction, _execute(instruction, checkpoints, log))
+    except RiverrunError as error:
+        return Outcome(instruction, error=error)
+
+
+def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
+    match instruction:
+        case Append():
+            return log.append(instruction.position, instruction.header, instruction.inputs)
+        case Write():
+            return checkpoints.write(
+                instruction.states, instruction.number, instruction.low, instruction.high
+            )
+        case Publish():
+            checkpoints.publish(instruction.number, instruction.parts, instruction.about)
+        case Collect():
+            _collect(checkpoints, log, instruction.retain)
+        case Survey():
+            manifest = checkpoints.latest()
+            top = max(checkpoints.numbers(), default=0)
+            if manifest is None:
+                return Found(0, {}, top)
+            return Found(manifest.number, manifest.about, top)
+        case Read():
+            return _read(checkpoints, instruction)
+        case _:
+            raise TypeError(f"{instruction!r} is no instruction to the storage")
+    return None
+
+
+def _collect(checkpoints: Checkpoints, log: Log, retain: int) -> None:
+    """Delete what is not retained; the log is kept from where the oldest retained checkpoint ends.
+
+    Which ones are retained is read from the storage, so an owner that does not know of its
+    successor deletes no more than that one would (law 3 of `saving`).
+    """
+    checkpoints.collect(retain)
+    kept = [checkpoints.load(number) for number in checkpoints.numbers()[-retain:]]
+    if len(kept) == retain:
+        log.collect(min(int(manifest.about["position"]) for manifest in kept))
+
+
+def _read(checkpoints: Checkpoints, read: Read) -> list[States]:
+    names = checkpoints.load(read.source).states
+    return [
+        {name: checkpoints.restore(name, low, high, number=read.source) for name in names}
+        for low, high in read.ranges
+    ]

@@ -1,0 +1,395 @@
+"""The worker: one share of a run, driven by messages. No clock, socket, thread or storage inside.
+
+A worker lives through *executions*. Each has an `Instance`, made at `Begin` from the states as of
+an epoch, and thrown away at the next one. In between the worker feeds it what the coordinator
+sends, carries what it sends to peers, and at each epoch boundary *pins* its states: views, which
+are immutable, so a pin costs nothing and can be written or gone back to at any time. Laws:
+
+1. **Fenced.** Nothing of another execution reaches the instance: older messages are dropped, newer
+   ones held until their `Begin` has come. So whatever an old incarnation, a late peer or a broken
+   connection still delivers, the instance sees one execution.
+2. **A prefix.** Of what a peer sent in an execution the instance receives a prefix, in order, each
+   once: `Data` is numbered, and after a gap nothing more is taken from that peer; the gap is
+   reported (`Broken`), and the next execution sends all of it again.
+3. **Boundaries are kept.** A pin is dropped only when nobody can ask for it any more. `Feed` of
+   epoch e says that all before e is complete everywhere, so the coordinator goes back to e, to
+   the published checkpoint, or to nothing; and these pins are kept, and the one being written.
+   Before that `Feed` the boundary e may be known here alone, so the one before stays too.
+4. **No reload.** Going back takes what is pinned, sliced to the range that is asked for, and reads
+   only those ranges of hashes that are not.
+5. **One failure, one answer.** After the instance raised it is gone, and nothing is done in that
+   execution any more: whatever it had done halfway cannot be seen.
+
+Why `Ready` needs no answer that starts the work: an instance may send as soon as it is made, and a
+peer that has not begun holds what it gets (law 1). Rows are fed when all are ready, since the
+coordinator waits for it.
+
+>>> class Sum:  # an instance with one peer: itself
+...     def __init__(self, index, bounds, epoch, states):
+...         self.completed, self.sum = epoch, 0
+...
+...     def feed(self, epoch, inputs):
+...         self.sum += inputs["n"]
+...         self.completed = epoch + 1
+...
+...     receive = work = lambda self, *_: False
+...     take = pin = lambda self: {}
+>>> worker = Worker(7, Sum)
+>>> worker.receive(COORDINATOR, Begin(1, 0, source=0, index=0, bounds=(0, 1 << 64), peers=(7,)))
+>>> worker.take()  # who it goes to, and what
+[(0, Join()), (0, Ready(execution=1))]
+>>> worker.receive(COORDINATOR, Feed(1, 0, {"n": 5}))
+>>> worker.work(), worker.take(), worker.instance.sum
+(False, [(0, Completed(execution=1, epoch=1))], 5)
+
+Cost: some microseconds for each epoch and for each message, besides what the instance does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from riverrun.engine.messages import (
+    COORDINATOR,
+    ORIGIN,
+    STORAGE,
+    Announce,
+    Begin,
+    Broken,
+    Completed,
+    Data,
+    Failed,
+    Feed,
+    Heartbeat,
+    Instance,
+    Join,
+    Leave,
+    MakeInstance,
+    NotReady,
+    Outcome,
+    Outputs,
+    Published,
+    Range,
+    Read,
+    Ready,
+    States,
+    Write,
+    Wrote,
+)
+from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.state.joining import join_views
+from riverrun.state.view import View
+
+READ_TRIES = 5  # a storage that cannot be reached so often in a row is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The states of a range of hashes as of an epoch; None where the run starts from nothing."""
+
+    low: int
+    high: int
+    states: States | None
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """What is on its way from the storage, for the execution that is about to begin."""
+
+    begin: Begin
+    kept: list[States]
+    missing: tuple[Range, ...]
+    tries: int = 1
+
+
+class Worker:
+    """One incarnation of a worker."""
+
+    def __init__(self, incarnation: int, make_instance: MakeInstance) -> None:
+        self.incarnation = incarnation
+        self.execution = 0
+        self.instance: Instance | None = None
+        self.left = False
+        self._make = make_instance
+        self._begin: Begin | None = None
+        self._assembly: _Assembly | None = None
+        self._indices: dict[int, int] = {}
+        self._sent: list[int] = []
+        self._expected: list[int] = []
+        self._fed = 0
+        self._boundary = 0  # the newest one that is known to be complete everywhere
+        self._reported = 0
+        self._pins: dict[int, Pin] = {}
+        self._published: int | None = None
+        self._writing: tuple[int, int] | None = None  # an attempt and its epoch
+        self._held: list[tuple[int, Any]] = []
+        self._out: Outputs = [(COORDINATOR, Join())]
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            Data: self._on_data,
+            Feed: self._on_feed,
+            Begin: self._on_begin,
+            Announce: self._on_announce,
+            Published: self._on_published,
+            Leave: self._on_leave,
+            Outcome: self._on_outcome,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.incarnation} in execution {self.execution}>"
+
+    def receive(self, sender: int, message: Any) -> None:
+        """Take a message in."""
+        if not self.left:
+            self._handlers[type(message)](sender, message)
+
+    def work(self) -> bool:
+        """One bounded step of the instance; whether anything was done."""
+        instance = self.instance
+        if instance is None:
+            return False
+        try:
+            busy = instance.work()
+            for peer, payload in instance.take():
+                self._send(peer, payload)
+            if instance.completed > self._reported:
+                self._complete(instance)
+        except Exception as error:
+            self._fail(error)
+            return True
+        return busy
+
+    def take(self) -> Outputs:
+        """What is to be sent, oldest first."""
+        out = self._out
+        if out:
+            self._out = []
+        return out
+
+    def tick(self) -> None:
+        """Say that this worker is alive."""
+        if not self.left:
+            self._out.append((COORDINATOR, Heartbeat()))
+
+    def disconnected(self, peer: int) -> None:
+        """The transport lost the connection from a peer, and maybe messages with it."""
+        if self.left:
+            return
+        # Reported even where nothing of this execution is missing: it may have been of the next.
+        index = self._indices.get(peer)
+        if index is not None:
+            self._expected[index] = -1
+        self._out.append((COORDINATOR, Broken(self.execution, peer)))
+
+    @property
+    def pinned(self) -> list[int]:
+        """The epochs whose states are pinned."""
+        return sorted(self._pins)
+
+    # ---- in an execution
+
+    def _on_data(self, sender: int, message: Data) -> None:
+        if not self._is_current(sender, message, message.execution):
+            return
+        index = self._indices.get(sender)
+        if index is None:
+            return
+        expected = self._expected[index]
+        if message.number != expected:
+            if message.number > expected >= 0:
+                self.disconnected(sender)
+            return
+        self._expected[index] = expected + 1
+        assert self.instance is not None
+        try:
+            self.instance.receive(index, message.payload)
+        except Exception as error:
+            self._fail(error)
+
+    def _on_feed(self, sender: int, message: Feed) -> None:
+        if not self._is_current(sender, message, message.execution):
+            return
+        epoch = message.epoch
+        if epoch < self._fed:
+            return
+        self._boundary = epoch
+        self._fed = epoch + 1
+        if len(self._pins) > 1:
+            self._drop_pins()
+        assert self.instance is not None
+        try:
+            self.instance.feed(epoch, message.inputs)
+        except Exception as error:
+            self._fail(error)
+
+    def _is_current(self, sender: int, message: Any, execution: int) -> bool:
+        """Whether this is for the instance; what is for a later one is held (law 1)."""
+        if execution == self.execution and self.instance is not None:
+            return True
+        if execution > self.execution or (
+            execution == self.execution and self._assembly is not None
+        ):
+            self._held.append((sender, message))
+        return False
+
+    def _send(self, peer: int, payload: Any) -> None:
+        assert self._begin is not None
+        number = self._sent[peer]
+        self._sent[peer] = number + 1
+        self._out.append((self._begin.peers[peer], Data(self.execution, number, payload)))
+
+    def _complete(self, instance: Instance) -> None:
+        completed = instance.completed
+        if completed != self._fed:
+            return  # it was fed more, and is asked again when that is complete
+        assert self._begin is not None
+        low, high = _range(self._begin)
+        self._pins[completed] = Pin(low, high, instance.pin())
+        self._reported = completed
+        self._out.append((COORDINATOR, Completed(self.execution, completed)))
+
+    def _fail(self, error: Exception) -> None:
+        self.instance = None
+        if not isinstance(error, RiverrunError):
+            error = _unexpected(error, self)
+        epoch = self._fed - 1
+        self._out.append((COORDINATOR, Failed(self.execution, epoch, error)))
+
+    # ---- from one execution to the next
+
+    def _on_begin(self, sender: int, message: Begin) -> None:
+        if message.execution <= self.execution:
+            return
+        self.execution = message.execution
+        self.instance = None
+        self._begin = message
+        self._indices = {peer: index for index, peer in enumerate(message.peers)}
+        self._sent = [0] * len(message.peers)
+        self._expected = [0] * len(message.peers)
+        self._fed = self._reported = self._boundary = message.epoch
+        # What came after that epoch did not happen, and happens again.
+        self._pins = {epoch: pin for epoch, pin in self._pins.items() if epoch <= message.epoch}
+        if self._writing is not None and self._writing[1] > message.epoch:
+            self._writing = None
+        pin = self._pins.get(message.epoch)
+        low, high = _range(message)
+        if pin is not None and (pin.states is None or (pin.low, pin.high) == (low, high)):
+            self._start(message, pin.states)
+        elif message.source == ORIGIN:
+            self._start(message, None)
+        else:
+            self._assemble(message, pin)
+
+    def _assemble(self, begin: Begin, pin: Pin | None) -> None:
+        """Gather the states of a range out of what is pinned and what the storage has (law 4)."""
+        low, high = _range(begin)
+        kept: list[States] = []
+        missing: list[Range] = [(low, high)]
+        if pin is not None and pin.states is not None and pin.low < high and low < pin.high:
+            inner = max(low, pin.low), min(high, pin.high)
+            kept.append({name: slice_view(view, *inner) for name, view in pin.states.items()})
+            missing = [(a, b) for a, b in ((low, inner[0]), (inner[1], high)) if a < b]
+        self._assembly = _Assembly(begin, kept, tuple(missing))
+        if missing:
+            self._out.append((STORAGE, Read(begin.execution, begin.source, tuple(missing))))
+        else:
+            self._assembled([])
+
+    def _assembled(self, read: list[States]) -> None:
+        assembly, self._assembly = self._assembly, None
+        assert assembly is not None
+        pieces = [*assembly.kept, *read]
+        states = {name: join_views([piece[name] for piece in pieces]) for name in pieces[0]}
+        self._start(assembly.begin, states)
+
+    def _start(self, begin: Begin, states: States | None) -> None:
+        low, high = _range(begin)
+        self._assembly = None
+        self._pins[begin.epoch] = Pin(low, high, states)
+        try:
+            self.instance = self._make(begin.index, begin.bounds, begin.epoch, states)
+        except Exception as error:
+            if not isinstance(error, RiverrunError):
+                error = _unexpected(error, self)
+            self._out.append((COORDINATOR, Failed(begin.execution, None, error)))
+            return
+        self._out.append((COORDINATOR, Ready(begin.execution)))
+        held, self._held = self._held, []
+        for sender, message in held:
+            self.receive(sender, message)
+
+    def _on_leave(self, sender: int, message: Leave) -> None:
+        self.left = True
+        self.instance = self._assembly = None
+        self._pins.clear()
+        self._held.clear()
+
+    # ---- checkpoints
+
+    def _on_announce(self, sender: int, message: Announce) -> None:
+        if message.execution != self.execution:
+            return
+        if self._writing is not None and self._writing[0] >= message.attempt:
+            return
+        if self.instance is None:
+            return  # it failed: the execution is over, and with it the attempt
+        pin = self._pins[message.epoch]
+        states = pin.states
+        if states is None:  # the run started from nothing, and stands where it started
+            states = self.instance.pin()
+        self._writing = (message.attempt, message.epoch)
+        write = Write(message.attempt, message.number, states, pin.low, pin.high)
+        self._out.append((STORAGE, write))
+
+    def _on_published(self, sender: int, message: Published) -> None:
+        if self._published is None or message.epoch > self._published:
+            self._published = message.epoch
+            self._drop_pins()
+
+    def _drop_pins(self) -> None:
+        """Forget the pins that nobody can ask for any more (law 3)."""
+        writing = None if self._writing is None else self._writing[1]
+        self._pins = {
+            epoch: pin
+            for epoch, pin in self._pins.items()
+            if epoch >= self._boundary or epoch == self._published or epoch == writing
+        }
+
+    def _on_outcome(self, sender: int, message: Outcome) -> None:
+        instruction, error = message.instruction, message.error
+        if type(instruction) is Write:
+            wrote = Wrote(instruction.attempt, None if error else message.result, error)
+            self._out.append((COORDINATOR, wrote))
+            return
+        assembly = self._assembly
+        if assembly is None or instruction.execution != assembly.begin.execution:
+            return
+        if error is None:
+            self._assembled(message.result)
+        elif isinstance(error, TransportError) and assembly.tries < READ_TRIES:
+            assembly.tries += 1
+            self._out.append((STORAGE, instruction))
+        else:
+            self._out.append((COORDINATOR, NotReady(instruction.execution, error)))
+
+
+def slice_view(view: View, low: int, high: int) -> View:
+    """The changes of a view whose hash is in [low, high)."""
+    return replace(view, batches=tuple(batch.slice(low, high) for batch in view.batches))
+
+
+def _range(begin: Begin) -> Range:
+    return begin.bounds[begin.index], begin.bounds[begin.index + 1]
+
+
+def _unexpected(error: Exception, worker: Worker) -> OperatorFailed:
+    wrapped = OperatorFailed(
+        "operator.raised",
+        f"worker {worker.incarnation} stopped in execution {worker.execution}: "
+        f"{type(error).__name__}: {error}",
+        hint="the cause has the traceback; the epoch is not counted, and the run goes on",
+        worker=worker.incarnation,
+    )
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,1 @@
+"""How you say it: the front ends, each of which builds a plan."""

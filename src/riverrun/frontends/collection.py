@@ -1,0 +1,597 @@
+"""Collections: rows that change, and what can be said about them.
+
+A :class:`Collection` is a description; nothing runs until its dataflow does. Every method gives a new
+one, whose rows are at each epoch what the method, applied to the rows of that epoch from scratch,
+would give (law 5 of DESIGN): insertions and deletions are carried through, and only what they touch
+is looked at again.
+
+A collection is a bag: a row can be there several times. Columns are named and typed; expressions are
+Polars expressions that look at one row at a time.
+
+>>> import polars as pl, riverrun as rr
+>>> flow = rr.Dataflow("shop")
+>>> sales = flow.input("sales", {"item": pl.String, "price": pl.Float64})
+>>> dear = (
+...     sales.filter(pl.col("price") > 5).group_by("item").agg(n=rr.count(), paid=rr.sum("price"))
+... )
+>>> dear
+<Collection of item: string, n: int64, paid: double>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operator import Operator
+from riverrun.engine.operators.aggregates import Present
+from riverrun.engine.operators.arrange import Arrange, Consolidate
+from riverrun.engine.operators.exchange import Exchange
+from riverrun.engine.operators.expire import DUE, MARKS, Due, Expire, Latest, Spread, Watermark
+from riverrun.engine.operators.linear import (
+    Concat,
+    DropNulls,
+    Enter,
+    Explode,
+    Filter,
+    FlatMap,
+    Inspect,
+    MapBatches,
+    Negate,
+    Project,
+)
+from riverrun.engine.operators.reduce import Reduce
+from riverrun.engine.operators.reshape import Windows
+from riverrun.engine.plan import PlanBuilder, Port, Scope, users_line
+from riverrun.errors import PlanError
+from riverrun.frontends.expressions import compile_columns, compile_filter
+from riverrun.run.rows import as_schema, as_table
+from riverrun.state import Order
+
+if TYPE_CHECKING:
+    from riverrun.frontends.grouping import Grouped
+
+Column = str | pl.Expr
+CLOCK = "__clock__"
+
+
+class Collection:
+    """Rows that change, in a dataflow that is being built."""
+
+    def __init__(
+        self, builder: PlanBuilder, port: Port, keyed: tuple[str, ...] | None = None
+    ) -> None:
+        self._builder = builder
+        self._port = port
+        self._keyed = keyed
+        """The key by which the node itself keeps its result arranged, if it does."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._builder.nodes[self._port.node].schemas[self._port.output]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    @property
+    def scope(self) -> Scope:
+        """The loop it belongs to, or the root."""
+        return self._builder.nodes[self._port.node].scope
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return f"<Collection of {shown or 'no columns'}>"
+
+    # -- each row by itself
+
+    def select(self, *columns: Column, **named: Any) -> Collection:
+        """These columns and no others: names, or expressions of the columns of the same row.
+
+        >>> import polars as pl, riverrun as rr
+        >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64})
+        >>> edges.select("dst", back="src", sum=pl.col("src") + pl.col("dst")).columns
+        ['dst', 'back', 'sum']
+        """
+        wanted = _named(columns, named, "select")
+        return self._project(wanted, f"select from {self._name}")
+
+    def with_columns(self, *columns: Column, **named: Any) -> Collection:
+        """All columns, and these besides, or in place of those with the same name."""
+        wanted: dict[str, Any] = {name: name for name in self.columns}
+        wanted |= _named(columns, named, "with_columns")
+        return self._project(wanted, f"add columns to {self._name}")
+
+    def rename(self, **named: str) -> Collection:
+        """All columns, some under another name: ``rename(new="old")``."""
+        for old in named.values():
+            self._check_columns([old], "rename")
+        names = {old: new for new, old in named.items()}
+        wanted = {names.get(column, column): column for column in self.columns}
+        return self._project(wanted, f"rename columns of {self._name}")
+
+    def drop(self, *columns: str) -> Collection:
+        """All columns but these."""
+        self._check_columns(columns, "drop")
+        kept = {name: name for name in self.columns if name not in columns}
+        return self._project(kept, f"drop columns of {self._name}")
+
+    def filter(self, predicate: pl.Expr) -> Collection:
+        """The rows for which an expression is true."""
+        compiled = compile_filter(self.schema, predicate, f"filter {self._name}")
+        return self._add(Filter(compiled, str(predicate)), [self], self.schema)
+
+    def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Any) -> Collection:
+        """A function of whole frames that gives one row for each row, in the same order.
+
+        How rows are cut into frames is not defined; the function must treat rows alike whatever
+        stands beside them.
+        """
+        _check_callable(function, "map_batches")
+        made = as_schema(schema, "declare what a function of batches gives")
+        operator = MapBatches(
+            _over_frames(function), self.schema, made, as_table, _function_name(function)
+        )
+        return self._add(operator, [self], made)
+
+    def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Any) -> Collection:
+        """A function of one row, a dict, that gives any number of rows: dicts or tuples."""
+        _check_callable(function, "flat_map")
+        made = as_schema(schema, "declare what a function of rows gives")
+        operator = FlatMap(function, self.schema, made, as_table, _function_name(function))
+        return self._add(operator, [self], made)
+
+    def explode(self, column: str) -> Collection:
+        """One row for each element of a list column; an empty or null list gives none."""
+        self._check_columns([column], "explode")
+        field = self.schema.field(column)
+        kinds = pa.types
+        if not (
+            kinds.is_list(field.type)
+            or kinds.is_large_list(field.type)
+            or kinds.is_fixed_size_list(field.type)
+        ):
+            raise PlanError(
+                "plan.type",
+                f"cannot explode {column!r} of {self._name}: it is {field.type}, not a list",
+                hint="split a string first: with_columns(words=pl.col('text').str.split(' '))",
+                column=column,
+            )
+        at = self.columns.index(column)
+        made = self.schema.set(at, pa.field(column, field.type.value_type))
+        return self._add(Explode(at), [self], made)
+
+    def concat(self, *others: Collection) -> Collection:
+        """The rows of all, each as often as it is in any: a union that keeps duplicates."""
+        scope = _deepest(self, *others)
+        parts = [self._into(scope)]
+        for other in others:
+            if sorted(other.columns) != sorted(self.columns):
+                raise PlanError(
+                    "plan.columns_differ",
+                    f"cannot concat {self._name} and {other._name}: their columns are "
+                    f"{', '.join(self.columns)} and {', '.join(other.columns)}",
+                    hint="select the same columns on both sides",
+                )
+            if other.columns != self.columns:
+                other = other.select(*self.columns)
+            for mine, its in zip(self.schema, other.schema, strict=True):
+                if mine.type != its.type:
+                    raise PlanError(
+                        "plan.types_differ",
+                        f"cannot concat {self._name} and {other._name}: column {mine.name!r} is "
+                        f"{mine.type} in one and {its.type} in the other",
+                        hint=f"cast one of them: with_columns({mine.name}=pl.col({mine.name!r}).cast(...))",
+                        column=mine.name,
+                    )
+            parts.append(other._into(scope))
+        return self._add(Concat(), parts, self.schema)
+
+    def negate(self) -> Collection:
+        """Every row as often as before, with the other sign: ``a.concat(b.negate())`` is a without b."""
+        return self._add(Negate(), [self], self.schema)
+
+    def consolidate(self) -> Collection:
+        """Equal rows added up: what cancels within an epoch goes no further."""
+        moved = self._exchanged(tuple(self.columns), combine=True)
+        return moved._add(Consolidate(), [moved], self.schema)
+
+    def inspect(self, function: Callable[[pa.RecordBatch], None] | None = None) -> Collection:
+        """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing."""
+        if function is None:
+            function = _show
+        _check_callable(function, "inspect")
+        return self._add(Inspect(function, self.schema), [self], self.schema)
+
+    # -- windows
+
+    def windows(
+        self,
+        column: str,
+        size: int | timedelta,
+        step: int | timedelta | None = None,
+        *,
+        into: str = "window",
+    ) -> Collection:
+        """Each row once for every window that the time in `column` lies in, with the window's start.
+
+        Windows start at multiples of `step` and last `size`; without a step they follow each other
+        (tumbling), with a smaller one they overlap (sliding).
+
+        >>> import polars as pl, riverrun as rr
+        >>> clicks = rr.Dataflow("g").input("clicks", {"at": pl.Int64, "user": pl.String})
+        >>> clicks.windows("at", size=60, step=20).columns
+        ['at', 'user', 'window']
+        """
+        at = self._time_column(column, "make windows")
+        ticks = _ticks(size, self.schema.field(at), "the size of a window")
+        every = (
+            ticks if step is None else _ticks(step, self.schema.field(at), "the step of windows")
+        )
+        if into in self.columns:
+            raise PlanError(
+                "plan.column_twice",
+                f"cannot put the start of windows into {into!r}: {self._name} has such a column",
+                hint="name another one: into=...",
+                column=into,
+            )
+        made = self.schema.append(pa.field(into, self.schema.field(at).type))
+        return self._add(Windows(at, ticks, every), [self], made)
+
+    def expire(
+        self,
+        column: str | None = None,
+        after: int | timedelta | None = None,
+        *,
+        epochs: int | None = None,
+        late: int | timedelta = 0,
+        name: str | None = None,
+    ) -> Collection:
+        """The rows that are not too old; they leave by themselves.
+
+        ``expire("at", after=span)``: a row leaves when the watermark passes its time and `span`. The
+        watermark is the greatest time in the column so far, less `late`.
+
+        ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone n epochs later.
+        """
+        line = users_line()
+        if self.scope is not self._builder.root:
+            raise PlanError(
+                "plan.in_loop",
+                f"cannot expire rows inside a loop ({line})",
+                hint="expire the rows before they enter the loop",
+                line=line,
+            )
+        if (column is None) == (epochs is None) or (column is not None and after is None):
+            raise PlanError(
+                "plan.expire",
+                f"cannot expire rows of {self._name} ({line}): say after which time of which column, or after how "
+                "many epochs",
+                hint='expire("at", after=3600) or expire(epochs=10)',
+                line=line,
+            )
+        made = pa.schema([pa.field(DUE, pa.int64()), *self.schema])
+        if epochs is not None:
+            if not isinstance(epochs, int) or epochs < 1:
+                raise PlanError(
+                    "plan.expire",
+                    f"cannot expire rows after {epochs!r} epochs ({line})",
+                    hint="give a whole number from 1 on",
+                )
+            dues = self._add(Due(None, epochs), [self], made)
+            clock = _clock(self._builder)
+            marks = clock._add(Spread(), [clock], MARKS)
+        else:
+            assert column is not None
+            assert after is not None
+            at = self._time_column(column, "expire rows")
+            field = self.schema.field(at)
+            span = _ticks(after, field, "the time after which rows leave")
+            behind = _ticks(late, field, "how late rows may come", least=0)
+            dues = self._add(Due(at, span), [self], made)
+            latest = self._add(Latest(at, behind), [self], pa.schema({"mark": pa.int64()}))
+            gathered = latest._add(Exchange("one"), [latest], latest.schema)
+            marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}-watermark")
+        rows = dues._exchanged((DUE,))
+        told = marks._exchanged(("shard",))
+        return self._add(Expire(), [rows, told], self.schema, name)
+
+    # -- whole collections and groups
+
+    def distinct(self, name: str | None = None) -> Collection:
+        """Each row once."""
+        key = tuple(self.columns)
+        arranged = self._arranged(key, combine=True)
+        operator = Reduce(key, (Present(),), "distinct")
+        return self._reduced(operator, [arranged], self.schema, name)
+
+    def group_by(self, *columns: Column, **named: Any) -> Grouped:
+        """The rows in groups that agree in these columns or expressions; null is a value like any other."""
+        from riverrun.frontends.grouping import Grouped
+
+        return Grouped.of(self, _named(columns, named, "group_by"))
+
+    def count(self, name: str = "count") -> Collection:
+        """How many rows there are, as one row; no row while there are none."""
+        from riverrun.frontends.aggregates import count
+
+        return self.group_by().agg(**{name: count()})
+
+    def count_distinct(self, *columns: str) -> Collection:
+        """How many different rows there are, or different combinations of some columns."""
+        some = self.select(*columns) if columns else self
+        return some.distinct().count()
+
+    def join(
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+    ) -> Collection:
+        """Pairs of rows with equal keys; null keys match nothing.
+
+        `how`: inner, left, right, full, semi (the rows of this one that have a partner), anti (those
+        that have none) or cross (all pairs). The columns are this one's, and the other's without its
+        key; those of one name get the suffix.
+        """
+        from riverrun.frontends.joins import join
+
+        return join(self, other, on, left_on, right_on, how, suffix)
+
+    def semi_join(
+        self, other: Collection, on: str | Sequence[str] | None = None, **keys: Any
+    ) -> Collection:
+        """The rows that have a partner in the other one: ``join(..., how="semi")``."""
+        return self.join(other, on, how="semi", **keys)
+
+    def anti_join(
+        self, other: Collection, on: str | Sequence[str] | None = None, **keys: Any
+    ) -> Collection:
+        """The rows that have none: ``join(..., how="anti")``."""
+        return self.join(other, on, how="anti", **keys)
+
+    # -- loops
+
+    def iterate(
+        self,
+        body: Callable[..., Collection],
+        *,
+        limit: int | None = None,
+        at: pl.Expr | str | None = None,
+        name: str | None = None,
+    ) -> Collection:
+        """What repeated application of `body` comes to, starting with these rows.
+
+        See `frontends.iterate`.
+        """
+        from riverrun.frontends.iterate import iterate
+
+        return iterate(self, body, limit=limit, at=at, name=name)
+
+    # -- inside
+
+    @property
+    def _name(self) -> str:
+        return repr(self._builder.nodes[self._port.node].name)
+
+    def _add(
+        self,
+        operator: Operator,
+        inputs: Sequence[Collection],
+        schema: pa.Schema,
+        name: str | None = None,
+        keyed: tuple[str, ...] | None = None,
+    ) -> Collection:
+        port = self._builder.add(operator, [c._port for c in inputs], [schema], name=name)
+        return Collection(self._builder, port, keyed)
+
+    def _project(self, wanted: Mapping[str, Any], what: str) -> Collection:
+        projection = compile_columns(self.schema, wanted, what)
+        if projection.sources == tuple(range(len(self.schema))) and list(wanted) == self.columns:
+            return self
+        text = ", ".join(
+            name if isinstance(value, str) and value == name else f"{name}={value}"
+            for name, value in wanted.items()
+        )
+        return self._add(Project(projection, text), [self], projection.schema)
+
+    def _into(self, scope: Scope, at: Any = None, limit: int | None = None) -> Collection:
+        """The same rows inside a loop."""
+        if self.scope is scope:
+            return self
+        if not scope.is_inside(self.scope):
+            line = users_line()
+            raise PlanError(
+                "plan.scope",
+                f"cannot use {self._name} at {line}: it belongs to the loop "
+                f"{self.scope.path.rstrip('/')!r}, which is not around this place",
+                hint="what a loop makes leaves it as the result of iterate; use that",
+                line=line,
+            )
+        assert scope.parent is not None
+        outer = self._into(scope.parent)
+        made = self._builder.shared
+        key = ("enter", outer._port, scope.number)
+        if at is None and key in made:
+            return made[key]
+        port = self._builder.add(Enter(at, limit), [outer._port], [self.schema], scope=scope)
+        entered = Collection(self._builder, port)
+        if at is None:
+            made[key] = entered
+        return entered
+
+    def _exchanged(self, key: tuple[str, ...], combine: bool = False) -> Collection:
+        positions = tuple(self.columns.index(name) for name in key)
+        return self._add(Exchange("key", positions, key, combine), [self], self.schema)
+
+    def _arranged(
+        self,
+        key: tuple[str, ...],
+        order: tuple[Order, ...] = (),
+        combine: bool = False,
+        name: str | None = None,
+    ) -> Collection:
+        """These rows, arranged: one arrangement for all who ask for the same."""
+        if self._keyed == key and not order:
+            return self
+        made = self._builder.shared
+        wanted = ("arrange", self._port, key, order)
+        if wanted not in made:
+            moved = self._exchanged(key, combine)
+            made[wanted] = moved._add(Arrange(key, order), [moved], self.schema, name, key)
+        return made[wanted]
+
+    def _reduced(
+        self,
+        operator: Reduce,
+        arranged: Sequence[Collection],
+        schema: pa.Schema,
+        name: str | None = None,
+    ) -> Collection:
+        ports = [one._port for one in arranged]
+        port = self._builder.add(operator, ports, [schema], name=name)
+        return Collection(self._builder, port, operator.key)
+
+    def _without_null(self, columns: Sequence[str]) -> Collection:
+        positions = tuple(
+            self.columns.index(name) for name in columns if self.schema.field(name).nullable
+        )
+        if not positions:
+            return self
+        made = self._builder.shared
+        wanted = ("drop", self._port, positions)
+        if wanted not in made:
+            made[wanted] = self._add(DropNulls(positions), [self], self.schema)
+        return made[wanted]
+
+    def _check_columns(self, columns: Sequence[str], what: str) -> None:
+        compile_columns(self.schema, {name: name for name in columns}, f"{what} {self._name}")
+
+    def _time_column(self, column: str, what: str) -> int:
+        self._check_columns([column], what)
+        kind = self.schema.field(column).type
+        if not (
+            pa.types.is_signed_integer(kind)
+            or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
+        ):
+            raise PlanError(
+                "plan.type",
+                f"cannot {what} by {column!r} of {self._name}: it is {kind}, not a time or a whole number",
+                hint="cast it: with_columns(at=pl.col('at').cast(pl.Int64))",
+                column=column,
+            )
+        return self.columns.index(column)
+
+
+def _clock(builder: PlanBuilder) -> Collection:
+    """The input that has one row for each epoch; the run feeds it."""
+    from riverrun.engine.operators.linear import Input
+
+    made = builder.shared
+    if CLOCK not in made:
+        schema = pa.schema({"epoch": pa.int64()})
+        made[CLOCK] = Collection(builder, builder.add(Input(CLOCK), [], [schema], name="clock"))
+    return made[CLOCK]
+
+
+def _named(columns: Sequence[Any], named: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Columns given by position have the names they output."""
+    found: dict[str, Any] = {}
+    for column in columns:
+        if isinstance(column, str):
+            name = column
+        elif isinstance(column, pl.Expr):
+            name = column.meta.output_name()
+        else:
+            raise PlanError(
+                "plan.column",
+                f"cannot {what} {column!r}: a column is its name, or a Polars expression",
+                hint=f'for instance {what}("a", b=pl.col("a") + 1)',
+            )
+        if name in found:
+            raise _twice(name, what)
+        found[name] = column
+    for name, value in named.items():
+        if name in found:
+            raise _twice(name, what)
+        found[name] = value
+    return found
+
+
+def _twice(name: str, what: str) -> PlanError:
+    return PlanError(
+        "plan.column_twice",
+        f"cannot {what} two columns called {name!r}",
+        hint="name them apart: new=pl.col(...)",
+        column=name,
+    )
+
+
+def _ticks(given: int | timedelta, field: pa.Field, what: str, least: int = 1) -> int:
+    """A span in the units of a column."""
+    kind = field.type
+    ticks: int | None = None
+    if isinstance(given, int) and not isinstance(given, bool) and pa.types.is_integer(kind):
+        ticks = given
+    elif isinstance(given, timedelta) and pa.types.is_date(kind):
+        units = timedelta(days=1) if pa.types.is_date32(kind) else timedelta(milliseconds=1)
+        ticks = given // units if given % units == timedelta(0) else None
+    elif isinstance(given, timedelta) and pa.types.is_temporal(kind):
+        per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
+        micros = given // timedelta(microseconds=1)
+        ticks = micros * per // 10**6 if micros * per % 10**6 == 0 else None
+    elif given == 0 and least == 0:
+        ticks = 0
+    if ticks is None or ticks < least:
+        raise PlanError(
+            "plan.span",
+            f"cannot take {given!r} as {what}: column {field.name!r} is {kind}",
+            hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
+            column=field.name,
+        )
+    return ticks
+
+
+def _deepest(*collections: Collection) -> Scope:
+    """The innermost of the scopes; the others have to be around it."""
+    scope = max((c.scope for c in collections), key=lambda scope: scope.depth)
+    for collection in collections:
+        if collection._builder is not collections[0]._builder:
+            raise PlanError(
+                "plan.two_flows",
+                f"cannot combine {collections[0]._name} and {collection._name}: they belong to two dataflows",
+                hint="build both on one Dataflow",
+            )
+    return scope
+
+
+def _over_frames(function: Callable[[pl.DataFrame], Any]) -> Callable[[pa.RecordBatch], Any]:
+    return lambda batch: function(pl.DataFrame(pl.from_arrow(batch)))
+
+
+def _function_name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def _check_callable(function: object, what: str) -> None:
+    if not callable(function):
+        raise PlanError(
+            "plan.function",
+            f"cannot {what} with {function!r}: that is not a function",
+            hint=f"give a function: {what}(lambda rows: ...)",
+        )
+
+
+def _show(rows: pa.RecordBatch) -> None:
+    for row in rows.to_pylist():
+        print(row)  # noqa: T201

@@ -1,0 +1,183 @@
+"""A dataflow: inputs, what is made of them, and outputs; then it runs.
+
+>>> import polars as pl, riverrun as rr
+>>> flow = rr.Dataflow("social")
+>>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+>>> flow.output("degrees", edges.group_by(node="src").count())
+>>> flow
+<Dataflow 'social': inputs edges; outputs degrees>
+>>> with flow.run() as run:
+...     run.insert("edges", [(1, 2), (1, 3), (2, 3)])
+...     run.commit()
+...     run.read("degrees").rows()
+<Commit of epoch 0: done>
+[(1, 2), (2, 1)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from riverrun.engine.drawing import explain, to_dot, to_svg
+from riverrun.engine.operators.arrange import Output
+from riverrun.engine.operators.linear import Input
+from riverrun.engine.operators.upsert import Upsert, commands_schema
+from riverrun.engine.plan import Plan, PlanBuilder, check_name
+from riverrun.engine.transport import EVERY
+from riverrun.errors import PlanError
+from riverrun.frontends.collection import CLOCK, Collection
+from riverrun.run import Run
+from riverrun.run.rows import as_schema
+
+
+class Dataflow:
+    """A program over changing data, while it is being written."""
+
+    def __init__(self, name: str = "dataflow") -> None:
+        check_name(name)
+        self.name = name
+        self._builder = PlanBuilder(name)
+        self._inputs: dict[str, Collection] = {}
+        self._outputs: dict[str, Collection] = {}
+        self._plan: tuple[int, Plan] | None = None
+
+    def input(self, name: str, schema: Any, key: str | Sequence[str] | None = None) -> Collection:
+        """Declare rows that come from outside.
+
+        `schema` is an Arrow, Polars or Spark schema, a mapping of names to types, a class with
+        annotations, or a frame that looks like the rows. With a `key`, rows replace those with the
+        same key (`Run.upsert`) and are deleted by it.
+        """
+        columns = as_schema(schema, f"declare input {name!r}")
+        if name == CLOCK:
+            raise PlanError("plan.name", f"cannot name an input {CLOCK!r}", hint="that name is ours")
+        if key is None:
+            port = self._builder.add(Input(name), [], [columns], name=name)
+            self._inputs[name] = Collection(self._builder, port)
+            return self._inputs[name]
+        listed = (key,) if isinstance(key, str) else tuple(key)
+        for column in listed:
+            if column not in columns.names:
+                raise PlanError(
+                    "plan.column_unknown",
+                    f"cannot key input {name!r} by {column!r}: its columns are: {', '.join(columns.names)}",
+                    hint="name columns of the schema",
+                    column=column,
+                )
+        commands = commands_schema(columns)
+        port = self._builder.add(Input(name, listed), [], [commands], name=name)
+        moved = Collection(self._builder, port)._exchanged(listed)
+        kept = moved._add(Upsert(listed), [moved], columns, f"{name}-rows", listed)
+        self._inputs[name] = kept
+        return kept
+
+    def output(self, name: str, collection: Collection) -> None:
+        """Declare a result: a collection that can be read while the dataflow runs."""
+        if not isinstance(collection, Collection):
+            raise PlanError(
+                "plan.output",
+                f"cannot output {name!r}: {collection!r} is not a collection",
+                hint="give a collection of this dataflow",
+            )
+        if collection._builder is not self._builder:
+            raise PlanError(
+                "plan.two_flows",
+                f"cannot output {name!r}: {collection!r} belongs to another dataflow",
+                hint="build it on this one",
+            )
+        if collection.scope is not self._builder.root:
+            raise PlanError(
+                "plan.scope",
+                f"cannot output {name!r}: it belongs to the loop {collection.scope.path.rstrip('/')!r}",
+                hint="output what iterate gives",
+            )
+        if name in self._outputs:
+            raise PlanError(
+                "plan.name_taken",
+                f"cannot output {name!r} twice: a name is one output",
+                hint="give another name",
+                name=name,
+            )
+        check_name(name)
+        arranged = collection
+        if collection._keyed is None:
+            arranged = collection._arranged(tuple(collection.columns), name=f"{name}-rows")
+        arranged._add(Output(name), [arranged], collection.schema, f"{name} (output)")
+        self._outputs[name] = collection
+
+    @property
+    def plan(self) -> Plan:
+        """What was built so far, checked."""
+        size = len(self._builder.nodes)
+        if self._plan is None or self._plan[0] != size:
+            self._plan = size, self._builder.build()
+        return self._plan[1]
+
+    def schema(self, name: str) -> pa.Schema:
+        """The columns of an input or output."""
+        return {**self._inputs, **self._outputs}[name].schema
+
+    @property
+    def inputs(self) -> dict[str, Collection]:
+        """The inputs, by name."""
+        return dict(self._inputs)
+
+    @property
+    def outputs(self) -> dict[str, Collection]:
+        """The outputs, by name."""
+        return dict(self._outputs)
+
+    def explain(self) -> str:
+        """The plan as text: every node, what it does, where it was written, what it keeps."""
+        return explain(self.plan)
+
+    def to_dot(self) -> str:
+        """The plan as a graph in the dot language."""
+        return to_dot(self.plan)
+
+    def to_svg(self) -> str:
+        """The plan as a picture."""
+        return to_svg(self.plan)
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+    def run(
+        self,
+        *,
+        workers: int = 1,
+        checkpoint: str | Path | None = None,
+        every: int | timedelta | None = EVERY,
+        history: int = 1,
+        seed: int | None = None,
+    ) -> Run:
+        """Start it, in this process.
+
+        `workers` share the state among them by key. With a `checkpoint` path or URL, what is
+        committed survives the process, and a later run with the same path goes on from there;
+        `every` is how often a checkpoint is made, in epochs or time. `history` is how many epochs
+        back results can be read. A `seed` has workers take turns at random, for tests.
+        """
+        if not self._outputs:
+            raise PlanError(
+                "plan.no_output",
+                f"cannot run {self.name!r}: it has no output, so nothing could be read",
+                hint='flow.output("name", collection)',
+            )
+        return Run(
+            self.plan,
+            workers=workers,
+            checkpoint=checkpoint,
+            every=every,
+            history=history,
+            seed=seed,
+        )
+
+    def __repr__(self) -> str:
+        inputs, outputs = ", ".join(self._inputs), ", ".join(self._outputs)
+        return f"<Dataflow {self.name!r}: inputs {inputs or 'none'}; outputs {outputs or 'none'}>"

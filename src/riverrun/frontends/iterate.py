@@ -1,0 +1,115 @@
+"""Fixed points: loops inside a dataflow, to any depth.
+
+``start.iterate(body)`` is what the rows come to when ``body`` is applied again and again, from `start`,
+until nothing changes any more, or `limit` times. The body is given the collection of the round and
+gives that of the next; it may use any collection from outside, which is the same in all rounds.
+
+A change of the input changes few rounds as a rule, and only those are looked at: the loop keeps what
+each round changed, not only where it ended, so rows can be deleted too (law 5 of DESIGN).
+
+**Priority.** With ``at``, a row of `start` joins the loop at the round that an expression gives. The
+body takes two arguments then, the collection of the round and the rows of `start` at their rounds:
+small labels first, so that most nodes never hear of a label that will not stay.
+
+**Rounds.** Inside a loop times have one coordinate more. A loop without a limit that does not come to
+rest is an error that shows rows that still change.
+
+>>> import riverrun as rr
+>>> from riverrun.testing import once
+>>> def doubled(numbers):
+...     return numbers.concat(numbers.select(n=pl.col("n") * 2).filter(pl.col("n") < 20)).distinct()
+>>> import polars as pl
+>>> sorted(once(lambda numbers: numbers.iterate(doubled), numbers=[{"n": 3}])["n"])
+[3, 6, 12]
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from riverrun.engine.operators.linear import Delay, Feedback, Leave
+from riverrun.engine.plan import users_line
+from riverrun.errors import PlanError
+from riverrun.frontends.collection import Collection
+from riverrun.frontends.expressions import compile_columns
+
+
+def iterate(
+    start: Collection,
+    body: Callable[..., Collection],
+    *,
+    limit: int | None = None,
+    at: Any = None,
+    name: str | None = None,
+) -> Collection:
+    """See the module."""
+    builder, schema, line = start._builder, start.schema, users_line()
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise PlanError(
+            "plan.limit",
+            f"cannot iterate {limit!r} rounds ({line}): a limit is a whole number from 0 on",
+            hint="leave it out to go on until nothing changes",
+        )
+    if limit == 0:
+        return start
+    rounds = None
+    if at is not None:
+        rounds = compile_columns(schema, {"round": at}, "order the rows that enter a loop")
+        if not pa.types.is_integer(rounds.schema.field(0).type):
+            raise PlanError(
+                "plan.type",
+                f"cannot enter a loop at {at} ({line}): it is {rounds.schema.field(0).type}, not a whole number",
+                hint="cast it: .cast(pl.Int64)",
+            )
+    loop = builder.loop(start.scope, name)
+    entered = start._into(loop, rounds, limit)
+    back = Collection(builder, builder.add(Feedback(limit), [], [schema], scope=loop))
+    # The rows of `start` are those of the first round only: from the next on, the body's result.
+    delayed = entered._add(Delay(limit), [entered], schema)
+    current = entered.concat(delayed.negate(), back)
+    result = body(current, entered) if _takes_two(body) else body(current)
+    if not isinstance(result, Collection):
+        raise PlanError(
+            "plan.loop_open",
+            f"cannot iterate ({line}): the body gave {result!r}, not a collection, so nothing leads to the next round",
+            hint="return the collection that the next round starts with",
+            line=line,
+        )
+    if not loop.is_inside(result.scope) or result.columns != start.columns:
+        if sorted(result.columns) != sorted(start.columns):
+            raise _other_columns(start, result, line)
+        result = result.select(*start.columns)
+    if [f.type for f in result.schema] != [f.type for f in schema]:
+        raise _other_columns(start, result, line)
+    result = result._into(loop)
+    builder.close(back._port, result._port)
+    port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
+    return Collection(builder, port)
+
+
+def _takes_two(body: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(body).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    required = [
+        p for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]  # fmt: skip
+    return len(required) >= 2
+
+
+def _other_columns(start: Collection, result: Collection, line: str) -> PlanError:
+    def told(collection: Collection) -> str:
+        return ", ".join(f"{field.name}: {field.type}" for field in collection.schema)
+
+    return PlanError(
+        "plan.columns_differ",
+        f"cannot iterate ({line}): the loop starts with {told(start)} and its body gives {told(result)}",
+        hint="select the same columns, of the same types, at the end of the body",
+        line=line,
+    )

@@ -1,0 +1,212 @@
+"""Joins: all of them from one primitive, the pairs of two arrangements with equal keys.
+
+- semi: pairs with the distinct keys of the other side; anti: all rows without the semi-join;
+- left, right, full: the inner join, and the rows of one side without a partner, filled with nulls;
+- cross: pairs on the key of no columns.
+
+Null keys match nothing, as in SQL: they are left out before a side is arranged for a join, and stay
+in what has no partner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operators.join import Join
+from riverrun.engine.operators.reshape import Pad
+from riverrun.errors import PlanError
+from riverrun.frontends.collection import Collection, _deepest
+from riverrun.frontends.expressions import canonical
+from riverrun.state.schema import _fits
+
+HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
+
+
+def join(
+    left: Collection,
+    right: Collection,
+    on: str | Sequence[str] | None,
+    left_on: str | Sequence[str] | None,
+    right_on: str | Sequence[str] | None,
+    how: str,
+    suffix: str,
+) -> Collection:
+    """See `Collection.join`."""
+    if not isinstance(right, Collection):
+        raise PlanError(
+            "plan.join",
+            f"cannot join {left._name} with {right!r}: that is not a collection",
+            hint="make it an input of the dataflow",
+        )
+    if how not in HOW:
+        raise PlanError(
+            "plan.join",
+            f"cannot join how={how!r}: the ways are {', '.join(HOW)}",
+            hint="the default is inner",
+        )
+    left_key, right_key = _keys(left, right, on, left_on, right_on, how)
+    scope = _deepest(left, right)
+    left, right = left._into(scope), right._into(scope)
+    left, right = _same_types(left, left_key, right, right_key)
+    if how == "right":
+        flipped = join(right, left, None, right_key, left_key, "left", suffix)
+        return _in_order_of(left, left_key, right, right_key, flipped, suffix)
+    if how == "semi":
+        return _semi(left, left_key, right, right_key)
+    if how == "anti":
+        return left.concat(_semi(left, left_key, right, right_key).negate())
+    names = _result_names(left, right, right_key, suffix)
+    pairs = _pairs(left, left_key, right, right_key, names)
+    if how in ("inner", "cross"):
+        return pairs
+    alone = left.concat(_semi(left, left_key, right, right_key).negate())
+    width = len(left.columns)
+    kinds = [canonical(field.type) for field in pairs.schema][width:]
+    padded = alone._add(Pad((*range(width), *kinds)), [alone], pairs.schema)
+    if how == "left":
+        return pairs.concat(padded)
+    others = right.concat(_semi(right, right_key, left, left_key).negate())
+    places: list[Any] = []
+    for field in left.schema:
+        if field.name in left_key:
+            places.append(right.columns.index(right_key[left_key.index(field.name)]))
+        else:
+            places.append(canonical(field.type))
+    places += [right.columns.index(name) for name in right.columns if name not in right_key]
+    unmatched = others._add(Pad(tuple(places)), [others], pairs.schema)
+    return pairs.concat(padded, unmatched)
+
+
+def _pairs(
+    left: Collection,
+    left_key: tuple[str, ...],
+    right: Collection,
+    right_key: tuple[str, ...],
+    names: dict[str, tuple[int, str]],
+) -> Collection:
+    """The inner join; `names` says what the columns of a pair are called and where they come from."""
+    sides = (
+        left._without_null(left_key)._arranged(left_key),
+        right._without_null(right_key)._arranged(right_key),
+    )
+    schema = pa.schema(
+        [
+            sides[side].schema.field(column).with_name(name).with_nullable(True)
+            for name, (side, column) in names.items()
+        ]
+    )
+    return left._add(Join(tuple(names.values())), sides, schema)
+
+
+def _semi(
+    left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
+) -> Collection:
+    partners = right._without_null(right_key).select(*right_key).distinct()
+    names = {name: (0, name) for name in left.columns}
+    return _pairs(left, left_key, partners, right_key, names)
+
+
+def _in_order_of(
+    left: Collection,
+    left_key: tuple[str, ...],
+    right: Collection,
+    right_key: tuple[str, ...],
+    flipped: Collection,
+    suffix: str,
+) -> Collection:
+    """A right join, made as a left join of the other, with the columns of a right join: Polars' order."""
+    names: dict[str, Any] = {}
+    for name in left.columns:
+        if name not in left_key:
+            names[name] = name if name not in right.columns else f"{name}{suffix}"
+    for name in right.columns:
+        shown = f"{name}{suffix}" if name in names else name
+        names[shown] = name
+    # In `flipped` the columns of `right` have their own names, and those of `left` the suffix.
+    return flipped.select(**names)
+
+
+def _result_names(
+    left: Collection, right: Collection, right_key: tuple[str, ...], suffix: str
+) -> dict[str, tuple[int, str]]:
+    names: dict[str, tuple[int, str]] = {name: (0, name) for name in left.columns}
+    for name in right.columns:
+        if name in right_key:
+            continue
+        shown = f"{name}{suffix}" if name in names else name
+        if shown in names:
+            raise PlanError(
+                "plan.column_twice",
+                f"cannot join {left._name} and {right._name}: two columns would be called {shown!r}",
+                hint="rename one, or give another suffix=",
+                column=shown,
+            )
+        names[shown] = (1, name)
+    return names
+
+
+def _keys(
+    left: Collection, right: Collection, on: Any, left_on: Any, right_on: Any, how: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    given = [on is not None, left_on is not None, right_on is not None]
+    if how == "cross":
+        if any(given):
+            raise PlanError(
+                "plan.join", "cannot cross join on a key: it pairs all rows", hint="leave out on="
+            )
+        return (), ()
+    if given not in ([True, False, False], [False, True, True]):
+        raise PlanError(
+            "plan.join",
+            f"cannot join {left._name} and {right._name}: say on which columns",
+            hint='on="id", or left_on="node" and right_on="src"',
+        )
+    left_key = _listed(on if left_on is None else left_on)
+    right_key = _listed(on if right_on is None else right_on)
+    left._check_columns(left_key, "join")
+    right._check_columns(right_key, "join")
+    if len(left_key) != len(right_key) or not left_key or len(set(left_key)) < len(left_key):
+        raise PlanError(
+            "plan.join",
+            f"cannot join on {', '.join(left_key) or 'nothing'} and {', '.join(right_key) or 'nothing'}: "
+            "both sides need as many key columns, each once",
+            hint="name the columns in the order in which they correspond",
+        )
+    return left_key, right_key
+
+
+def _listed(columns: Any) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _same_types(
+    left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
+) -> tuple[Collection, Collection]:
+    """Both sides with keys of one type: the wider one, where it holds all values of the other."""
+    casts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for mine, its in zip(left_key, right_key, strict=True):
+        a, b = left.schema.field(mine).type, right.schema.field(its).type
+        if canonical(a) == canonical(b):
+            continue
+        if _fits(a, canonical(b)):
+            casts[0][mine] = pl.col(mine).cast(_polars_type(b))
+        elif _fits(b, canonical(a)):
+            casts[1][its] = pl.col(its).cast(_polars_type(a))
+        else:
+            raise PlanError(
+                "plan.types_differ",
+                f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}: they are {a} and {b}",
+                hint=f"cast one of them: with_columns({its}=pl.col({its!r}).cast(...))",
+            )
+    return (
+        left.with_columns(**casts[0]) if casts[0] else left,
+        right.with_columns(**casts[1]) if casts[1] else right,
+    )
+
+
+def _polars_type(kind: pa.DataType) -> Any:
+    return pl.DataFrame(pl.from_arrow(pa.table({"": pa.array([], kind)}))).dtypes[0]

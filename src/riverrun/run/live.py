@@ -1,0 +1,381 @@
+"""A run: a dataflow that is alive. Rows go in, epochs are committed, results are read.
+
+Laws:
+
+1. Rows are gathered until ``commit``; they become one epoch, whole or not at all. When something in it
+   fails, the epoch is refused, the run is as it was before, and goes on.
+2. ``read`` gives a result as of an epoch that is complete: what the program, run from scratch over all
+   rows committed up to that epoch, would give.
+3. With ``checkpoint=path``, an epoch is in the log there before ``commit`` returns, and a run that is
+   started on the same path later goes on after the last of these.
+
+>>> import polars as pl, riverrun as rr
+>>> flow = rr.Dataflow("words")
+>>> words = flow.input("words", {"word": pl.String})
+>>> flow.output("counts", words.group_by("word").count())
+>>> with flow.run() as run:
+...     run.insert("words", [("sea",), ("sky",), ("sea",)])
+...     run.commit()
+...     run.read("counts").rows()
+...     run.delete("words", [("sky",)])
+...     run.commit()
+...     run.changes("counts").rows()
+<Commit of epoch 0: done>
+[('sea', 2), ('sky', 1)]
+<Commit of epoch 1: done>
+[('sky', 1, -1)]
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.instance import Instance
+from riverrun.engine.operators.arrange import Output
+from riverrun.engine.operators.linear import Input
+from riverrun.engine.operators.upsert import DELETED, SEQUENCE
+from riverrun.engine.plan import Node, Plan
+from riverrun.engine.transport import EVERY, LocalCluster
+from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
+from riverrun.run.progress import Progress
+from riverrun.run.result import Result
+from riverrun.run.rows import as_table
+
+CLOCK = "__clock__"
+_NO_ROWS = pa.record_batch({"epoch": pa.array([], pa.int64())})
+
+
+class Commit:
+    """An epoch that was committed."""
+
+    __slots__ = ("_run", "epoch")
+
+    def __init__(self, run: Run, epoch: int) -> None:
+        self._run = run
+        self.epoch = epoch
+
+    @property
+    def done(self) -> bool:
+        """Whether its results are complete."""
+        return self._run.completed > self.epoch
+
+    def wait(self) -> Self:
+        """Return when its results are complete; raise what it failed with, if it did."""
+        self._run._wait(self.epoch)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Commit of epoch {self.epoch}: {'done' if self.done else 'under way'}>"
+
+
+class _Inlet:
+    """An input, and the rows that were given to it since the last commit."""
+
+    def __init__(self, node: Node) -> None:
+        operator = node.operator
+        assert isinstance(operator, Input)
+        self.name = operator.name
+        self.key = operator.key
+        self.schema = node.schemas[0]
+        if self.key:
+            self.schema = pa.schema([f for f in node.schemas[0] if f.name not in (SEQUENCE, DELETED)])
+        self._pieces: list[tuple[pa.RecordBatch, int]] = []
+        self._sequence = 0
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch, diff: int) -> None:
+        if batch.num_rows:
+            self._pieces.append((batch, diff))
+            self.rows += batch.num_rows
+
+    def take(self) -> pa.RecordBatch | None:
+        """All rows since the last commit, with `diff` as their last column."""
+        if not self._pieces:
+            return None
+        pieces, self._pieces, self.rows = self._pieces, [], 0
+        batches = []
+        for batch, diff in pieces:
+            columns, names = list(batch.columns), list(batch.schema.names)
+            if self.key:
+                count = batch.num_rows
+                columns.append(pa.array(np.arange(self._sequence, self._sequence + count)))
+                columns.append(pa.repeat(diff < 0, count))
+                names += [SEQUENCE, DELETED]
+                self._sequence += count
+                diff = 1
+            columns.append(pa.array(np.full(batch.num_rows, diff)))
+            batches.append(pa.record_batch(columns, names=[*names, "diff"]))
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+    def drop(self) -> None:
+        self._pieces, self.rows = [], 0
+
+
+class Run:
+    """A dataflow that is alive in this process. Make one with ``flow.run()``."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        workers: int = 1,
+        checkpoint: str | Path | None = None,
+        every: int | timedelta | None = EVERY,
+        history: int = 1,
+        seed: int | None = None,
+    ) -> None:
+        _check_count("workers", workers)
+        _check_count("history", history)
+        self.plan = plan
+        self._history = history
+        self._inlets = {
+            node.operator.name: _Inlet(node)
+            for node in plan.nodes
+            if isinstance(node.operator, Input)
+        }
+        self._clock = self._inlets.pop(CLOCK, None)
+        self._outputs = {
+            node.operator.name: node for node in plan.nodes if isinstance(node.operator, Output)
+        }
+        self._progress = Progress(plan.name)
+        self._cluster = LocalCluster(
+            self._make,
+            workers,
+            checkpoint=checkpoint,
+            every=every,
+            fingerprint=plan.fingerprint,
+            seed=seed,
+        )
+        gc.freeze()  # what is loaded by now stays: a full collection walks all of it
+
+    def _make(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, Any] | None
+    ) -> Instance:
+        return Instance(self.plan, index, bounds, epoch, states, history=self._history)
+
+    # -- rows in
+
+    def insert(self, name: str, rows: Any) -> None:
+        """Add rows to an input: Arrow, pandas, Polars, dicts or tuples."""
+        inlet = self._inlet(name, "insert into")
+        inlet.add(as_table(rows, inlet.schema, f"insert into {name!r}"), 1)
+
+    def delete(self, name: str, rows: Any) -> None:
+        """Take rows out again, once each; of an input with a key, the rows with these keys."""
+        inlet = self._inlet(name, "delete from")
+        attempt = f"delete from {name!r}"
+        if not inlet.key:
+            inlet.add(as_table(rows, inlet.schema, attempt), -1)
+            return
+        keys = pa.schema([inlet.schema.field(column) for column in inlet.key])
+        try:
+            given = as_table(rows, keys, attempt)
+        except SchemaError:
+            given = as_table(rows, inlet.schema, attempt)  # whole rows will do
+        columns = [
+            given.column(field.name) if field.name in inlet.key else pa.nulls(given.num_rows, _wide(field.type))
+            for field in inlet.schema
+        ]
+        inlet.add(pa.record_batch(columns, names=inlet.schema.names), -1)
+
+    def upsert(self, name: str, rows: Any) -> None:
+        """Put rows in place of those with the same key."""
+        inlet = self._inlet(name, "upsert into")
+        if not inlet.key:
+            raise SchemaError(
+                "schema.no_key",
+                f"cannot upsert into {name!r}: it was declared without a key",
+                hint=f'declare it with one: flow.input({name!r}, ..., key="id")',
+                input=name,
+            )
+        inlet.add(as_table(rows, inlet.schema, f"upsert into {name!r}"), 1)
+
+    def commit(self, wait: bool = True) -> Commit:
+        """Make an epoch of the rows given since the last one; return when its results are complete.
+
+        With ``wait=False``, return as soon as the rows are accepted (and logged, where there is a
+        checkpoint path).
+        """
+        self._check_open("commit")
+        inputs = {}
+        for name, inlet in self._inlets.items():
+            batch = inlet.take()
+            if batch is not None:
+                inputs[name] = batch
+        if self._clock is not None:
+            epoch = self._cluster.epoch
+            self._clock.add(pa.record_batch({"epoch": pa.array([epoch])}), 1)
+            ticked = self._clock.take()
+            assert ticked is not None
+            inputs[CLOCK] = ticked
+        commit = Commit(self, self._cluster.submit(inputs))
+        if wait:
+            rows = sum(batch.num_rows for batch in inputs.values())
+            self._wait(commit.epoch, rows)
+        return commit
+
+    def rollback(self) -> None:
+        """Forget the rows given since the last commit."""
+        for inlet in self._inlets.values():
+            inlet.drop()
+
+    def _wait(self, epoch: int, rows: int = 0) -> None:
+        with self._progress.watching(epoch, rows, self._cluster):
+            self._cluster.wait(epoch)
+
+    # -- results out
+
+    @property
+    def epoch(self) -> int | None:
+        """The last epoch that is complete; None before the first."""
+        return self._cluster.completed - 1 if self._cluster.completed else None
+
+    @property
+    def completed(self) -> int:
+        """How many epochs are complete."""
+        return self._cluster.completed
+
+    def read(self, name: str, as_of: int | None = None) -> Result:
+        """A result as of the last complete epoch, or of an earlier one within ``history``."""
+        node = self._output(name, "read")
+        self._check_open("read")
+        epoch = self._epoch(as_of, f"read {name!r}")
+        views = [instance.outputs[name].view() for instance in self._instances()]
+        return Result.of_views(name, node.schemas[0], views, epoch)
+
+    def changes(self, name: str, epoch: int | None = None) -> Result:
+        """What an epoch changed in a result, by default the last one: rows with a column `diff`."""
+        node = self._output(name, "tell the changes of")
+        self._check_open("tell changes")
+        at = self._epoch(epoch, f"tell the changes of {name!r}")
+        batches = [
+            batch
+            for instance in self._instances()
+            for batch in instance.outputs[name].changes(at)
+        ]
+        return Result.of_changes(name, node.schemas[0], batches, at)
+
+    def _instances(self) -> list[Instance]:
+        return [each for each in self._cluster.instances if isinstance(each, Instance)]
+
+    def _epoch(self, asked: int | None, what: str) -> int:
+        last = self.epoch
+        if last is None:
+            raise TimeViolation(
+                "time.not_complete",
+                f"cannot {what}: no epoch is complete yet",
+                hint="insert rows and commit() first",
+            )
+        if asked is None:
+            return last
+        if not isinstance(asked, int) or asked > last or asked < 0:
+            raise TimeViolation(
+                "time.not_complete",
+                f"cannot {what} as of epoch {asked!r}: the last complete one is {last}",
+                hint="commit() returns when its epoch is complete",
+                epoch=asked,
+            )
+        if asked <= last - self._history:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot {what} as of epoch {asked}: only the last {self._history} of {last + 1} are kept",
+                hint=f"run with a longer history: flow.run(history={last - asked + 1})",
+                epoch=asked,
+            )
+        return asked
+
+    # -- the run itself
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands: epochs, workers, checkpoints, and how large each state is."""
+        status = dict(self._cluster.status())
+        states: dict[str, dict[str, int]] = {}
+        for instance in self._instances():
+            for name, sizes in instance.stats().items():
+                total = states.setdefault(name, {"rows": 0, "bytes": 0})
+                for what, size in sizes.items():
+                    total[what] += size
+        status["states"] = states
+        status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
+        status["closed"] = self._cluster.closed
+        return status
+
+    def checkpoint(self) -> int:
+        """Make a checkpoint now; return its number when it is whole."""
+        return self._cluster.checkpoint()
+
+    def scale(self, workers: int) -> None:
+        """Go on with another number of workers."""
+        _check_count("workers", workers)
+        self._cluster.scale(workers)
+
+    def explain(self) -> str:
+        """The plan, as text."""
+        from riverrun.engine.drawing import explain
+
+        return explain(self.plan)
+
+    def close(self) -> None:
+        """End the run. What was committed is complete, and with a checkpoint path can be resumed."""
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"closed: {self._cluster.closed}" if self._cluster.closed else f"epoch {self.epoch}"
+        return f"<Run of {self.plan.name!r}: {state}>"
+
+    def _inlet(self, name: str, what: str) -> _Inlet:
+        self._check_open(f"{what} {name!r}")
+        if name not in self._inlets:
+            raise PlanError(
+                "plan.input_unknown",
+                f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
+                hint="check the spelling, or declare it: flow.input(...)",
+                input=name,
+            )
+        return self._inlets[name]
+
+    def _output(self, name: str, what: str) -> Node:
+        if name not in self._outputs:
+            raise PlanError(
+                "plan.output_unknown",
+                f"cannot {what} {name!r}: the outputs are: {', '.join(self._outputs) or 'none'}",
+                hint="check the spelling, or declare it: flow.output(name, collection)",
+                output=name,
+            )
+        return self._outputs[name]
+
+    def _check_open(self, what: str) -> None:
+        if self._cluster.closed:
+            raise RiverrunError(
+                "run.closed",
+                f"cannot {what}: the run of {self.plan.name!r} is closed: {self._cluster.closed}",
+                hint="start another one with flow.run()",
+            )
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    from riverrun.state import Schema
+
+    return Schema.of({}, {"": kind}).canonical[0]
+
+
+def _check_count(what: str, given: object) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with {what}={given!r}: that is a whole number from 1 on",
+            hint=f"leave it out, or give {what}=1",
+        )

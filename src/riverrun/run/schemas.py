@@ -1,0 +1,258 @@
+"""Columns as users declare them, in any of the languages that have schemas.
+
+Taken are an Arrow schema; a mapping from names to Arrow, Polars, NumPy or Python types; a Polars
+schema; a frame, for its own schema; a Spark ``StructType``; a dataclass, NamedTuple or TypedDict,
+for its annotations. A class says which columns may be null: those with ``| None``. The other forms
+allow nulls unless they say otherwise.
+
+>>> import polars as pl
+>>> from typing import NamedTuple
+>>> as_schema({"src": pl.Int64, "name": str, "when": datetime.date}, "declare input 'edges'")
+src: int64
+name: string
+when: date32[day]
+>>> class Sale(NamedTuple):
+...     item: str
+...     price: float | None
+>>> print(as_schema(Sale, "declare input 'sales'"))
+item: string not null
+price: double
+>>> as_schema({"price": complex}, "declare input 'sales'")
+Traceback (most recent call last):
+    ...
+riverrun.errors.SchemaError: cannot declare input 'sales': column 'price' is declared as complex, ...
+Hint: give an Arrow type (pyarrow.int64()), a Polars type (pl.Int64) or a Python type ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from riverrun.errors import SchemaError
+from riverrun.state.schema import Schema
+
+__all__ = ["as_schema"]
+
+_PYTHON: dict[Any, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.datetime: pa.timestamp("us"),
+    datetime.date: pa.date32(),
+    datetime.time: pa.time64("us"),
+    datetime.timedelta: pa.duration("us"),
+    type(None): pa.null(),
+}
+
+_SPARK: dict[str, pa.DataType] = {
+    "void": pa.null(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "interval day to second": pa.duration("us"),
+}
+
+
+def as_schema(given: Any, attempt: str) -> pa.Schema:
+    """The Arrow schema that `given` declares; `attempt` says what for: "declare input 'edges'"."""
+    schema = _Reader(attempt).schema(given)
+    for at, field in enumerate(schema):
+        if schema.names.index(field.name) != at:
+            raise SchemaError(
+                "schema.column_twice",
+                f"cannot {attempt}: column {field.name!r} is declared twice: a name is one column",
+                hint="rename one of the two",
+                column=field.name,
+            )
+        Schema.of({field.name: field.type}, {})  # refuses types that states cannot hold
+    return schema
+
+
+class _Reader:
+    def __init__(self, attempt: str) -> None:
+        self.attempt = attempt
+
+    def schema(self, given: Any) -> pa.Schema:
+        if isinstance(given, pa.Schema):
+            return given.remove_metadata()
+        if isinstance(given, Mapping):
+            return pa.schema([self._field(name, kind, True) for name, kind in given.items()])
+        if isinstance(given, type):
+            return self._class_schema(given)
+        if isinstance(given, pl.DataFrame | pl.LazyFrame):
+            return self.schema(given.collect_schema())
+        if hasattr(given, "fields") and hasattr(given, "jsonValue"):
+            return pa.schema([self._spark_field(each) for each in given.jsonValue()["fields"]])
+        module = type(given).__module__.partition(".")[0]
+        if module == "pandas" and hasattr(given, "columns"):
+            return pa.Schema.from_pandas(given, preserve_index=False).remove_metadata()
+        inner = getattr(given, "schema", None)
+        if isinstance(inner, pa.Schema) or (module == "pyspark" and inner is not None):
+            return self.schema(inner)
+        if hasattr(given, "__arrow_c_schema__"):
+            return pa.schema(given).remove_metadata()
+        if hasattr(given, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(given).schema.remove_metadata()
+        raise SchemaError(
+            "schema.malformed",
+            f"cannot {self.attempt}: columns cannot be declared as {given!r}",
+            hint='give a mapping from names to types, for instance {"src": pl.Int64}, an Arrow, Polars or Spark '
+            "schema, a frame, or a dataclass",
+            given=repr(given),
+        )
+
+    def _field(self, name: Any, given: Any, nullable: bool) -> pa.Field:
+        if not isinstance(name, str):
+            raise SchemaError(
+                "schema.malformed",
+                f"cannot {self.attempt}: a column is named {name!r}, and names are strings",
+                hint="name every column with a string",
+                given=repr(name),
+            )
+        if isinstance(given, pa.Field):
+            return given.with_name(name)
+        inner, optional = _without_none(given)
+        return pa.field(name, self._type(name, inner), nullable or optional)
+
+    def _type(self, name: str, given: Any) -> pa.DataType:
+        if isinstance(given, pa.DataType):
+            return given
+        if isinstance(given, pl.DataType) or (
+            isinstance(given, type) and issubclass(given, pl.DataType)
+        ):
+            return self._polars_type(name, given)
+        known = _PYTHON.get(given) if isinstance(given, type) else None
+        if known is not None:
+            return known
+        if hasattr(given, "__supertype__"):
+            return self._type(name, given.__supertype__)
+        origin, arguments = typing.get_origin(given), typing.get_args(given)
+        if origin is typing.Annotated:
+            exact = [each for each in arguments[1:] if isinstance(each, pa.DataType)]
+            return exact[0] if exact else self._type(name, arguments[0])
+        if origin is typing.Literal and len({type(each) for each in arguments}) == 1:
+            return self._type(name, type(arguments[0]))
+        if (origin in (list, Sequence) and len(arguments) == 1) or (
+            origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis
+        ):
+            inner, optional = _without_none(arguments[0])
+            return pa.list_(pa.field("item", self._type(name, inner), optional))
+        if isinstance(given, np.dtype) or (
+            isinstance(given, type) and issubclass(given, np.generic)
+        ):
+            return self._numpy_type(name, given)
+        if isinstance(given, type) and _annotations(given) is not None:
+            return pa.struct(list(self._class_schema(given)))
+        if hasattr(given, "jsonValue"):
+            return self._spark_type(name, given.jsonValue())
+        self._refuse(name, given)
+
+    def _class_schema(self, given: type) -> pa.Schema:
+        annotations = _annotations(given)
+        if annotations is None:
+            raise SchemaError(
+                "schema.malformed",
+                f"cannot {self.attempt}: {given.__name__} is a class without declared fields",
+                hint="make it a dataclass, a NamedTuple or a TypedDict",
+                given=given.__name__,
+            )
+        return pa.schema([self._field(name, kind, False) for name, kind in annotations.items()])
+
+    def _polars_type(self, name: str, given: Any) -> pa.DataType:
+        try:
+            return pl.Series([], dtype=given).to_arrow().type
+        except (
+            pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
+            pa.ArrowException,
+        ) as error:
+            self._refuse(name, given, error)
+        except (TypeError, ValueError) as error:
+            self._refuse(name, given, error)
+
+    def _numpy_type(self, name: str, given: Any) -> pa.DataType:
+        dtype = np.dtype(given)
+        if dtype.kind in "US":
+            return pa.string() if dtype.kind == "U" else pa.binary()
+        try:
+            return pa.from_numpy_dtype(dtype)
+        except pa.ArrowException as error:
+            self._refuse(name, given, error)
+
+    def _spark_field(self, written: Mapping[str, Any]) -> pa.Field:
+        kind = self._spark_type(written["name"], written["type"])
+        return pa.field(written["name"], kind, bool(written.get("nullable", True)))
+
+    def _spark_type(self, name: str, written: Any) -> pa.DataType:
+        """A type as Spark writes it in JSON."""
+        if isinstance(written, str):
+            if written in _SPARK:
+                return _SPARK[written]
+            decimal = re.fullmatch(r"decimal\((\d+),\s*(-?\d+)\)", written)
+            if decimal:
+                return pa.decimal128(int(decimal[1]), int(decimal[2]))
+            if re.fullmatch(r"(var)?char\(\d+\)", written) or written.startswith("string "):
+                return pa.string()
+        elif written["type"] == "array":
+            inner = self._spark_type(name, written["elementType"])
+            return pa.list_(pa.field("item", inner, bool(written.get("containsNull", True))))
+        elif written["type"] == "struct":
+            return pa.struct([self._spark_field(each) for each in written["fields"]])
+        self._refuse(name, written)
+
+    def _refuse(self, name: str, given: Any, cause: BaseException | None = None) -> NoReturn:
+        shown = given.__name__ if isinstance(given, type) else str(given)
+        raise SchemaError(
+            "schema.type_unsupported",
+            f"cannot {self.attempt}: column {name!r} is declared as {shown}, which is no type of columns",
+            hint="give an Arrow type (pyarrow.int64()), a Polars type (pl.Int64) or a Python type (int, float, "
+            "str, bool, bytes, datetime.*, list[...]); a decimal needs its digits: pyarrow.decimal128(12, 2)",
+            column=name,
+            declared=shown,
+        ) from cause
+
+
+def _annotations(given: type) -> dict[str, Any] | None:
+    """The annotated fields of a dataclass, NamedTuple or TypedDict."""
+    if dataclasses.is_dataclass(given):
+        hints = typing.get_type_hints(given, include_extras=True)
+        return {each.name: hints[each.name] for each in dataclasses.fields(given)}
+    if typing.is_typeddict(given) or (issubclass(given, tuple) and hasattr(given, "_fields")):
+        hints = typing.get_type_hints(given, include_extras=True)
+        return {name: _without_required(hint) for name, hint in hints.items()}
+    return None
+
+
+def _without_required(hint: Any) -> Any:
+    required = typing.get_origin(hint) in (typing.Required, typing.NotRequired)
+    return typing.get_args(hint)[0] if required else hint
+
+
+def _without_none(given: Any) -> tuple[Any, bool]:
+    """A type, and whether None was allowed beside it."""
+    if typing.get_origin(given) not in (typing.Union, types.UnionType):
+        return given, given is None
+    others = [each for each in typing.get_args(given) if each is not type(None)]
+    optional = len(others) < len(typing.get_args(given))
+    return (others[0] if len(others) == 1 else typing.Union[tuple(others)]), optional  # noqa: UP007

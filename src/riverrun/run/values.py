@@ -1,0 +1,310 @@
+"""Python values as cells of a column: exactly, or not at all.
+
+1. A value becomes the cell that means the same. Nothing is rounded, truncated, parsed or guessed:
+   ``1.0`` is no int, ``True`` is no number, a datetime is no date, and a float that has no float32
+   of the same value is refused where float32 is declared. An int is taken as a float where a float
+   of the same value exists. NumPy's and Arrow's scalars count as the Python values they hold.
+2. What is refused is named: the row, the column, the value, and why.
+
+>>> import pyarrow as pa
+>>> numbers = Cells.of(pa.field("n", pa.int64()))
+>>> numbers.array([1, None, 3], "insert into 'numbers'").to_pylist()
+[1, None, 3]
+>>> numbers.array([1, "2"], "insert into 'numbers'")
+Traceback (most recent call last):
+    ...
+riverrun.errors.SchemaError: cannot insert into 'numbers': row 1 has '2' in column 'n', declared as int64: it is a str
+Hint: give an int or None
+
+Cost: what Arrow takes for the conversion, and one pass over the types of the values. Lists, structs
+and the types that Arrow would round are looked at value by value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.errors import SchemaError
+from riverrun.state.schema import Schema
+
+__all__ = ["Cells", "fields_of", "show"]
+
+_FAILURES = (pa.ArrowException, ArithmeticError, UnicodeError, TypeError, ValueError)
+_NONE = type(None)
+
+
+class _Misfit(Exception):
+    """A value that is no value of the declared type, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Makes columns of one declared field. Build it with `Cells.of`."""
+
+    field: pa.Field
+    kind: pa.DataType
+    """The canonical layout (`riverrun.state.schema`), which the columns have."""
+    plain: frozenset[type]
+    """The Python types whose values Arrow takes over exactly, or refuses."""
+
+    @classmethod
+    def of(cls, field: pa.Field) -> Cells:
+        kind = Schema.of({field.name: field.type}, {}).canonical[0]
+        plain = _plain(kind)
+        return cls(field, kind, plain | {_NONE} if field.nullable else plain)
+
+    def array(
+        self, values: Sequence[Any], attempt: str, *, first: int = 0, pandas: bool = False
+    ) -> pa.Array:
+        """A column of these values. `first` is the number of the first row, for errors; in `pandas`
+        objects NaN, NaT and NA are nulls too."""
+        try:
+            if self.plain.issuperset(map(type, values)):
+                return pa.array(values, self.kind)
+            return pa.array([self._cell(value, pandas) for value in values], self.kind)
+        except (_Misfit, *_FAILURES):
+            return self._slowly(values, attempt, first, pandas)
+
+    def _cell(self, value: Any, pandas: bool) -> Any:
+        if pandas and _is_missing(value):
+            value = None
+        if value is None:
+            if not self.field.nullable:
+                raise _Misfit("the column is declared without nulls")
+            return None
+        return _cell(value, self.kind)
+
+    def _slowly(self, values: Sequence[Any], attempt: str, first: int, pandas: bool) -> pa.Array:
+        """Value by value, to find the one that is refused."""
+        for at, value in enumerate(values):
+            try:
+                pa.array([self._cell(value, pandas)], self.kind)
+            except _Misfit as misfit:
+                self._refuse(first + at, value, str(misfit), attempt, misfit)
+            except _FAILURES as failure:
+                self._refuse(first + at, value, _reason(failure, self.kind), attempt, failure)
+        return pa.array([self._cell(value, pandas) for value in values], self.kind)
+
+    def _refuse(
+        self, row: int, value: Any, reason: str, attempt: str, cause: Exception
+    ) -> NoReturn:
+        missing = value is None and not self.field.nullable
+        expected = _expected(self.kind) + (" or None" if self.field.nullable else "")
+        raise SchemaError(
+            "schema.null" if missing else "schema.value",
+            f"cannot {attempt}: row {row} has {show(value)} in column {self.field.name!r}, "
+            f"declared as {self.field.type}: {reason}",
+            hint="give a value, or declare the column nullable" if missing else f"give {expected}",
+            row=row,
+            column=self.field.name,
+            value=show(value),
+            declared=str(self.field.type),
+        ) from cause
+
+
+def fields_of(row: Any) -> Mapping[str, Any] | None:
+    """The values of a row that names them: a mapping, a dataclass, a NamedTuple, a NumPy record."""
+    if isinstance(row, Mapping):
+        return row
+    if isinstance(row, tuple):
+        names = getattr(row, "_fields", None)
+        return None if names is None else dict(zip(names, row, strict=True))
+    if dataclasses.is_dataclass(row) and not isinstance(row, type):
+        return {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
+    if isinstance(row, np.void) and row.dtype.names:
+        return {name: row[name] for name in row.dtype.names}
+    return None
+
+
+def show(value: Any) -> str:
+    """A value in an error: its repr, cut when it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def _plain(kind: pa.DataType) -> frozenset[type]:
+    t = pa.types
+    if t.is_integer(kind):
+        return frozenset({int})
+    if t.is_float64(kind):
+        return frozenset({float, int})
+    if t.is_boolean(kind):
+        return frozenset({bool})
+    if t.is_large_string(kind):
+        return frozenset({str})
+    if t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return frozenset({bytes})
+    if t.is_date(kind):
+        return frozenset({datetime.date})
+    if t.is_duration(kind) and kind.unit in ("us", "ns"):
+        return frozenset({datetime.timedelta})
+    if t.is_decimal(kind):
+        return frozenset({decimal.Decimal, int})
+    return frozenset()
+
+
+def _is_missing(value: Any) -> bool:
+    kind = type(value)
+    if kind.__module__.startswith("pandas."):
+        return kind.__name__ in ("NAType", "NaTType")
+    return isinstance(value, float) and value != value
+
+
+def _cell(value: Any, kind: pa.DataType) -> Any:
+    """The value that Arrow turns into exactly this cell."""
+    if value is None:
+        return None
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    t = pa.types
+    if t.is_large_list(kind):
+        return _list(value, kind.value_type)
+    if t.is_struct(kind):
+        return _struct(value, kind)
+    if t.is_timestamp(kind):
+        return _moment(value, kind)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if t.is_floating(kind):
+        return _float(value, kind)
+    if t.is_time(kind):
+        return _time(value, kind)
+    if t.is_duration(kind):
+        return _whole(_only(value, datetime.timedelta), kind.unit, value)
+    if t.is_decimal(kind):
+        return _only(value, decimal.Decimal, int)
+    if t.is_date(kind):
+        if isinstance(value, datetime.datetime):
+            raise _Misfit("it is a datetime, not a date")
+        return _only(value, datetime.date)
+    if t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return bytes(_only(value, bytes, bytearray, memoryview))
+    if t.is_null(kind):
+        raise _Misfit("the column holds nulls only")
+    return _only(value, *_plain(kind))
+
+
+def _only(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise _Misfit(f"it is a {type(value).__name__}")
+    return value
+
+
+def _float(value: Any, kind: pa.DataType) -> Any:
+    value = _only(value, float, int)
+    if pa.types.is_float64(kind):
+        return value
+    narrow = np.float32 if pa.types.is_float32(kind) else np.float16
+    with np.errstate(over="ignore"):
+        near = float(narrow(value))
+    if near != value and value == value:
+        raise _Misfit(
+            f"there is no such {kind}; the nearest is {near!r}, and numpy.{narrow.__name__}(...) takes it"
+        )
+    return value
+
+
+def _moment(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, np.datetime64):
+        cell = pa.scalar(value)
+        if kind.tz is not None:
+            raise _Misfit("it has no time zone, and the column has")
+        try:
+            return cell.cast(kind)
+        except pa.ArrowException as error:
+            raise _Misfit(f"it is finer than {kind.unit}") from error
+    value = _only(value, datetime.datetime)
+    if (value.tzinfo is None) != (kind.tz is None):
+        has, lacks = ("the column", "it") if value.tzinfo is None else ("it", "the column")
+        raise _Misfit(f"{has} has a time zone, and {lacks} has none")
+    if getattr(value, "nanosecond", 0) and kind.unit != "ns":
+        raise _Misfit(f"it is finer than {kind.unit}")
+    return _fine(value, value.microsecond, kind.unit)
+
+
+def _time(value: Any, kind: pa.DataType) -> Any:
+    value = _only(value, datetime.time)
+    if value.tzinfo is not None:
+        raise _Misfit("it has a time zone, and the column has none")
+    return _fine(value, value.microsecond, kind.unit)
+
+
+def _whole(value: datetime.timedelta, unit: str, given: Any) -> Any:
+    if getattr(given, "nanoseconds", 0) and unit != "ns":
+        raise _Misfit(f"it is finer than {unit}")
+    return _fine(value, value.microseconds, unit)
+
+
+def _fine(value: Any, microseconds: int, unit: str) -> Any:
+    if (unit == "s" and microseconds) or (unit == "ms" and microseconds % 1000):
+        raise _Misfit(f"it is finer than {unit}")
+    return value
+
+
+def _list(value: Any, inner: pa.DataType) -> Any:
+    if isinstance(value, np.ndarray | pa.Array):
+        value = value.tolist()
+    items = _only(value, list, tuple)
+    if _plain(inner).issuperset(map(type, items)):
+        return items
+    return [_cell(item, inner) for item in items]
+
+
+def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
+    named = fields_of(value)
+    if named is None:
+        raise _Misfit(f"it is a {type(value).__name__}")
+    names = [field.name for field in kind]
+    for name in names:
+        if name not in named:
+            raise _Misfit(f"its field {name!r} is missing")
+    for name in named:
+        if name not in names:
+            raise _Misfit(f"its field {name!r} is not declared")
+    return {field.name: _cell(named[field.name], field.type) for field in kind}
+
+
+def _reason(failure: Exception, kind: pa.DataType) -> str:
+    t = pa.types
+    if t.is_integer(kind):
+        return "it is out of range"
+    if t.is_floating(kind):
+        return "no float has exactly this value"
+    if t.is_large_string(kind):
+        return "it cannot be written as UTF-8"
+    return str(failure).split("\n")[0]
+
+
+_EXPECTED = {
+    "integer": "an int",
+    "floating": "a float",
+    "boolean": "True or False",
+    "large_string": "a str",
+    "large_binary": "bytes",
+    "fixed_size_binary": "bytes of the declared length",
+    "date": "a datetime.date",
+    "timestamp": "a datetime.datetime",
+    "time": "a datetime.time without a time zone",
+    "duration": "a datetime.timedelta",
+    "decimal": "a decimal.Decimal or an int",
+    "large_list": "a list",
+    "struct": "a dict with the declared fields",
+}
+
+
+def _expected(kind: pa.DataType) -> str:
+    for name, text in _EXPECTED.items():
+        if getattr(pa.types, f"is_{name}")(kind):
+            zone = getattr(kind, "tz", None)
+            if name == "timestamp":
+                return f"{text} with a time zone" if zone else f"{text} without a time zone"
+            return text
+    return "nothing"

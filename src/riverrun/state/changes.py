@@ -1,0 +1,221 @@
+"""Changes on their way between operators: columns, times and diffs, in no order.
+
+A batch is sorted and belongs to a state; changes are what a batch is made from. Laws:
+
+1. `times` is sorted and without repetition, has one time at least, and each of them is the time of
+   some row, unless there are no rows. `codes` is None exactly when there is one.
+2. What a method returns may share memory with what it was called on; nothing is ever changed.
+3. Rows keep their order, except in `partition` (which keeps it within a part) and `consolidate`.
+
+Columns are in the canonical layout of `schema`, one chunk each; nothing here checks that.
+
+>>> import pyarrow as pa
+>>> changes = Changes.of([pa.array([3, 1, 3]), pa.array([5, 6, 5])], (0, 1))
+>>> changes.consolidate().diff_array().tolist()
+[1, 2]
+>>> changes.map_times(lambda time: time[:1]).times
+((0,),)
+>>> [None if part is None else part.rows for part in changes.partition([0], [0, 1 << 63, 1 << 64])]
+[2, 1]
+
+Cost: a few microseconds a call and column, and nothing per row in Python. Gathering is 2 to 3 ns a
+cell, adding up 60 ns a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.progress import Timestamp
+from riverrun.state.block import NO_CODES, NO_DIFFS
+from riverrun.state.columns import Ints, node_table, take_columns
+from riverrun.state.kernels import sorting
+from riverrun.state.times import Codes, Times, codes_in, union
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Changes:
+    """Fresh changes, unsorted."""
+
+    columns: tuple[pa.Array, ...]
+    """In the collection's own order of columns."""
+    rows: int
+    times: Times
+    codes: Codes | None
+    """The time of each row, as its number in `times`; None: every row at times[0]."""
+    diff: int
+    """Used where `diffs` is None."""
+    diffs: Ints | None
+
+    @staticmethod
+    def of(columns: Sequence[pa.Array], time: Timestamp, diff: int = 1) -> Changes:
+        """Rows of one time and one diff; there is one column at least."""
+        return Changes(tuple(columns), len(columns[0]), (time,), None, diff, None)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self.times[:3])) + (", ..." if len(self.times) > 3 else "")
+        return f"<Changes: {self.rows} rows at {shown}>"
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one time."""
+        return self.codes is None
+
+    def diff_array(self) -> Ints:
+        """The diff of each row."""
+        return np.full(self.rows, self.diff, np.int64) if self.diffs is None else self.diffs
+
+    def take(self, rows: Ints) -> Changes:
+        """The rows of these numbers, in this order."""
+        columns = take_columns(self.columns, rows) if self.columns else ()
+        diffs = None if self.diffs is None else self.diffs[rows]
+        if self.codes is None:
+            return Changes(columns, len(rows), self.times, None, self.diff, diffs)
+        times, codes = _trim(self.times, self.codes[rows])
+        return Changes(columns, len(rows), times, codes, self.diff, diffs)
+
+    def filter(self, mask: Mask) -> Changes:
+        """The rows where `mask` is true."""
+        rows = mask.nonzero()[0]
+        return self if len(rows) == self.rows else self.take(rows)
+
+    def with_columns(self, columns: Sequence[pa.Array]) -> Changes:
+        """The same changes of other columns."""
+        return Changes(tuple(columns), self.rows, self.times, self.codes, self.diff, self.diffs)
+
+    def negate(self) -> Changes:
+        """What takes these changes back."""
+        diffs = None if self.diffs is None else -self.diffs
+        return Changes(self.columns, self.rows, self.times, self.codes, -self.diff, diffs)
+
+    def map_times(self, function: Callable[[Timestamp], Timestamp]) -> Changes:
+        """The same changes at other times."""
+        if self.codes is None:
+            times: Times = (function(self.times[0]),)
+            return Changes(self.columns, self.rows, times, None, self.diff, self.diffs)
+        mapped = tuple(map(function, self.times))
+        times = union(mapped)
+        codes = None if len(times) == 1 else codes_in(mapped, times)[self.codes]
+        return Changes(self.columns, self.rows, times, codes, self.diff, self.diffs)
+
+    def at(self, time: Timestamp) -> Changes | None:
+        """The changes of exactly one time; None when there are none."""
+        return self.split(lambda some: some == time)[0]
+
+    def split(self, done: Callable[[Timestamp], bool]) -> tuple[Changes | None, Changes | None]:
+        """The changes of the times that are `done`, and of those that are not; None for no rows."""
+        if self.rows == 0:
+            return None, None
+        flags = [done(time) for time in self.times]
+        if self.codes is None or all(flags) or not any(flags):
+            return (self, None) if flags[0] else (None, self)
+        mask = np.array(flags, np.bool_)[self.codes]
+        return self.take(mask.nonzero()[0]), self.take((~mask).nonzero()[0])
+
+    @staticmethod
+    def concat(pieces: Sequence[Changes]) -> Changes:
+        """The changes of all pieces, one at least, one after the other."""
+        if len(pieces) > 1:  # no rows say nothing, and may have another time
+            pieces = [piece for piece in pieces if piece.rows] or pieces[:1]
+        first = pieces[0]
+        if len(pieces) == 1:
+            return first
+        rows = sum(piece.rows for piece in pieces)
+        columns = tuple(map(pa.concat_arrays, zip(*(p.columns for p in pieces), strict=True)))
+        diffs = None
+        if any(piece.diffs is not None or piece.diff != first.diff for piece in pieces):
+            diffs = np.concatenate([piece.diff_array() for piece in pieces])
+        times, codes = first.times, None
+        if any(piece.times != times for piece in pieces):
+            times = union(*(piece.times for piece in pieces))
+        if len(times) > 1:
+            codes = np.concatenate([_codes_of(piece, times) for piece in pieces])
+        return Changes(columns, rows, times, codes, first.diff, diffs)
+
+    def partition(self, positions: Sequence[int], bounds: Sequence[int]) -> list[Changes | None]:
+        """The changes of each worker, by the hash of the columns at `positions`.
+
+        Worker i takes hashes from bounds[i] up to bounds[i + 1]; bounds run from 0 to 2**64. The
+        hash is that of a state's keys, so no columns hash to 0.
+        """
+        parts = len(bounds) - 1
+        if parts == 1:
+            return [self if self.rows else None]
+        inner = _inner(tuple(bounds))
+        table = node_table([self.columns[at] for at in positions], [False] * len(positions))
+        order, places = sorting.split_by_hash(table, self.rows, inner)
+        starts = places.tolist()
+        sizes = [b - a for a, b in pairwise(starts)]
+        sizes += [0] * (parts - len(sizes))
+        if max(sizes) == self.rows:
+            return [self if size and self.rows else None for size in sizes]
+        ordered = self.take(order)
+        return [
+            ordered._slice(start, size) if size else None
+            for start, size in zip(starts + [0] * parts, sizes, strict=False)
+        ]
+
+    def _slice(self, start: int, size: int) -> Changes:
+        columns = tuple(column.slice(start, size) for column in self.columns)
+        stop = start + size
+        diffs = None if self.diffs is None else self.diffs[start:stop]
+        if self.codes is None:
+            return Changes(columns, size, self.times, None, self.diff, diffs)
+        times, codes = _trim(self.times, self.codes[start:stop])
+        return Changes(columns, size, times, codes, self.diff, diffs)
+
+    def consolidate(self) -> Changes:
+        """Equal changes of one time added up, without zeros, in the order of their columns and times."""
+        table = node_table(self.columns, [False] * len(self.columns))
+        rows, codes, diffs = sorting.sort_plainly(
+            table, self.rows, NO_CODES if self.codes is None else self.codes,
+            NO_DIFFS if self.diffs is None else self.diffs, self.diff,
+        )  # fmt: skip
+        count = len(rows)
+        columns = take_columns(self.columns, rows, exact=False) if self.columns else ()
+        diff = int(diffs[0]) if count else self.diff
+        many = diffs if count and (diffs != diff).any() else None
+        if self.codes is None:
+            return Changes(columns, count, self.times, None, diff, many)
+        times, kept = _trim(self.times, codes)
+        return Changes(columns, count, times, kept, diff, many)
+
+
+def _codes_of(piece: Changes, times: Times) -> Codes:
+    """The codes of a piece in a table that has its times."""
+    if piece.codes is None:
+        return np.full(piece.rows, times.index(piece.times[0]), np.int32)
+    if piece.times is times or piece.times == times:
+        return piece.codes
+    return codes_in(piece.times, times)[piece.codes]
+
+
+def _trim(times: Times, codes: Codes) -> tuple[Times, Codes | None]:
+    """The times that occur, and codes in these."""
+    if len(codes) == 0:
+        return times[:1], None
+    used = np.bincount(codes, minlength=len(times)) > 0
+    if used.all():
+        return times, codes
+    left = tuple(times[code] for code in used.nonzero()[0])
+    if len(left) == 1:
+        return left, None
+    return left, (np.cumsum(used, dtype=np.int32) - np.int32(1))[codes]
+
+
+@lru_cache(maxsize=256)
+def _inner(bounds: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The bounds between workers; one that no hash reaches is left out."""
+    return np.array([bound for bound in bounds[1:-1] if bound < 1 << 64], np.uint64)

@@ -1,0 +1,407 @@
+"""The input log: what was accepted and is not yet covered by a checkpoint; and who owns the path.
+
+A log is a sequence of *records*, one file each, named by its position. A record is created, never
+changed: `Storage.create` lets one caller have a position, and the next position is used only when
+this one is known to be there. Three kinds:
+
+- ``opened``: a run owns the path from here on;
+- ``epoch``: the input of an epoch, an Arrow batch for each input;
+- ``refused``: the epoch at that position failed, and its rows do not count.
+
+Laws:
+
+1. **In order.** Records stand without a gap, from the first that is kept up to the last.
+2. **Whole or refused.** A record carries a checksum. A torn one at the very end was never answered
+   for (a put is atomic; a power cut can leave part of one), so the next owner declares it void; any
+   other one that is damaged is named and refused.
+3. **Repeatable.** Appending the same record again does nothing: that is how a lost answer is
+   found out. Somebody else's record at the position means that the path has another owner.
+4. **One owner.** The run whose ``opened`` record is last owns the path. An owner before it appends
+   next where that record stands, and is refused. ``opened`` records are never deleted, since
+   otherwise a position would become free again under somebody who has slept for long; there is
+   one for each start of the run.
+5. **Deterministic replay.** `take_over` gives the epochs from a checkpoint on, each with the number
+   that it had: a refused epoch goes away if it was the last one then, and otherwise stays, without
+   rows, so that those after it keep their numbers.
+
+>>> from riverrun.state.storage import open_storage
+>>> storage = open_storage("memory:///")
+>>> log = Log(storage)
+>>> opening = take_over(Checkpoints(storage), log, identity="a")
+>>> rows = pa.record_batch({"n": [1, 2]})
+>>> log.append(1, {"kind": "epoch", "epoch": 0, "owner": opening.owner}, {"numbers": rows})
+>>> again = take_over(Checkpoints(storage), Log(storage), identity="b")
+>>> again.owner, again.next, [pending.inputs["numbers"].num_rows for pending in again.pending]
+(2, 3, [2])
+>>> log.append(2, {"kind": "epoch", "epoch": 1, "owner": opening.owner}, {})
+Traceback (most recent call last):
+    ...
+riverrun.errors.CheckpointError: cannot append record 2 to the log: another run has written there
+Hint: one run at a time owns a checkpoint path; stop the other one, or give this one its own path
+
+Cost: one put for each record; taking over reads the records since the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from riverrun.errors import CheckpointError, TransportError
+from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.manifest import Manifest
+from riverrun.state.storage import Storage, checksum
+
+LOG = "log"
+MAGIC = b"riverrun log 1\n"
+TRIES = 5
+
+_NAME = re.compile(rf"{LOG}/(\d{{16}})\.record")
+_SUM = 32  # a checksum in hex
+_LENGTH = 8
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record: its header (JSON, with its kind), and the input of an epoch."""
+
+    header: Mapping[str, Any]
+    inputs: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An epoch to be done again; a refused one has no rows."""
+
+    position: int
+    inputs: Mapping[str, pa.RecordBatch]
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a run finds at its path when it takes it over."""
+
+    owner: int
+    """The position of its ``opened`` record: later owners have greater ones."""
+    number: int
+    """The checkpoint to go back to; 0 for none."""
+    epoch: int
+    """The epoch of that checkpoint."""
+    start: int
+    """The position of the first record that the checkpoint does not cover."""
+    top: int
+    """The greatest number of a checkpoint, torn ones included."""
+    next: int
+    """The position of the next record."""
+    pending: tuple[Pending, ...]
+    """The epochs from `epoch` on."""
+    reported: int = 0
+    """Epochs below were complete before, as far as the log knows."""
+    application: Mapping[str, Any] = field(default_factory=dict)
+    """What the checkpoint keeps for the application."""
+
+
+class Log:
+    """The log in a storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._opened: set[int] = set()  # positions below which nothing else is kept
+        self._others: set[int] = set()  # positions that are known to hold another kind
+
+    def append(
+        self, position: int, header: Mapping[str, Any], inputs: Mapping[str, pa.RecordBatch]
+    ) -> None:
+        """Append a record at the next position; safe to repeat."""
+        data = encode_record(Record(header, inputs))
+        if not self.create(position, data):
+            raise CheckpointError(
+                "log.taken",
+                f"cannot append record {position} to the log: another run has written there",
+                hint="one run at a time owns a checkpoint path; stop the other one, or give this one its own path",
+                position=position,
+            )
+        (self._opened if header["kind"] == "opened" else self._others).add(position)
+
+    def create(self, position: int, data: bytes) -> bool:
+        """Put some bytes at a position; False when it has others."""
+        name = record_name(position)
+        if self.storage.create(name, data):
+            return True
+        return bool(self.storage.get(name).to_pybytes() == data)
+
+    def positions(self) -> list[int]:
+        """The positions of all records, in order."""
+        matches = map(_NAME.fullmatch, self.storage.names(LOG))
+        return [int(match[1]) for match in matches if match]
+
+    def read(self, position: int) -> Record:
+        """The record at a position."""
+        name = record_name(position)
+        record = decode_record(name, self.storage.get(name))
+        (self._opened if record.header["kind"] == "opened" else self._others).add(position)
+        return record
+
+    def collect(self, floor: int) -> list[int]:
+        """Delete the records below a position, but those that say who owned the path (law 4)."""
+        gone = []
+        for position in self.positions():
+            if position >= floor:
+                break
+            if position not in self._opened and position not in self._others:
+                try:
+                    self.read(position)
+                except CheckpointError as error:
+                    if error.code != "log.corrupt":
+                        raise
+                    self._opened.add(position)  # it cannot be told what it was
+            if position not in self._opened:
+                gone.append(position)
+        self.storage.delete(map(record_name, gone))
+        self._others.difference_update(gone)
+        return gone
+
+
+def take_over(
+    checkpoints: Checkpoints,
+    log: Log,
+    *,
+    identity: str,
+    fingerprint: Mapping[str, Any] | None = None,
+) -> Opening:
+    """Own the path from here on, and find what it has. `identity` is a word that nobody else uses."""
+    for tries in range(TRIES):
+        manifest = checkpoints.latest()
+        try:
+            return _take_over(checkpoints, log, manifest, identity, dict(fingerprint or {}))
+        except CheckpointError as error:
+            # The owner before may have published and collected while we were reading.
+            if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
+                raise
+            newest = checkpoints.latest()
+            if newest is None or (manifest is not None and newest.number == manifest.number):
+                raise
+    raise AssertionError("not reached")
+
+
+def _take_over(
+    checkpoints: Checkpoints,
+    log: Log,
+    manifest: Manifest | None,
+    identity: str,
+    fingerprint: dict[str, Any],
+) -> Opening:
+    epoch = start = number = 0
+    application: Mapping[str, Any] = {}
+    if manifest is not None:
+        about = manifest.about
+        for missing in ("epoch", "position", "owner"):
+            if missing not in about:
+                raise CheckpointError(
+                    "checkpoint.foreign",
+                    f"cannot resume from checkpoint {manifest.number}: it has no {missing}, so no run wrote it",
+                    hint="check the path: this one holds states that were saved by hand",
+                )
+        number, epoch, start = manifest.number, int(about["epoch"]), int(about["position"])
+        application = about.get("application", {})
+        _check_fingerprint(about.get("fingerprint", {}), fingerprint, f"checkpoint {number}")
+    replay = _Replay(epoch, start)
+    position = start
+    positions = log.positions()
+    last = positions[-1] if positions and positions[-1] >= start else start - 1
+    void: list[int] = []
+    while True:
+        while position <= last:
+            void = _read(log, position, last, replay, fingerprint, void)
+            position += 1
+        header = {
+            "kind": "opened", "identity": identity, "fingerprint": fingerprint, "void": void,
+        }  # fmt: skip
+        if _create(log, position, encode_record(Record(header))):
+            break
+        last = position  # the owner before was faster: its record counts
+    log._opened.add(position)
+    return Opening(
+        owner=position,
+        number=number,
+        epoch=epoch,
+        start=start,
+        top=max(checkpoints.numbers(), default=0),
+        next=position + 1,
+        pending=tuple(replay.pending),
+        reported=replay.reported,
+        application=application,
+    )
+
+
+def _create(log: Log, position: int, data: bytes) -> bool:
+    for tries in range(TRIES):
+        try:
+            return log.create(position, data)
+        except TransportError:
+            if tries + 1 == TRIES:
+                raise
+    raise AssertionError("not reached")
+
+
+def _read(
+    log: Log,
+    position: int,
+    last: int,
+    replay: _Replay,
+    fingerprint: dict[str, Any],
+    void: list[int],
+) -> list[int]:
+    """Take one record in; return which ones are void, as far as the next owner has to say it."""
+    try:
+        record = log.read(position)
+    except CheckpointError as error:
+        if error.code == "checkpoint.missing":
+            raise _gap(position, last) from error
+        if error.code != "log.corrupt":
+            raise
+        following = _next_whole(log, position, last)
+        if following is None:
+            _LOG.warning("the log ends with a torn record, which was never answered for: %s", error)
+            return [*void, position]
+        if position not in following.header.get("void", ()):
+            raise
+        return void
+    if record.header["kind"] == "opened":
+        theirs = record.header.get("fingerprint", {})
+        _check_fingerprint(theirs, fingerprint, f"the log from {position} on")
+    replay.take(position, record)
+    return []
+
+
+def _next_whole(log: Log, position: int, last: int) -> Record | None:
+    for later in range(position + 1, last + 1):
+        try:
+            return log.read(later)
+        except CheckpointError as error:
+            if error.code != "log.corrupt":
+                raise
+    return None
+
+
+class _Replay:
+    """The epochs that the log has from a checkpoint on (law 5)."""
+
+    def __init__(self, epoch: int, start: int) -> None:
+        self.epoch = epoch
+        self.start = start
+        self.pending: list[Pending] = []
+        self.reported = epoch
+
+    def take(self, position: int, record: Record) -> None:
+        header = record.header
+        if header["kind"] == "epoch":
+            expected = self.epoch + len(self.pending)
+            if header["epoch"] != expected:
+                raise CheckpointError(
+                    "log.order",
+                    f"cannot replay record {position} of the log: it is epoch {header['epoch']}, "
+                    f"and epoch {expected} comes next",
+                    hint="files of another run were put here, or removed; use another path",
+                    position=position,
+                )
+            self.pending.append(Pending(position, record.inputs))
+            self.reported = max(self.reported, int(header.get("reported", 0)))
+        elif header["kind"] == "refused" and header["refused"] >= self.start:
+            at = next(i for i, p in enumerate(self.pending) if p.position == header["refused"])
+            if at == len(self.pending) - 1:
+                self.pending.pop()
+            else:
+                self.pending[at] = replace(self.pending[at], inputs={}, refused=True)
+
+
+def encode_record(record: Record) -> bytes:
+    """The bytes of a record: a checksum, then lengths, the header and the inputs."""
+    streams = []
+    for batch in record.inputs.values():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        streams.append(sink.getvalue())
+    sizes = {name: s.size for name, s in zip(record.inputs, streams, strict=True)}
+    header = json.dumps({"header": dict(record.header), "inputs": sizes}).encode()
+    # Padded, so that Arrow's buffers lie where its readers want them.
+    header += b" " * (-(len(MAGIC) + _SUM + _LENGTH + len(header)) % 64)
+    body = b"".join((len(header).to_bytes(_LENGTH, "little"), header, *streams))
+    return b"".join((MAGIC, checksum(body).encode(), body))
+
+
+def decode_record(name: str, data: pa.Buffer) -> Record:
+    """The record in a file called `name`, or a `CheckpointError` that says why it is none."""
+    start = len(MAGIC) + _SUM
+    if data.slice(0, min(len(MAGIC), data.size)).to_pybytes() != MAGIC:
+        raise _corrupt(name, "it does not begin like one")
+    body = data.slice(min(start, data.size))
+    if checksum(body) != data.slice(
+        len(MAGIC), min(_SUM, data.size - len(MAGIC))
+    ).to_pybytes().decode("ascii", "replace"):
+        raise _corrupt(name, "its checksum differs from the one it carries")
+    try:
+        size = int.from_bytes(body.slice(0, _LENGTH).to_pybytes(), "little")
+        about = json.loads(body.slice(_LENGTH, size).to_pybytes())
+        at, inputs = _LENGTH + size, {}
+        for key, length in about["inputs"].items():
+            inputs[key] = _read_batch(body.slice(at, length))
+            at += length
+        return Record(about["header"], inputs)
+    except (ValueError, LookupError, TypeError, pa.ArrowException) as error:
+        raise _corrupt(name, f"it has another shape: {error}") from error
+
+
+def _read_batch(data: pa.Buffer) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch()
+
+
+def record_name(position: int) -> str:
+    """The name of the file of a record."""
+    return f"{LOG}/{position:016d}.record"
+
+
+def _check_fingerprint(theirs: Mapping[str, Any], ours: dict[str, Any], where: str) -> None:
+    """Refuse a path that another program wrote to; compared as JSON, which it was stored as."""
+    ours = json.loads(json.dumps(ours))
+    differ = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    if not differ:
+        return
+    said = "; ".join(
+        f"{key!r} was {theirs.get(key, 'not there')!r} and is {ours.get(key, 'not there')!r}"
+        for key in differ
+    )
+    raise CheckpointError(
+        "checkpoint.incompatible",
+        f"cannot resume from {where}: it is of another program: {said}",
+        hint="run the program that wrote it, or use another checkpoint path",
+        differ=differ,
+    )
+
+
+def _corrupt(name: str, why: str) -> CheckpointError:
+    return CheckpointError(
+        "log.corrupt",
+        f"cannot read {name} as a record of the log: {why}",
+        hint="the file was damaged, or another program wrote it; what it held is lost, and what came after needs it",
+        file=name,
+    )
+
+
+def _gap(position: int, last: int) -> CheckpointError:
+    return CheckpointError(
+        "log.gap",
+        f"cannot replay the log: record {position} is missing, and there are records up to {last}",
+        hint="records were removed by hand, or the checkpoint that covers them was",
+        position=position,
+    )

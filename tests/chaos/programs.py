@@ -1,0 +1,198 @@
+"""Programs that the simulation runs: an instance, random input, and what should come out.
+
+`Counting` is a stand-in for a plan, small enough to be read at once and sharp enough to notice a
+protocol that is broken. Rows go to the worker that owns the hash of their key, in several messages;
+workers tell each other how many they have sent, and an epoch is complete where all of that has
+come. Half of the keys remember the epoch that brought them, so a row that is counted in the wrong
+epoch shows. Old versions are compacted away, so a state that is restored as of the wrong epoch
+shows. A key of -1 makes the worker that owns it fail.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.messages import Inputs, Instance, States
+from riverrun.errors import OperatorFailed
+from riverrun.progress import Antichain
+from riverrun.state import Schema, Spine
+from riverrun.state.batch import hash_key
+from riverrun.state.columns import node_table
+from riverrun.state.view import View
+
+Result = Mapping[Any, int]
+POISON = -1
+SCHEMA = Schema.of({"key": pa.int64()}, {"epoch": pa.int64()})
+
+
+class Program(Protocol):
+    """What the simulation needs to know of a program."""
+
+    name: str
+
+    def make_instance(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+    ) -> Instance: ...
+
+    def draw(self, source: random.Random, past: Sequence[Inputs]) -> Inputs:
+        """Random input of an epoch; `past` is that of the epochs before."""
+
+    def fails(self, inputs: Inputs) -> bool:
+        """Whether the input of an epoch makes an instance fail."""
+
+    def oracle(self, past: Sequence[Inputs]) -> Result:
+        """The result as of the end, from scratch."""
+
+    def read(self, instances: Sequence[Any], epoch: int) -> Result:
+        """The result that the instances of all workers hold as of an epoch."""
+
+
+def owners(keys: np.ndarray[Any, Any], bounds: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Which worker owns each key."""
+    nodes = node_table([pa.array(keys, pa.int64())], [False])
+    hashes = hash_key(SCHEMA, nodes, len(keys))
+    inner = np.array(bounds[1:-1], np.uint64)
+    return np.searchsorted(inner, hashes, side="right")
+
+
+class CountingInstance:
+    """One worker's share of the keys."""
+
+    def __init__(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, chunk: int = 2
+    ) -> None:
+        self.index = index
+        self.completed = epoch
+        self.fed = epoch
+        self._bounds = bounds
+        self._peers = len(bounds) - 1
+        self._chunk = chunk
+        if states is None:
+            self.spine = Spine("counts", SCHEMA)
+        else:
+            self.spine = Spine.from_view(states["counts"])
+            assert self.spine.upper == Antichain([(epoch,)]), (self.spine.upper, epoch)
+        self._out: list[tuple[int, Any]] = []
+        self._in: list[tuple[int, Any]] = []
+        self._rows: dict[int, list[tuple[int, int]]] = {}
+        self._chunks: Counter[tuple[int, int]] = Counter()
+        self._told: dict[tuple[int, int], int] = {}
+
+    def feed(self, epoch: int, inputs: Inputs) -> None:
+        assert epoch == self.fed == self.completed, (epoch, self.fed, self.completed)
+        self.fed = epoch + 1
+        shares: list[list[tuple[int, int]]] = [[] for _ in range(self._peers)]
+        batch = inputs.get("rows")
+        if batch is not None:
+            keys = batch.column(0).to_numpy()
+            for owner, key, diff in zip(
+                owners(keys, self._bounds), keys, batch.column(1).to_numpy(), strict=True
+            ):
+                shares[int(owner)].append((int(key), int(diff)))
+        for peer, rows in enumerate(shares):
+            chunks = [rows[at : at + self._chunk] for at in range(0, len(rows), self._chunk)]
+            messages = [("rows", epoch, chunk) for chunk in chunks] + [("sent", epoch, len(chunks))]
+            if peer == self.index:
+                self._in += [(peer, message) for message in messages]
+            else:
+                self._out += [(peer, message) for message in messages]
+
+    def receive(self, sender: int, payload: Any) -> None:
+        self._in.append((sender, payload))
+
+    def work(self) -> bool:
+        if self._in:
+            sender, (kind, epoch, what) = self._in.pop(0)
+            assert epoch >= self.completed, (epoch, self.completed)
+            if kind == "sent":
+                self._told[sender, epoch] = what
+            else:
+                self._chunks[sender, epoch] += 1
+                self._rows.setdefault(epoch, []).extend(what)
+            return True
+        epoch = self.completed
+        if self.fed > epoch and all(
+            self._told.get((peer, epoch)) == self._chunks[peer, epoch]
+            for peer in range(self._peers)
+        ):
+            self._apply(epoch, self._rows.pop(epoch, []))
+            return True
+        return False
+
+    def _apply(self, epoch: int, rows: list[tuple[int, int]]) -> None:
+        if any(key == POISON for key, _ in rows):
+            raise OperatorFailed("operator.poison", f"poison in epoch {epoch}", hint="none")
+        if rows:
+            keys, diffs = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+            table = pa.record_batch({"key": keys, "epoch": np.where(keys % 2, epoch, 0)})
+            self.spine.insert(table, (epoch,), diffs)
+        else:
+            self.spine.advance_upper(Antichain([(epoch + 1,)]))
+        self.spine.advance_since(Antichain([(epoch,)]))
+        self.completed = epoch + 1
+
+    def take(self) -> list[tuple[int, Any]]:
+        out, self._out = self._out, []
+        return out
+
+    def pin(self) -> Mapping[str, View]:
+        assert self.fed == self.completed
+        return {"counts": self.spine.view()}
+
+
+class Counting:
+    """How often each key is there."""
+
+    name = "counting"
+
+    def make_instance(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+    ) -> CountingInstance:
+        return CountingInstance(index, bounds, epoch, states)
+
+    def draw(self, source: random.Random, past: Sequence[Inputs]) -> Inputs:
+        count = source.choice((0, 1, 1, 2, 5))
+        keys = [source.randrange(8) for _ in range(count)]
+        if source.random() < 0.08:
+            keys.append(POISON)
+        return rows_of(keys, [source.choice((1, 1, -1, 2)) for _ in keys])
+
+    def fails(self, inputs: Inputs) -> bool:
+        return any(POISON in batch.column(0).to_pylist() for batch in inputs.values())
+
+    def oracle(self, past: Sequence[Inputs]) -> Result:
+        counts: Counter[tuple[int, int]] = Counter()
+        for epoch, inputs in enumerate(past):
+            for batch in inputs.values():
+                columns = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+                for key, diff in zip(*columns, strict=True):
+                    counts[key, epoch if key % 2 else 0] += diff
+        return {key: count for key, count in counts.items() if count}
+
+    def read(self, instances: Sequence[Any], epoch: int) -> Result:
+        found: dict[tuple[int, int], int] = {}
+        for instance in instances:
+            rows = instance.spine.to_batch((epoch,)).to_pydict()
+            for key, at, count in zip(rows["key"], rows["epoch"], rows["count"], strict=True):
+                assert (key, at) not in found, f"{key} is held by two workers"
+                found[key, at] = count
+        return found
+
+
+def rows_of(keys: Sequence[int], diffs: Sequence[int] | None = None) -> Inputs:
+    """Input for `Counting`."""
+    diffs = [1] * len(keys) if diffs is None else diffs
+    return {
+        "rows": pa.record_batch(
+            {"key": pa.array(keys, pa.int64()), "diff": pa.array(diffs, pa.int64())}
+        )
+    }
+
+
+PROGRAMS: dict[str, type[Program]] = {"counting": Counting}
