@@ -21,6 +21,7 @@ from riverrun.frontends.aggregates import (
     sum,
 )
 from riverrun.frontends.collection import Collection
+from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Table, Vertex
 from riverrun.frontends.flow import Dataflow
 from riverrun.frontends.grouping import Grouped
 from riverrun.run import Commit, Result, Run
@@ -28,20 +29,27 @@ from riverrun.run import Commit, Result, Run
 __version__ = "0.1.0"
 
 __all__ = [
+    "TO_ALL",
+    "TO_ANY",
+    "TO_ONE",
     "Aggregate",
     "CheckpointError",
     "Collection",
     "Commit",
     "Dataflow",
     "Grouped",
+    "Loop",
     "OperatorFailed",
     "PlanError",
     "Result",
     "RiverrunError",
+    "Route",
     "Run",
     "SchemaError",
+    "Table",
     "TimeViolation",
     "TransportError",
+    "Vertex",
     "count",
     "count_distinct",
     "first",

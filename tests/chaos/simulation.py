@@ -59,8 +59,8 @@ from riverrun.state.storage import Storage
 from tests.chaos.programs import Counting, Program
 
 EPOCHS = 10
-HARM = 12  # harmful acts in a seed, at most
-STEPS = 2_500
+HARM = 16  # harmful acts in a seed, at most
+STEPS = 2_000
 SETTLE = 30_000
 
 
@@ -114,6 +114,7 @@ class Process:
         self.worker = worker
         self.checkpoints = Sequential(disk)
         self.paused_until = 0
+        self.awake = True
 
 
 class Life:
@@ -137,6 +138,7 @@ class Life:
         self.lanes: dict[tuple[int, str], deque[Any]] = {}
         self.busy: set[tuple[int, str]] = set()
         self.notices: list[tuple[str, int, int]] = []
+        self.echoes: list[tuple[int, int, Any]] = []
         self.truth: dict[int, m.Inputs] = {}
         self.submitted: dict[int, list[m.Inputs]] = {}
         self.logged: set[int] = set()
@@ -172,8 +174,9 @@ class Life:
         if not queue:
             del self.links[link]
         simulation = self.simulation
-        if simulation.harmful and simulation.random.random() < 0.01:
-            self.links.setdefault(link, deque()).append(message)  # repeated, later
+        if simulation.harmful and simulation.random.random() < 0.02:
+            self.echoes.append((sender, to, message))
+            self.notices.append(("echo", len(self.echoes) - 1, 0))
         simulation.trace(self, "deliver", sender, "->", to, message)
         self.hand(sender, to, message)
 
@@ -182,14 +185,15 @@ class Life:
             self.coordinator.receive(sender, message)
             self.send(COORDINATOR, self.coordinator.take())
         elif to in self.workers:
+            self.workers[to].awake = True
             worker = self.workers[to].worker
             worker.receive(sender, message)
             self.send(to, worker.take())
 
     def work(self, incarnation: int) -> None:
-        worker = self.workers[incarnation].worker
-        worker.work()
-        self.send(incarnation, worker.take())
+        process = self.workers[incarnation]
+        process.awake = process.worker.work()
+        self.send(incarnation, process.worker.take())
 
     def store(self, lane: tuple[int, str]) -> None:
         sender = lane[0]
@@ -215,6 +219,8 @@ class Life:
             self.send(who, self.workers[who].worker.take())
         elif kind == "stop":
             self.remove(who)
+        elif kind == "echo":
+            self.hand(*self.echoes[who])
         elif kind == "lost":
             self.coordinator.lost(who)
             self.send(COORDINATOR, self.coordinator.take())
@@ -327,7 +333,8 @@ class Life:
             given = old.submitted.get(epoch, []) if old is not None else []
             inputs = pending.inputs
             if pending.refused:
-                if old is not None and not self.simulation.program.fails(given[0]):
+                known = old is None or not old.truth.get(epoch, {})  # by the life before
+                if not known and not any(map(self.simulation.program.fails, given)):
                     raise Violation(f"epoch {epoch} is refused in {self}, for no reason")
                 inputs = {}
             elif old is not None and not any(same(inputs, some) for some in given):
@@ -472,35 +479,23 @@ class Simulation:
             life = self.random.choice(self.lives)
         if life is None or life not in self.lives:
             return
-        roll = self.random.random()
-        if roll < 0.55:
-            self._deliver(life)
-        elif roll < 0.85:
-            self._work(life)
-        elif roll < 0.92:
-            self._store(life)
-        elif roll < 0.96:
-            if life.notices:
-                life.notice(self.random.randrange(len(life.notices)))
-        elif roll < 0.985 or not self.harmful:
+        links = [link for link in life.links if not self._paused(life, link[1])]
+        awake = [who for who, it in life.workers.items() if it.awake and not self._paused(life, who)]
+        lanes = [lane for lane in life.lanes if lane not in life.busy]
+        weights = (8 if links else 0, 6 if awake else 0, 2 if lanes else 0, 1 if life.notices else 0)
+        roll = self.random.random() * (sum(weights) + (1 if self.harmful else 0.5))
+        if roll < weights[0]:
+            life.deliver(self.random.choice(links))
+        elif (roll := roll - weights[0]) < weights[1]:
+            life.work(self.random.choice(awake))
+        elif (roll := roll - weights[1]) < weights[2]:
+            life.store(self.random.choice(lanes))
+        elif (roll := roll - weights[2]) < weights[3]:
+            life.notice(self.random.randrange(len(life.notices)))
+        elif roll - weights[3] < 0.5 or not self.harmful:
             self._ordinary(life)
         else:
             self._harm(life)
-
-    def _deliver(self, life: Life) -> None:
-        links = [link for link in life.links if not self._paused(life, link[1])]
-        if links:
-            life.deliver(self.random.choice(links))
-
-    def _work(self, life: Life) -> None:
-        workers = [incarnation for incarnation in life.workers if not self._paused(life, incarnation)]
-        if workers:
-            life.work(self.random.choice(workers))
-
-    def _store(self, life: Life) -> None:
-        lanes = [lane for lane in life.lanes if lane not in life.busy]
-        if lanes:
-            life.store(self.random.choice(lanes))
 
     def _paused(self, life: Life, incarnation: int) -> bool:
         process = life.workers.get(incarnation)
@@ -516,7 +511,7 @@ class Simulation:
             if self.submissions < self.epochs and waiting < 4:
                 self.submissions += 1
                 life.submit()
-        elif roll < 0.9:
+        elif roll < 0.75:
             coordinator.tick(float(self.steps))
             life.send(COORDINATOR, coordinator.take())
             for incarnation, process in list(life.workers.items()):
@@ -524,7 +519,7 @@ class Simulation:
                     process.worker.tick()
                     life.send(incarnation, process.worker.take())
         elif self.harmful:
-            if roll < 0.95:
+            if roll < 0.88:
                 coordinator.checkpoint()
             else:
                 coordinator.scale(self.random.choice((1, 2, 3, 4)))
@@ -617,6 +612,22 @@ class Simulation:
         for process in life.workers.values():
             if len(process.worker.pinned) > 4:
                 raise Violation(f"too many pins are kept: {process.worker.pinned}")
+        if self.random.random() < 0.5:
+            self.save(life)
+
+    def save(self, life: Life) -> None:
+        """A checkpoint can be made."""
+        coordinator = life.coordinator
+        for _ in range(4):  # the first may find that somebody else has published
+            coordinator.checkpoint()
+            life.send(COORDINATOR, coordinator.take())
+            for _ in range(SETTLE):
+                self.step()
+                if not (life.links or life.lanes):
+                    break
+            if coordinator.saver.epoch == coordinator.completed and coordinator.saver.number:
+                return
+        raise Violation(f"no checkpoint can be made: {coordinator.status()}")
 
     def resume(self) -> None:
         """A fresh process gets the same."""

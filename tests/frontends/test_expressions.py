@@ -24,6 +24,7 @@ from riverrun.frontends.expressions import (
     compile_filter,
 )
 from riverrun.frontends.expressions.tree import read
+from tests.frontends.arrays import assert_same, shown
 
 SCHEMA = pa.schema(
     {
@@ -105,6 +106,12 @@ ACCEPTED: list[pl.Expr] = [
     N // J,
     N % 3,
     F**2,
+    F.abs() ** J,
+    F / 3.7,
+    F / 49,
+    (F / 3.7).round(9) / 7,
+    pl.when(N > 1).then(F).otherwise(1.1) / 49,
+    pl.when(S == "a").then(F / 49).otherwise(1.1),
     -F,
     N.abs(),
     N == J,
@@ -356,6 +363,21 @@ REFUSED: list[tuple[str, str, pl.Expr]] = [
     ("shuffle", "hash", L.list.eval(ELEMENT.shuffle())),
     ('rank(method="random")', "hash", L.list.eval(ELEMENT.rank("random"))),
     ("unique", "maintain_order", L.list.unique()),
+    # what Polars computes otherwise for one item than for several
+    ("a division inside a list", "inverse", L.list.eval(ELEMENT / 3.7)),
+    ("a division inside a list", "inverse", L.list.agg((ELEMENT / (pl.lit(1) + 2)).sum())),
+    (
+        "a division of a choice by a literal",
+        "inverse",
+        pl.when(S == "a").then(J).otherwise(1.1) / 49,
+    ),
+    (
+        "a division of a choice by a literal",
+        "inverse",
+        pl.coalesce(J.cast(pl.Float32), 1.1).abs() / 49,
+    ),
+    ("a power of a choice", "choose", F ** pl.when(S == "a").then(2.5).otherwise(J)),
+    ("a power inside a list", "literal", L.list.eval(ELEMENT**ELEMENT)),
     # functions of whole columns
     ("map_batches", "map_elements", N.map_batches(lambda s: s, return_dtype=pl.Int64)),
     ("map_batches", "map_elements", N.map_batches(operator.neg, return_dtype=pl.Int64) + 1),
@@ -372,26 +394,12 @@ REFUSED: list[tuple[str, str, pl.Expr]] = [
 ]
 
 
-def shown(value: object) -> str | None:
-    return str(value)[:60] if isinstance(value, pl.Expr) else None
-
-
 def polars(columns: list[pa.Array], expression: pl.Expr) -> pl.Series:
     """What Polars gives for all rows at once."""
     frame = pl.DataFrame(pa.RecordBatch.from_arrays(columns, SCHEMA.names))
     made = frame.select(expression).to_series()
     constant = not expression.meta.root_names() and not expression.meta.has_multiple_outputs()
     return made.new_from_index(0, frame.height) if constant else made
-
-
-def assert_same(made: pa.Array, expected: pl.Series | pa.Array, why: object = "") -> None:
-    if isinstance(expected, pl.Series):
-        expected = expected.to_arrow()
-    expected = expected.cast(canonical(expected.type))
-    assert made.type == expected.type, why
-    # repr makes one of every NaN and two of the zeros.
-    assert repr(made.to_pylist()) == repr(expected.to_pylist()), why
-    made.validate(full=True)
 
 
 def taken(columns: list[pa.Array], at: list[int]) -> list[pa.Array]:
@@ -421,6 +429,20 @@ def test_what_is_accepted_gives_the_same_however_rows_are_cut(expression: pl.Exp
         [empty] = projection.apply([column.slice(0, 0) for column in columns], 0)
         assert empty.type == whole.type
         assert len(empty) == 0
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8), st.floats(0.1, 100))
+def test_a_row_alone_gives_what_it_gives_among_others(values: list[float], by: float) -> None:
+    """Polars itself divides a frame of one row in another way than a longer one."""
+    schema = pa.schema({"x": pa.float64(), "s": pa.string()})
+    columns = [pa.array(values), pa.array(["a"] * len(values), pa.large_string())]
+    divided = pl.col("x") / by
+    for expression in (divided, divided.abs(), divided + pl.col("s").str.len_chars()):
+        projection = compile_columns(schema, {"x": expression}, "select")
+        [whole] = projection.apply(columns, len(values))
+        for at in range(len(values)):
+            [alone] = projection.apply([column.slice(at, 1) for column in columns], 1)
+            assert_same(alone, whole.slice(at, 1))
 
 
 @given(st.data())

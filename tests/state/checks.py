@@ -12,6 +12,7 @@ import pytest
 from riverrun.progress import Antichain
 from riverrun.state import batch as batch_module
 from riverrun.state import block as block_module
+from riverrun.state import columns as columns_module
 from riverrun.state import merge as merge_module
 from riverrun.state import spine as spine_module
 from riverrun.state.block import Block
@@ -30,13 +31,17 @@ def set_sizes(
     chunk: int | None = None,
     fuel: int | None = None,
     fold: tuple[int, int] | None = None,
+    packed: int | None = None,
 ) -> None:
-    """Make large things small: rows of a block and of a chunk, least fuel, (rows, batches) folded."""
+    """Make large things small: rows of a block and of a chunk, least fuel, (rows, batches) folded, rows packed."""
     if block is not None:
         patch.setattr(block_module, "BLOCK_ROWS", block)
     if chunk is not None:
         for module in (block_module, batch_module, merge_module):
             patch.setattr(module, "CHUNK_ROWS", chunk)
+    if packed is not None:
+        patch.setattr(block_module, "PACKED_ROWS", packed)
+        patch.setattr(columns_module, "_FEW", packed)
     if fuel is not None:
         patch.setattr(spine_module, "LEAST_FUEL", fuel)
     if fold is not None:

@@ -121,11 +121,11 @@ def test_equal_changes_are_added_up(given_changes) -> None:
     assert len(set(keys)) == len(keys)
 
 
-@given(drawn(most=40), st.sampled_from([None, 1, 4]))
-def test_a_batch_of_changes_keeps_the_laws(given_changes, block) -> None:
+@given(drawn(most=40), st.sampled_from([None, 1, 4]), st.sampled_from([None, 0]))
+def test_a_batch_of_changes_keeps_the_laws(given_changes, block, packed) -> None:
     schema, plain, depth = given_changes
     with pytest.MonkeyPatch.context() as patch:
-        set_sizes(patch, block=block, chunk=block)
+        set_sizes(patch, block=block, chunk=block, packed=packed)
         batch = batch_of(schema, plain, depth)
     lower = Antichain.minimum(depth)
     got = []

@@ -78,7 +78,16 @@ class AnyState(RuleBasedStateMachine):
         schema=schemas(),
         depth=st.sampled_from([1, 1, 2, 3]),
         budget=st.sampled_from([None, None, 0, 300]),
-        cut=st.sampled_from([{}, {"block": 1, "chunk": 1}, {"block": 4, "chunk": 3}]),
+        cut=st.sampled_from(
+            [
+                {},
+                {},
+                {"packed": 0},
+                {"packed": 9},
+                {"block": 1, "chunk": 1},
+                {"block": 4, "chunk": 3},
+            ]
+        ),
         fold=st.sampled_from([None, NEVER_FOLD, NEVER_FOLD, (0, 2), (3, 2), (6, 4)]),
         fuel=st.sampled_from([None, 0, 0, 1, 7]),
     )

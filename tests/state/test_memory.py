@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.progress import Antichain
+from riverrun.state.block import PackedBlock
 from riverrun.state.columns import Cells
+from riverrun.state.kernels import layout
 from riverrun.state.schema import Schema
 from riverrun.state.spine import Spine
-from tests.rows import TYPES, cells, to_arrow, to_plain
+from tests.rows import LEAVES, TYPES, cells, to_arrow, to_plain
+from tests.state.checks import set_sizes
 
 GUARD = 64
 
@@ -49,6 +53,7 @@ def guarded() -> Iterator[None]:
         return finish(cells, size)
 
     with pytest.MonkeyPatch.context() as patch:
+        set_sizes(patch, packed=0)  # what is packed is measured before it is written
         patch.setattr(Cells, "reserve", guarded_reserve)
         patch.setattr(Cells, "finish", guarded_finish)
         yield
@@ -87,3 +92,38 @@ def test_every_type_is_written_within_its_buffers(name: str, data: st.DataObject
         got = spine.to_batch((1,))
     counts = dict(zip(to_plain(got.column("v")), got.column("count").to_pylist(), strict=True))
     assert counts == {cell: 9 * few.count(cell) for cell in few}
+
+
+def extents(block: PackedBlock) -> list[tuple[int, int]]:
+    """Where the parts of a packed block begin and end, as its descriptor and nodes say."""
+    rows, row = len(block), block.descriptor.tolist()
+    parts = [(row[layout.HASHES], rows * 8), (row[layout.NODES], block.nodes.nbytes)]
+    parts.append((row[layout.CODES], rows * row[layout.CODE_WIDTH]))
+    parts.append((row[layout.DIFFS], rows * row[layout.DIFF_WIDTH]))
+    if block.directory is not None:
+        parts.append((row[layout.DIRECTORY], block.directory[0].nbytes))
+    for column in block.columns:
+        if column is not None:
+            parts += [(b.address, b.size) for b in column.buffers() if b is not None]
+    return sorted((start, start + size) for start, size in parts if size)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+@settings(max_examples=4)
+@given(data=st.data())
+def test_the_parts_of_a_packed_block_lie_in_its_slab(name: str, data: st.DataObject) -> None:
+    kind = LEAVES[name]
+    few = data.draw(st.lists(cells(kind), min_size=1, max_size=20))
+    count = data.draw(st.sampled_from([1, 70])) * len(few)
+    spine = Spine("packed", Schema.of({"k": kind}, {"n": pa.int64(), "v": kind}))
+    column = (few * count)[:count]
+    table = pa.table(
+        {"k": to_arrow(column, kind), "n": range(count), "v": to_arrow(few[:1] * count, kind)}
+    )
+    spine.insert(table, (0,), [at % 300 + 1 for at in range(count)])
+    [block] = spine.view().blocks
+    assert isinstance(block, PackedBlock)
+    base = block.slab.ctypes.data
+    parts = [(base, base + layout.BLOCK_FIELDS * 8), *extents(block)]
+    assert parts[-1][1] <= base + block.slab.nbytes
+    assert all(a[1] <= b[0] for a, b in pairwise(parts))

@@ -469,15 +469,11 @@ class Coordinator:
         return self.reported if self.opening is None else max(self.reported, self.opening.reported)
 
     def _refuse(self, epoch: int, error: RiverrunError) -> None:
-        """Forget the rows of an epoch (law 6); what becomes of its number is decided by the order of the log."""
+        """Forget the rows of an epoch (law 6)."""
         entry = self._entries[epoch]
+        entry.inputs, entry.refused = {}, True
         self.phase = Phase.REFUSING
         self._refusing = (epoch, error)
-        if self.next == epoch + 1:
-            self.next = epoch
-            del self._entries[epoch]
-        else:
-            entry.inputs, entry.refused = {}, True
         if self.opening is None:
             self._refused()
         else:
@@ -487,6 +483,9 @@ class Coordinator:
         """The log knows: go back to the boundary before."""
         assert self._refusing is not None
         (epoch, error), self._refusing = self._refusing, None
+        if self.next == epoch + 1:
+            self.next = epoch
+            del self._entries[epoch]
         self._out.append((CLIENT, Refused(epoch, error)))
         if self.phase is Phase.REFUSING:
             self._begin(self.completed, PINNED)

@@ -186,6 +186,12 @@ def so_far(spine: Spine, upper: Antichain) -> View:
     return view.moved(view.since, upper)
 
 
+def present(spine: Spine) -> tuple[View, Timestamp]:
+    """A state as it stands at a boundary, and the time as of which to read that."""
+    (now,) = spine.upper
+    return so_far(spine, Antichain([(now[0] + 1, *now[1:])])), now
+
+
 def by_time(changes: Changes) -> Iterator[tuple[Timestamp, Changes]]:
     """The changes of each time by themselves."""
     if len(changes.times) == 1:

@@ -35,7 +35,11 @@ class Alone:
 
     def __init__(self, plan: Plan, epoch: int) -> None:
         self._order = plan.topology.order
-        self._inputs = [ports.inputs[0] if ports and ports.inputs else -1 for ports in plan.ports]
+        self._outputs = [ports.outputs[0] if ports else -1 for ports in plan.ports]
+        self._summaries = [
+            node.operator.summary(node.depth) if node.operator.is_feedback else None
+            for node in plan.nodes
+        ]
         self._heap: list[tuple[tuple[int, ...], int, Timestamp]] = []
         self._actors: dict[int, Actor] = {}
         self.completed = epoch
@@ -44,7 +48,10 @@ class Alone:
         """Have `actor` run at `time`."""
         number = actor.node.number
         self._actors[number] = actor
-        heappush(self._heap, (self._order(self._inputs[number], time), number, time))
+        summary = self._summaries[number]
+        held = time if summary is None else summary.results_in(time)
+        # What can still reach any of its inputs comes before its output, in this order.
+        heappush(self._heap, (self._order(self._outputs[number], held), number, time))
 
     def next(self) -> Turn | None:
         """The next to be run, if any."""

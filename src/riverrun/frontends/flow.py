@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from riverrun.engine.plan import Plan, PlanBuilder, check_name
 from riverrun.engine.transport import EVERY
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import CLOCK, Collection
+from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
 from riverrun.run import Run
 from riverrun.run.rows import as_schema
 
@@ -109,6 +110,30 @@ class Dataflow:
             arranged = collection._arranged(tuple(collection.columns), name=f"{name}-rows")
         arranged._add(Output(name), [arranged], collection.schema, f"{name} (output)")
         self._outputs[name] = collection
+
+    def vertex(
+        self,
+        make: Callable[[], Vertex],
+        inputs: Mapping[str, Collection],
+        outputs: Any,
+        *,
+        routes: Mapping[str, Any] | None = None,
+        tables: Mapping[str, tuple[Any, Any]] | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Add an operator of one's own (`frontends.dataflow`).
+
+        `make` is a class of vertices, one of which is made on each worker. `outputs` is the schema of
+        its output, or several by name. `routes` says how the rows of an input travel: a column or
+        columns (equal values meet on one worker), ``rr.TO_ALL``, ``rr.TO_ANY``, ``rr.TO_ONE``; without
+        one they stay where they are. `tables` declares state: by name, the key and the other columns.
+        """
+        return add_vertex(self._builder, make, inputs, outputs, routes, tables, name)
+
+    def loop(self, around: Collection | None = None, name: str | None = None) -> Loop:
+        """A loop made by hand, inside the one that a collection belongs to, or at the outside."""
+        parent = self._builder.root if around is None else around.scope
+        return Loop(self._builder, parent, name)
 
     @property
     def plan(self) -> Plan:

@@ -47,7 +47,7 @@ class Grouped:
         made = {
             name: value
             for name, value in key.items()
-            if value != name or not isinstance(value, str)
+            if not isinstance(value, str) or value != name
         }
         collection._check_columns([name for name in key if name not in made], "group")
         if made:

@@ -68,6 +68,8 @@ class Batch:
     @cached_property
     def top(self) -> Timestamp | None:
         """The least time at or after all its changes; None when it has none."""
+        if len(self.blocks) == 1 and len(self.blocks[0].times) == 1:
+            return self.blocks[0].times[0]
         return top({id(block.times): block.times for block in self.blocks}.values())
 
     @cached_property
@@ -86,7 +88,9 @@ class Batch:
     @cached_property
     def inverts(self) -> bool:
         """Whether equal hashes are equal keys here."""
-        return all(block.inverts for block in self.blocks)
+        return not self.blocks or (
+            self.schema.invertible and all(block.inverts for block in self.blocks)
+        )
 
     @property
     def nbytes(self) -> int:

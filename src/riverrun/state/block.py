@@ -32,7 +32,7 @@ from riverrun.state.columns import (
     flat_table,
     node_count,
     node_table,
-    slab_column,
+    slab_columns,
 )
 from riverrun.state.kernels import gathering, layout, packing, searching
 from riverrun.state.schema import FULL_MASK, Schema
@@ -217,12 +217,11 @@ class PackedBlock(Block):
 
     @cached_property
     def columns(self) -> tuple[pa.Array | None, ...]:
-        return tuple(
-            None
-            if node[layout.KIND] == layout.HASHED
-            else slab_column(self.slab, node, kind, self.stop)
-            for node, kind in zip(self.nodes, self.schema.canonical, strict=True)
-        )
+        first, kinds = packing.NODES_WORD, self.schema.canonical
+        if not self.inverts:
+            return tuple(slab_columns(self.slab, first, kinds, self.stop))
+        values = slab_columns(self.slab, first + layout.NODE_FIELDS, kinds[1:], self.stop)
+        return (None, *values)
 
     @cached_property
     def directory(self) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], int] | None:
@@ -301,6 +300,20 @@ def pack_blocks(
         schema.starts[-1], schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
     )  # fmt: skip
     return _packed(schema, slab, used, kept, times, used if many else NO_CODES)
+
+
+def pack_merged(
+    schema: Schema, a: Block, b: Block, tables: Sequence[Times], times: Times
+) -> tuple[Block, ...] | None:
+    """The same of two blocks, which are merged rather than sorted."""
+    if schema.flat is None or len(a) + len(b) > min(PACKED_ROWS, BLOCK_ROWS):
+        return None
+    maps = [codes_in(table, times) for table in tables]
+    slab, used, kept = packing.pack_merged(
+        a.descriptor, maps[0], b.descriptor, maps[1], len(times), schema.starts[-1],
+        schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
+    )  # fmt: skip
+    return _packed(schema, slab, used, kept, times, used if len(times) > 1 else NO_CODES)
 
 
 def _packed(

@@ -25,8 +25,12 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 _T = pa.types
 
 
-def _kinds() -> dict[int, int]:
-    """Kinds by the number of an Arrow type, which is cheap to ask for; hashing a type is not."""
+_WIDE = frozenset({layout.INT, layout.UINT, layout.FLOAT, layout.DECIMAL, layout.FIXED})
+_DEEP = frozenset({layout.LIST, layout.STRUCT})
+
+
+def _kinds() -> tuple[dict[int, int], dict[int, int]]:
+    """Kinds and widths by the number of an Arrow type, which is cheap to ask for; hashing a type is not."""
     integers = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.date64()]
     integers += [pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")]
     decimals = [pa.decimal32(1), pa.decimal64(1), pa.decimal128(1), pa.decimal256(1)]
@@ -42,12 +46,13 @@ def _kinds() -> dict[int, int]:
         layout.LIST: [pa.large_list(pa.null())],
         layout.STRUCT: [pa.struct([])],
     }
-    return {kind.id: node for node, kinds in listed.items() for kind in kinds}
+    numbers = {kind.id: node for node, kinds in listed.items() for kind in kinds}
+    wide = [kind for node in _WIDE for kind in listed[node]]
+    return numbers, dict.fromkeys(numbers, 0) | {kind.id: kind.bit_width // 8 for kind in wide}
 
 
-_KINDS = _kinds()
-_WIDE = frozenset({layout.INT, layout.UINT, layout.FLOAT, layout.DECIMAL, layout.FIXED})
-_DEEP = frozenset({layout.LIST, layout.STRUCT})
+_KINDS, _WIDTHS = _kinds()
+_FIXED_ID = pa.binary(1).id
 
 
 def kind_of(kind: pa.DataType) -> int:
@@ -132,23 +137,27 @@ def flat_template(kinds: Sequence[pa.DataType], descending: Sequence[bool]) -> I
     return np.array(rows, np.int64).reshape(len(rows), layout.NODE_FIELDS)
 
 
-def slab_column(slab: Ints, node: Ints, type_: pa.DataType, rows: int) -> pa.Array:
-    """The column that one row of a table of nodes describes, over the slab that holds it (`kernels.packing`)."""
-    kind = int(node[layout.KIND])
-    if kind == layout.NULL:
-        return pa.nulls(rows)
-    valid = None
-    if node[layout.VALID]:
-        valid = pa.foreign_buffer(int(node[layout.VALID]), (rows + 7) // 8, slab)
-    data = int(node[layout.DATA])
-    if kind == layout.BYTES:
-        offsets = pa.foreign_buffer(int(node[layout.OFFSETS]), (rows + 1) * 8, slab)
-        size = int(np.frombuffer(offsets, np.int64)[rows])
-        buffers = [valid, offsets, pa.foreign_buffer(data, size, slab)]
-    else:
-        size = (rows + 7) // 8 if kind == layout.BIT else rows * int(node[layout.WIDTH])
-        buffers = [valid, pa.foreign_buffer(data, size, slab)]
-    return pa.Array.from_buffers(type_, rows, buffers, 0 if valid is None else -1)
+def slab_columns(slab: Ints, first: int, kinds: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
+    """The columns that the nodes at word `first` of a slab describe, over that slab (`kernels.packing`)."""
+    fields = slab[first : first + len(kinds) * layout.NODE_FIELDS].tolist()
+    columns = []
+    for at, type_ in enumerate(kinds):
+        here = at * layout.NODE_FIELDS
+        kind, data, valid = fields[here], fields[here + layout.DATA], fields[here + layout.VALID]
+        if kind == layout.NULL:
+            columns.append(pa.nulls(rows))
+            continue
+        buffers = [pa.foreign_buffer(valid, (rows + 7) // 8, slab) if valid else None]
+        if kind == layout.BYTES:
+            offsets = pa.foreign_buffer(fields[here + layout.OFFSETS], (rows + 1) * 8, slab)
+            size = int(np.frombuffer(offsets, np.int64)[rows])
+            buffers.append(offsets)
+        else:
+            width = fields[here + layout.WIDTH]
+            size = (rows + 7) // 8 if kind == layout.BIT else rows * width
+        buffers.append(pa.foreign_buffer(data, size, slab))
+        columns.append(pa.Array.from_buffers(type_, rows, buffers, -1 if valid else 0))
+    return columns
 
 
 def word_table(words: Ints) -> Ints:
@@ -165,7 +174,7 @@ def gather_column(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa
         return ColumnWriter(type_).finish()
     if kind not in _DEEP and count <= _FEW:
         slab = packing.pack_named(tables, rows, node, node + 1)
-        return slab_column(slab, slab, type_, count)
+        return slab_columns(slab, 0, (type_,), count)[0]
     if kind in _WIDE and not gathering.any_validity(tables, node):
         return gather_fixed(tables, node, rows, type_)
     writer = ColumnWriter(type_, count)
@@ -185,30 +194,41 @@ def take_columns(
 ) -> tuple[pa.Array, ...]:
     """The named rows of some columns; `exact` keeps the sign of zero and the bits of NaN, which states do not."""
     count = len(rows)
-    kinds = [_KINDS[array.type.id] for array in arrays]
-    if exact and (count > _FEW or not _DEEP.isdisjoint(kinds)):
+    kinds = [array.type for array in arrays]
+    template = _template(tuple(kind.id for kind in kinds), exact)
+    if template is not None and (count <= _FEW or not exact):
+        nodes = flat_table(template, arrays)
+        for at, kind in enumerate(kinds):
+            if kind.id == _FIXED_ID:
+                nodes[at, layout.WIDTH] = kind.byte_width
+        return tuple(slab_columns(packing.take_rows(nodes, rows), 0, kinds, count))
+    if exact:
         chosen = pa.array(rows)
         return tuple(array.take(chosen) for array in arrays)
-    if not _DEEP.isdisjoint(kinds):
-        nodes = node_table(arrays, [False] * len(arrays))
-        tables = np.array([nodes.__array_interface__["data"][0]])
-        taken, node = [], 0
-        for array in arrays:
-            writer = ColumnWriter(array.type, count)
-            node = writer.append(tables, node, rows)
-            taken.append(writer.finish())
-        return tuple(taken)
     nodes = node_table(arrays, [False] * len(arrays))
-    if exact and layout.FLOAT in kinds:
-        raw = nodes[:, layout.KIND]
-        raw[raw == layout.FLOAT] = layout.INT
-    slab = packing.take_rows(nodes, rows)
-    return tuple(
-        slab_column(
-            slab, slab[at * layout.NODE_FIELDS : (at + 1) * layout.NODE_FIELDS], array.type, count
-        )
-        for at, array in enumerate(arrays)
-    )
+    tables = np.array([nodes.__array_interface__["data"][0]])
+    taken, node = [], 0
+    for kind in kinds:
+        writer = ColumnWriter(kind, count)
+        node = writer.append(tables, node, rows)
+        taken.append(writer.finish())
+    return tuple(taken)
+
+
+@lru_cache(maxsize=1024)
+def _template(ids: tuple[int, ...], exact: bool) -> Ints | None:
+    """What `flat_table` starts from, for types known by their numbers; fixed-size binary lacks its width."""
+    kinds = [_KINDS[number] for number in ids]
+    if not _DEEP.isdisjoint(kinds):
+        return None
+    nodes = np.zeros((len(ids), layout.NODE_FIELDS), np.int64)
+    nodes[:, layout.SIZE] = 1
+    nodes[:, layout.WIDTH] = [_WIDTHS[number] for number in ids]
+    # What is neither compared nor hashed may as well be an integer.
+    nodes[:, layout.KIND] = [
+        layout.INT if exact and kind == layout.FLOAT else kind for kind in kinds
+    ]
+    return nodes
 
 
 _FEW = 4096  # rows up to which one kernel for all columns beats a call of Arrow's for each

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.state.batch import Batch
-from riverrun.state.columns import Ints, gather_column, node_table, slab_column, take_columns
+from riverrun.state.columns import Ints, gather_column, node_table, slab_columns, take_columns
 from riverrun.state.kernels import layout, packing
 from riverrun.state.schema import Schema
 
@@ -107,10 +107,7 @@ class Keys:
     @cached_property
     def columns(self) -> tuple[pa.Array, ...]:
         """The key columns."""
-        return tuple(
-            slab_column(self._slab, node, kind, self.rows)
-            for node, kind in zip(self.nodes, self._kinds, strict=True)
-        )
+        return tuple(slab_columns(self._slab, 0, self._kinds, self.rows))
 
     @cached_property
     def nodes(self) -> Ints:

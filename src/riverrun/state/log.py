@@ -21,8 +21,8 @@ Laws:
    otherwise a position would become free again under somebody who has slept for long; there is
    one for each start of the run.
 5. **Deterministic replay.** `take_over` gives the epochs from a checkpoint on, each with the number
-   that it had: a refused epoch goes away if it was the last one then, and otherwise stays, without
-   rows, so that those after it keep their numbers.
+   that it had: a refused epoch goes away if the next one has its number, and otherwise stays,
+   without rows.
 
 >>> from riverrun.state.storage import open_storage
 >>> storage = open_storage("memory:///")
@@ -229,6 +229,7 @@ def _take_over(
             break
         last = position  # the owner before was faster: its record counts
     log._opened.add(position)
+    replay.close()
     return Opening(
         owner=position,
         number=number,
@@ -304,6 +305,8 @@ class _Replay:
     def take(self, position: int, record: Record) -> None:
         header = record.header
         if header["kind"] == "epoch":
+            if header["epoch"] == self.epoch + len(self.pending) - 1:
+                self.close()
             expected = self.epoch + len(self.pending)
             if header["epoch"] != expected:
                 raise CheckpointError(
@@ -316,11 +319,13 @@ class _Replay:
             self.pending.append(Pending(position, record.inputs))
             self.reported = max(self.reported, int(header.get("reported", 0)))
         elif header["kind"] == "refused" and header["refused"] >= self.start:
-            at = next(i for i, p in enumerate(self.pending) if p.position == header["refused"])
-            if at == len(self.pending) - 1:
-                self.pending.pop()
-            else:
-                self.pending[at] = replace(self.pending[at], inputs={}, refused=True)
+            at = header["epoch"] - self.epoch
+            self.pending[at] = replace(self.pending[at], inputs={}, refused=True)
+
+    def close(self) -> None:
+        """The number of a refused epoch is free, where no other epoch has come after it."""
+        if self.pending and self.pending[-1].refused:
+            self.pending.pop()
 
 
 def encode_record(record: Record) -> bytes:

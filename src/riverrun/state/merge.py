@@ -20,7 +20,7 @@ import numpy as np
 
 from riverrun.progress import Antichain
 from riverrun.state.batch import Batch, sort_into_blocks
-from riverrun.state.block import CHUNK_ROWS, NO_CODES, Block, BlockWriter, pack_blocks
+from riverrun.state.block import CHUNK_ROWS, NO_CODES, Block, BlockWriter, pack_blocks, pack_merged
 from riverrun.state.columns import ColumnWriter
 from riverrun.state.kernels import gathering, layout, merging
 from riverrun.state.slabs import empty
@@ -120,11 +120,14 @@ class Merger:
 
 
 def fold(batches: Sequence[Batch], since: Antichain) -> Batch:
-    """Merge a few small adjacent batches at once, by sorting their rows again."""
+    """Merge a few small adjacent batches at once: more than two by sorting their rows again."""
     schema, blocks = batches[0].schema, [block for batch in batches for block in batch.blocks]
     tables = [advance(block.times, since) for block in blocks]
     times = union(*tables)
-    packed = pack_blocks(schema, blocks, tables, times)
+    if len(blocks) == 2:
+        packed = pack_merged(schema, blocks[0], blocks[1], tables, times)
+    else:
+        packed = pack_blocks(schema, blocks, tables, times)
     if packed is not None:
         return Batch(schema, packed, batches[0].lower, batches[-1].upper, since)
     maps = np.concatenate([codes_in(table, times) for table in tables])

@@ -48,6 +48,7 @@ Asked: TypeAlias = Keys | Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, An
 SCAN_ROWS = 1 << 16
 _ALL = np.iinfo(np.int64).max
 _INT64 = pa.int64()
+_STAIRS = np.arange(65)
 _SHARED = ("blocks", "runs", "descriptors", "tables", "exact", "_times")
 """What depends on the batches of a view alone."""
 
@@ -136,6 +137,12 @@ class View:
     @cached_property
     def runs(self) -> Ints:
         """Where each batch's blocks start in `blocks`, and where the last one's end."""
+        for batch in self.batches:
+            if len(batch.blocks) != 1:
+                break
+        else:
+            if len(self.batches) < len(_STAIRS):
+                return _STAIRS[: len(self.batches) + 1]
         counts = (len(batch.blocks) for batch in self.batches)
         return np.array([*accumulate(counts, initial=0)], np.int64)
 

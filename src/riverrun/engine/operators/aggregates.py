@@ -34,7 +34,7 @@ from riverrun.state.view import View
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Evaluated = tuple[Ints, tuple[pa.Array, ...], Ints | None]
-"""Per row: which key, the columns, and how often it is there (None: once)."""
+"""Per row: which key, the columns, and how often it is there. None: once, and no key has two rows."""
 
 SLOT = "slot"
 _DIGIT = np.int64(32)

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, settle, so_far
+from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, present, settle, so_far
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema, Spine
 from riverrun.state.batch import Batch
@@ -131,12 +131,9 @@ class Watermarker(Actor):
         super().__init__(context)
         schema = Schema.of({}, {"mark": pa.int64()})
         self._kept = _Kept(context, schema)
-        self._mark = max((row["mark"] for row in self._restored()), default=None)
+        view, now = present(self._kept.spine)
+        self._mark = max((row["mark"] for row in view.to_batch(now).to_pylist()), default=None)
         self._held: dict[Timestamp, int] = {}
-
-    def _restored(self) -> list[dict[str, int]]:
-        view = self._kept.spine.view()
-        return [] if not view.batches else view.to_batch(as_of=_last(view.upper)).to_pylist()
 
     def receive(self, port: int, changes: Changes) -> None:
         mark = max(changes.columns[0].to_pylist())
@@ -163,11 +160,6 @@ class Watermarker(Actor):
         settle(self._kept.spine, epoch, self.node.depth)
 
 
-def _last(upper: Antichain) -> Timestamp:
-    (time,) = upper
-    return (time[0] - 1, *time[1:])
-
-
 @dataclass(frozen=True)
 class Expire(Operator):
     """Rows until their due, which is their first column; the second input are the marks."""
@@ -192,14 +184,11 @@ class Expirer(Actor):
         self._dues: list[int] = []
         self._known: set[int] = set()
         self._held: dict[Timestamp, tuple[list[Changes], list[Changes]]] = {}
-        marks = self._marks.spine.view()
-        if marks.batches:
-            kept = marks.to_batch(as_of=_last(marks.upper)).column("mark").to_pylist()
-            self._mark = max(kept, default=None)
-        view = self._kept.spine.view()
-        if view.batches:
-            for piece in view.scan(_last(view.upper)):
-                self._know(np.unique(np.asarray(piece.canonical(0))).tolist())
+        marks, now = present(self._marks.spine)
+        self._mark = max(marks.to_batch(now).column("mark").to_pylist(), default=None)
+        view, now = present(self._kept.spine)
+        for piece in view.scan(now):
+            self._know(np.unique(np.asarray(piece.canonical(0))).tolist())
 
     def _know(self, dues: list[int]) -> None:
         fresh = [due for due in dues if due not in self._known]

@@ -77,8 +77,8 @@ class PythonGroups(_Whole):
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         queries, frame = self._read(view, keys, time)
-        starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else []
-        stops = [*starts[1:], len(queries)]
+        starts = np.flatnonzero(np.r_[len(queries) > 0, queries[1:] != queries[:-1]])
+        stops = [*starts[1:], len(queries)] if len(starts) else []
         rows: list[Any] = []
         owners: list[int] = []
         for start, stop in zip(starts, stops, strict=True):
@@ -97,7 +97,8 @@ class PythonGroups(_Whole):
             nothing = pa.record_batch([pa.array([], f.type) for f in self.schema], schema=self.schema)
             return np.zeros(0, np.int64), canonical_columns(nothing, self.schema), None
         batch = self.convert(rows, self.schema, "take what a function of a group gave")
-        return np.array(owners, np.int64), canonical_columns(batch, self.schema), None
+        counts = np.ones(len(rows), np.int64) if self.many else None
+        return np.array(owners, np.int64), canonical_columns(batch, self.schema), counts
 
 
 def _as_row(schema: pa.Schema, value: Any) -> Any:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +29,11 @@ import pyarrow as pa
 from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, so_far
 from riverrun.engine.operators.aggregates import Evaluated, Ints, Part
 from riverrun.engine.operators.arrange import changes_of, state_schema
-from riverrun.progress import Antichain, Timestamp
+from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.keys import Keys
+from riverrun.state.view import Selection
 
 
 @dataclass(frozen=True)
@@ -88,26 +89,19 @@ class Reducer(Arranged):
         pieces = self._touched.pop(time)
         keys = pieces[0] if len(pieces) == 1 else Keys.union(self._schema, pieces)
         spine = self.arrangement.spine
-        fresh = self._evaluate(keys, time, upper)
+        queries, made, counts = self._evaluate(keys, time, upper)
         old = so_far(spine, upper).lookup(keys, time)
-        parts = []
-        if fresh.rows:
-            parts.append(fresh)
-        if len(old):
-            columns = _pick(keys, old.queries) + tuple(old.canonical(at) for at in self._widths)
-            parts.append(Changes(columns, len(old), (time,), None, 0, -old.counts))
-        if parts:
-            changes = parts[0] if len(parts) == 1 else Changes.concat(parts)
+        changes = self._difference(keys, time, queries, made, counts, old)
+        if changes is not None:
             batch = Batch.of(self._schema, changes, self._positions, spine.upper, upper)
             if len(batch):
                 self.arrangement.append(batch, time)
                 if self.context.has_consumers:
                     self.context.push(changes_of(batch, time), 0)
         for arrangement in self._distinct:
-            for later, queries in arrangement.spine.view().later(keys, time):
-                self._touch(later, keys.take(queries))
+            self._look_ahead(arrangement, keys, time)
 
-    def _evaluate(self, keys: Keys, time: Timestamp, upper: Antichain) -> Changes:
+    def _evaluate(self, keys: Keys, time: Timestamp, upper: Antichain) -> Evaluated:
         """What the keys amount to as of a time."""
         results = [
             part.evaluate(so_far(self._inputs[at].spine, upper), keys, time)
@@ -116,21 +110,85 @@ class Reducer(Arranged):
         queries, columns, counts = results[0]
         for other in results[1:]:
             columns = (*columns, *_align(queries, other))
-        whole = _pick(keys, queries) + columns
-        if counts is None:
-            return Changes(whole, len(queries), (time,), None, 1, None)
-        return Changes(whole, len(queries), (time,), None, 0, counts)
+        return queries, columns, counts
+
+    def _difference(
+        self,
+        keys: Keys,
+        time: Timestamp,
+        queries: Ints,
+        made: tuple[pa.Array, ...],
+        counts: Ints | None,
+        old: Selection,
+    ) -> Changes | None:
+        """What leads from the old results to the new; rows that stay may be in it, on both sides."""
+        before, taken = old.queries, old.counts
+        assert before is not None
+        columns = tuple([old.canonical(at) for at in self._widths])
+        if counts is None and len(queries) == len(before):
+            # Most keys amount to what they did before: leave them out before anything is sorted.
+            stays = (queries == before) & (old.counts == 1)
+            for new, was in zip(made, columns, strict=True):
+                stays &= _equal(new, was)
+            differ = np.flatnonzero(~stays)
+            if not len(differ):
+                return None
+            if len(differ) < len(queries):
+                queries, before, taken = queries[differ], before[differ], taken[differ]
+                chosen = pa.array(differ)
+                made = tuple([column.take(chosen) for column in made])
+                columns = tuple([column.take(chosen) for column in columns])
+        pieces = []
+        if len(queries):
+            whole = _pick(keys, queries, counts is None) + made
+            diff, diffs = (1, None) if counts is None else (0, counts)
+            pieces.append(Changes(whole, len(queries), (time,), None, diff, diffs))
+        if len(before):
+            # Where changes of two times meet first, there may be several, of either sign.
+            whole = keys.take(before).columns + columns
+            pieces.append(Changes(whole, len(before), (time,), None, 0, -taken))
+        if not pieces:
+            return None
+        return pieces[0] if len(pieces) == 1 else Changes.concat(pieces)
+
+    def _look_ahead(self, arrangement: Arrangement, keys: Keys, time: Timestamp) -> None:
+        """Note the keys for the joins of this time with others of their history.
+
+        Those that come after a noted one are left to it: evaluated there, the key comes up again.
+        """
+        groups = arrangement.spine.view().later(keys, time)
+        if len(groups) == 1:
+            ((later, queries),) = groups
+            self._touch(later, keys if len(queries) == len(keys) else keys.take(queries))
+            return
+        noted: list[tuple[Timestamp, np.ndarray[Any, np.dtype[np.bool_]]]] = []
+        for later, queries in groups:
+            for earlier, covered in noted:
+                if less_equal(earlier, later):
+                    queries = queries[~covered[queries]]
+            if not len(queries):
+                continue
+            if noted and len(time) <= 2:  # one round after the other: one mark is enough
+                noted[0][1][queries] = True
+            else:
+                mark = np.zeros(len(keys), np.bool_)
+                mark[queries] = True
+                noted.append((later, mark))
+            self._touch(later, keys.take(queries))
 
 
-def _pick(keys: Keys, queries: Ints) -> tuple[pa.Array, ...]:
-    """The key columns for some queries."""
-    if len(queries) == len(keys) and (len(queries) == 0 or _is_range(queries)):
+def _equal(a: pa.Array, b: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Where two columns surely agree."""
+    if a.null_count or b.null_count or not pa.types.is_primitive(a.type):
+        return np.zeros(len(a), np.bool_)
+    return np.equal(a.to_numpy(zero_copy_only=False), b.to_numpy(zero_copy_only=False))  # type: ignore[no-any-return]
+
+
+def _pick(keys: Keys, queries: Ints, once: bool) -> tuple[pa.Array, ...]:
+    """The key columns for some queries, each of them `once` or not."""
+    if once and len(queries) == len(keys):
         return keys.columns
     return keys.take(queries).columns
-
-
-def _is_range(queries: Ints) -> bool:
-    return bool(queries[0] == 0 and queries[-1] == len(queries) - 1 and (np.diff(queries) == 1).all())
 
 
 def _align(queries: Ints, other: Evaluated) -> tuple[pa.Array, ...]:

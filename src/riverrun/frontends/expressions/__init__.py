@@ -1,8 +1,9 @@
 """Polars expressions over the columns of a collection: checked to be row-wise, compiled to be cheap.
 
 1. Only row-wise expressions are taken (`rowwise`): the result for a row depends on that row alone.
-   So cutting the rows in any way, in any order, gives the same rows.
-2. Results have the types and values that Polars gives. Types are known when the program is built,
+   So cutting the rows in any way, in any order, gives the same rows, up to the sign of a zero: what Polars
+   itself computes otherwise for a frame of one row is computed as among several.
+2. Results have the types and values that Polars gives for several rows. Types are known when the program is built,
    by evaluating on a frame without rows; so are errors of names and types.
 3. Columns go in and come out in the state layer's canonical layout (`riverrun.state.schema`).
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError, SchemaError
 from riverrun.frontends.expressions.direct import direct
-from riverrun.frontends.expressions.rowwise import check
+from riverrun.frontends.expressions.rowwise import check, check_steady
 from riverrun.frontends.expressions.tree import Node, kind_of, read
 from riverrun.state.schema import Schema
 
@@ -27,6 +27,8 @@ __all__ = ["Predicate", "Projection", "canonical", "compile_columns", "compile_f
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Maker: TypeAlias = Callable[[Sequence[pa.Array], int], pa.Array]
+
+_TWICE = pa.array([0, 0])
 
 # Polars raises all of these; a panic is not even an Exception.
 _FAILURES = (
@@ -71,7 +73,7 @@ class Projection:
             return self._empty
         if not self._polars.parts:
             return tuple([make(columns, rows) for make in self._makers if make])
-        made = iter(self._polars.arrays(columns))
+        made = iter(self._polars.arrays(columns, rows))
         return tuple([make(columns, rows) if make else next(made) for make in self._makers])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -96,7 +98,7 @@ class Predicate:
             return np.zeros(0, np.bool_)
         if self._mask:
             return self._mask(columns, rows)
-        return self._polars.mask(columns)
+        return self._polars.mask(columns, rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return compile_filter, self._given
@@ -124,19 +126,25 @@ class _Select:
         self._expressions = [part.expression.alias(str(at)) for at, part in enumerate(parts)]
         self._kinds = [canonical(part.field.type, part.field.name) for part in parts]
 
-    def _frame(self, columns: Sequence[pa.Array]) -> pl.DataFrame:
-        rows = pa.RecordBatch.from_arrays([columns[at] for at in self._used], self._names)
-        return pl.DataFrame(rows).select(self._expressions)  # a third of what from_arrow costs
+    def _made(self, columns: Sequence[pa.Array], rows: int) -> list[pl.Series]:
+        used = [columns[at] for at in self._used]
+        if rows == 1:
+            # Polars takes a column of one row for a scalar, and computes x / 3.7 in another way than
+            # it does among other rows: the last digit differs.
+            used = [column.take(_TWICE) for column in used]
+        batch = pa.RecordBatch.from_arrays(used, self._names)
+        made = pl.DataFrame(batch).select(self._expressions)  # a third of what from_arrow costs
+        return (made.head(1) if rows == 1 else made).get_columns()
 
-    def arrays(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        made = [series.to_arrow() for series in self._frame(columns).get_columns()]
+    def arrays(self, columns: Sequence[pa.Array], rows: int) -> list[pa.Array]:
+        made = [series.to_arrow() for series in self._made(columns, rows)]
         return [
             array if array.type.equals(kind) else array.cast(kind)
             for array, kind in zip(made, self._kinds, strict=True)
         ]
 
-    def mask(self, columns: Sequence[pa.Array]) -> Mask:
-        [series] = self._frame(columns).get_columns()
+    def mask(self, columns: Sequence[pa.Array], rows: int) -> Mask:
+        [series] = self._made(columns, rows)
         if series.null_count():
             series = series.fill_null(False)
         return series.to_numpy()
@@ -198,6 +206,7 @@ class _Building:
             return self._constant(expression, field, result, name)
         step = None if found.selects else direct(tree, self.positions, self.kinds)
         if step is None or step.kind != field.type:
+            check_steady(tree, self.schema, self.what, name)
             return _Part(field, expression, used)
         return _Part(
             field,

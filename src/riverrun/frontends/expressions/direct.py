@@ -2,7 +2,9 @@
 
 1. A direct step gives exactly what Polars gives: the same type, the same nulls, integers that wrap
    around, one NaN that equals itself and is greater than every number, ``and`` and ``or`` with three
-   values. Where that is not certain there is no direct step, and Polars does the work.
+   values, a division by a literal as the product with its inverse. Where that is not certain there
+   is no direct step, and Polars does the work. Only the sign of a zero may differ, as it does
+   within Polars; the state layer knows one zero.
 2. It covers columns of int64, float64 and bool: arithmetic, comparisons, logic, null tests, filling
    and choosing; equality of strings with a literal; null tests of any column.
 
@@ -245,6 +247,10 @@ def _arithmetic(op: str, a: Direct | _Literal, b: Direct | _Literal) -> Direct |
         return None
     if op == "TrueDivide":
         kind = FLOAT
+        if isinstance(b, _Literal):
+            # Polars divides by a literal so; the last digit may differ from that of a division.
+            with np.errstate(divide="ignore", over="ignore"):
+                op, b = "Multiply", _Literal(FLOAT, np.float64(1) / np.float64(b.value))
     elif op in ("Modulus", "FloorDivide") and (
         kind is not INT or not isinstance(b, _Literal) or b.value <= 0
     ):

@@ -23,6 +23,7 @@ Hint: rows of a collection have no order; ...
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ import pyarrow as pa
 from riverrun.errors import PlanError
 from riverrun.frontends.expressions.tree import Node, kind_of, read
 
-__all__ = ["Found", "check", "read"]
+__all__ = ["Found", "check", "check_steady", "read"]
 
 
 def _names(text: str, group: str = "") -> Iterator[str]:
@@ -189,6 +190,55 @@ def check(tree: Node, schema: pa.Schema, what: str, column: str | None) -> Found
     return walk.found
 
 
+def check_steady(tree: Node, schema: pa.Schema, what: str, column: str | None) -> None:
+    """Refuse what Polars computes otherwise, in the last digit, when a choice is the same for all rows.
+
+    Of a choice that falls on a literal for every row of a batch Polars makes a scalar, and divides
+    scalars by a literal, and takes powers of them, in another way than it does with columns.
+    """
+    walk = _Walk(schema, what, column)
+    for kind, parts in _nodes(tree):
+        if kind == "BinaryExpr" and parts["op"] == "TrueDivide":
+            if not _varies(parts["right"]) and _chooses(parts["left"]):
+                walk.refuse(
+                    "a division of a choice by a literal",
+                    "multiply with the inverse: pl.when(...).then(...).otherwise(...) * (1 / 7)",
+                )
+        elif kind == "Function" and parts["function"] == {"Pow": "Generic"}:
+            base, exponent = parts["input"]
+            if _varies(exponent) and (_chooses(base) or _chooses(exponent)):
+                walk.refuse(
+                    "a power of a choice",
+                    "choose among powers: pl.when(...).then(x**2).otherwise(x**3)",
+                )
+
+
+def _nodes(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Every part of a tree that looks like a node."""
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _nodes(each)
+    elif isinstance(tree, dict):
+        if len(tree) == 1:
+            yield kind_of(tree)
+        for each in tree.values():
+            yield from _nodes(each)
+
+
+def _chooses(tree: Node) -> bool:
+    """Whether it may be a literal for all rows of one batch, and something else in another."""
+    for kind, parts in _nodes(tree):
+        if kind == "Ternary" and not (_varies(parts["truthy"]) and _varies(parts["falsy"])):
+            return True
+        if (
+            kind == "Function"
+            and parts["function"] == "Coalesce"
+            and not all(map(_varies, parts["input"]))
+        ):
+            return True
+    return False
+
+
 class _Walk:
     def __init__(self, schema: pa.Schema, what: str, column: str | None) -> None:
         self.schema = schema
@@ -238,6 +288,11 @@ class _Walk:
         self.node(parts["expr"])
 
     def _BinaryExpr(self, parts: dict[str, Any]) -> None:  # noqa: N802
+        if self.in_list and parts["op"] == "TrueDivide" and not _varies(parts["right"]):
+            # Polars divides otherwise, in the last digit, when all the lists of a batch hold one item.
+            self.refuse(
+                "a division inside a list", "multiply with the inverse: pl.element() * (1 / 7)"
+            )
         self.node(parts["left"])
         self.node(parts["right"])
 
@@ -342,6 +397,8 @@ class _Walk:
             self.refuse('rank(method="random")', _hint("sample"))
 
     def _inputs(self, name: str, inputs: list[Node]) -> None:
+        if self.in_list and name == "Pow.Generic" and _varies(inputs[1]):
+            self.refuse("a power inside a list", "an exponent inside a list is a literal")
         literal = _LITERAL_INPUTS.get(name, ())
         for at, node in enumerate(inputs):
             if at in literal:
@@ -379,6 +436,11 @@ class _Walk:
             function=function,
             column=self.column,
         )
+
+
+def _varies(node: Node) -> bool:
+    """Whether a node is anything but made of literals."""
+    return any(kind in json.dumps(node) for kind in ('"Element"', '"Column"', '"Field"'))
 
 
 def _is_series(node: Node) -> bool:

@@ -56,6 +56,7 @@ from riverrun.state.kernels.layout import (
     WIDTH,
 )
 from riverrun.state.kernels.memory import load_i64, load_u64, store_32, store_int
+from riverrun.state.kernels.merging import merge_step
 from riverrun.state.kernels.searching import BUCKET, FULL_HASH, key_stop
 from riverrun.state.kernels.sorting import consolidate, order_words, sort_rows
 from riverrun.state.kernels.values import U, field, hash_rows, is_null
@@ -278,6 +279,29 @@ def write_block(
 
 
 @kernel
+def close_ranks(codes: np.ndarray, code_count: int) -> tuple[np.ndarray, int]:
+    """Renumber codes so that those that occur follow each other.
+
+    Returns what each became (-1: it does not occur), and how many do.
+    """
+    used = np.zeros(code_count, np.int64)
+    if code_count <= 1:
+        return used, 1
+    for code in codes:
+        used[code] = 1
+    left = 0
+    for code in range(code_count):
+        if used[code] != 0:
+            used[code] = left
+            left += 1
+        else:
+            used[code] = -1
+    for at in range(codes.shape[0]):
+        codes[at] = used[codes[at]]
+    return used, left
+
+
+@kernel
 def sort_and_write(
     table: np.ndarray,
     hashes: np.ndarray,
@@ -313,20 +337,7 @@ def sort_and_write(
     sorted_hashes = np.empty(kept, np.uint64)
     for at in range(kept):
         sorted_hashes[at] = hashes[out_rows[at]]
-    used = np.zeros(code_count, np.int64)
-    left = 1
-    if codes.shape[0] > 0:
-        for at in range(kept):
-            used[out_codes[at]] = 1
-        left = 0
-        for code in range(code_count):
-            if used[code] != 0:
-                used[code] = left
-                left += 1
-            else:
-                used[code] = -1
-        for at in range(kept):
-            out_codes[at] = used[out_codes[at]]
+    used, left = close_ranks(out_codes[:kept], code_count)
     tables = np.empty(1, np.int64)
     tables[0] = nodes
     slab = write_block(
@@ -388,6 +399,47 @@ def pack_blocks(
     # Passed on as an array rather than by its address, so that the slab outlives its last mention here.
     nodes = together[NODES_WORD : NODES_WORD + end * NODE_FIELDS].reshape(end, NODE_FIELDS)
     return sort_and_write(nodes, hashes, codes, code_count, diffs, 0, invertible, most)
+
+
+@kernel
+def pack_merged(
+    a: np.ndarray,
+    a_map: np.ndarray,
+    b: np.ndarray,
+    b_map: np.ndarray,
+    code_count: int,
+    end: int,
+    invertible: bool,
+    most: int,
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """One block of the rows of two, with codes mapped as in `merging`: see `sort_and_write`."""
+    a_nodes, b_nodes = a[NODES], b[NODES]
+    first = 0
+    if invertible and field(a_nodes, 0, KIND) == HASHED and field(b_nodes, 0, KIND) == HASHED:
+        first = 1
+    rows = (a[STOP] - a[START]) + (b[STOP] - b[START])
+    room = rows + code_count + 1
+    names, diffs = np.empty(room, np.int64), np.empty(room, np.int64)
+    codes = np.empty(room, np.int32)
+    sums, seen = np.zeros(code_count, np.int64), np.zeros(code_count, np.bool_)
+    touched = np.empty(code_count, np.int64)
+    _, _, kept = merge_step(
+        a, a[START], True, a_map, b, b[START], True, b_map, first, end, rows, sums, seen, touched,
+        names, codes, diffs,
+    )  # fmt: skip
+    if kept == 0:
+        return np.empty(NO_SLAB, np.int64), np.empty(0, np.int64), 0
+    tables, addresses = np.empty(2, np.int64), np.empty(2, np.int64)
+    tables[0], tables[1] = a_nodes, b_nodes
+    addresses[0], addresses[1] = a[HASHES], b[HASHES]
+    hashes = np.empty(kept, np.uint64)
+    for at in range(kept):
+        hashes[at] = load_u64(addresses[names[at] >> ROW_BITS] + (names[at] & ROW_MASK) * 8)
+    used, left = close_ranks(codes[:kept], code_count)
+    slab = write_block(
+        tables, names[:kept], hashes, codes, left, diffs[:kept], end, invertible, True, most
+    )
+    return slab, used, kept
 
 
 @kernel

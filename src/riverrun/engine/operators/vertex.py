@@ -1,0 +1,278 @@
+"""Vertex: a user's own operator, in the terms of timely dataflow.
+
+A vertex is told of rows as they arrive (``on_recv``) and, when it asked for that (``notify_at``), that a
+time is complete (``on_notify``). While it handles something of time t it may send, and ask for
+notifications, at t or later; anything earlier is refused (law 1 of DESIGN). A notification at t
+comes when no row at or before t can arrive any more, on any worker (law 2).
+
+What it keeps across epochs it declares: a `Table` from keys to rows. Rows that are written are seen
+by reads at once, on this worker, and become part of the state at the end of the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operator import Actor, Context, Operator, by_time, present, settle, so_far
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.errors import SchemaError, TimeViolation
+from riverrun.progress import Antichain, Timestamp, less_equal
+from riverrun.state import Schema, Spine
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.keys import Keys
+
+Convert = Callable[[Any, pa.Schema, str], pa.RecordBatch]
+DIFF = "diff"
+
+
+class Handles(Protocol):
+    """What the engine calls (`frontends.dataflow.Vertex`)."""
+
+    def bind(self, link: Link) -> None: ...
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Timestamp) -> None: ...
+    def on_notify(self, time: Timestamp) -> None: ...
+
+
+@dataclass(frozen=True)
+class VertexOperator(Operator):
+    """Runs what `make` makes, one on each worker."""
+
+    make: Callable[[], Handles]
+    ports: tuple[str, ...]
+    given: tuple[pa.Schema, ...]
+    outputs: tuple[str, ...]
+    tables: Mapping[str, Schema] = field(hash=False)
+    convert: Convert = field(repr=False)
+    text: str = ""
+    arrives: bool = True
+    """Whether results may depend on the order of arrival."""
+    kind: ClassVar[str] = "vertex"
+    keeps_state: ClassVar[bool] = True
+
+    @property
+    def deterministic(self) -> bool:  # type: ignore[override]
+        return not self.arrives
+
+    def describe(self) -> str:
+        return f"vertex {self.text}"
+
+    def start(self, context: Context) -> VertexActor:
+        return VertexActor(context, self)
+
+
+class Link:
+    """How a vertex reaches the engine."""
+
+    def __init__(self, actor: VertexActor, tables: Mapping[str, Table]) -> None:
+        self._actor = actor
+        self.tables = tables
+        self.worker = actor.context.index
+        self.workers = len(actor.context.bounds) - 1
+
+    def send(self, rows: Any, time: Timestamp | None, output: str | None) -> None:
+        self._actor.send(rows, time, output)
+
+    def notify_at(self, time: Timestamp) -> None:
+        self._actor.notify_at(time)
+
+
+class VertexActor(Actor):
+    """A vertex on a worker."""
+
+    def __init__(self, context: Context, operator: VertexOperator) -> None:
+        super().__init__(context)
+        self._operator = operator
+        self._tables = {
+            name: Table(name, context.spine(schema, f".{name}"), self.node.depth, operator.convert)
+            for name, schema in operator.tables.items()
+        }
+        self._vertex = operator.make()
+        self._vertex.bind(Link(self, self._tables))
+        self._now: Timestamp | None = None
+        self._asked: set[Timestamp] = set()
+
+    def receive(self, port: int, changes: Changes) -> None:
+        for time, piece in by_time(changes):
+            rows = as_record_batch(self._operator.given[port], piece.columns, piece.rows)
+            frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(
+                pl.Series(DIFF, piece.diff_array(), pl.Int64)
+            )
+            self._handle(time, lambda: self._vertex.on_recv(self._operator.ports[port], frame, time))
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        self._asked.discard(time)
+        self._handle(time, lambda: self._vertex.on_notify(time))
+
+    def _handle(self, time: Timestamp, function: Callable[[], None]) -> None:
+        before, self._now = self._now, time
+        try:
+            function()
+        finally:
+            self._now = before
+
+    def send(self, rows: Any, time: Timestamp | None, output: str | None) -> None:
+        """Send rows from an output; a column `diff` says how often, 1 where there is none."""
+        outputs = self._operator.outputs
+        time = self._allowed(time, "send")
+        if output is None and len(outputs) == 1:
+            (output,) = outputs
+        if output not in outputs:
+            raise SchemaError(
+                "schema.output",
+                f"cannot send to output {output!r} of {self.node.name!r}: it has: {', '.join(outputs)}",
+                hint="send(rows, output=name)",
+            )
+        number = outputs.index(output)
+        schema = self.node.schemas[number]
+        diffs: np.ndarray[Any, Any] | None = None
+        if isinstance(rows, pl.DataFrame) and DIFF in rows.columns and DIFF not in schema.names:
+            diffs = rows[DIFF].to_numpy().astype(np.int64)
+            rows = rows.drop(DIFF)
+        batch = self._operator.convert(rows, schema, f"send from {self.node.name!r}")
+        if batch.num_rows:
+            columns = canonical_columns(batch, schema)
+            self.context.push(Changes(columns, batch.num_rows, (time,), None, 1, diffs), number)
+
+    def notify_at(self, time: Timestamp) -> None:
+        """Ask for a notification."""
+        allowed = self._allowed(time, "be notified")
+        if allowed not in self._asked:
+            self._asked.add(allowed)
+            self.context.request(allowed)
+
+    def _allowed(self, time: Timestamp | None, what: str) -> Timestamp:
+        now = self._now
+        if now is None:
+            raise TimeViolation(
+                "time.not_held",
+                f"cannot {what} at {time}: {self.node.name!r} ({self.node.line}) handles nothing at the moment",
+                hint="send from on_recv or on_notify",
+                node=self.node.name,
+            )
+        if time is None:
+            return now
+        if len(time) != len(now) or not less_equal(now, time):
+            raise TimeViolation(
+                "time.went_back",
+                f"cannot {what} at {time} while handling {now} in {self.node.name!r} ({self.node.line}): "
+                "time does not go back",
+                hint=f"send at {now}, or later in every coordinate",
+                node=self.node.name,
+                line=self.node.line,
+                time=time,
+            )
+        return time
+
+    def boundary(self, epoch: int) -> None:
+        for table in self._tables.values():
+            table.settle(epoch)
+
+
+class Table:
+    """State of a vertex: a row for each key. What is written is kept beside the spine until the epoch ends."""
+
+    def __init__(self, name: str, spine: Spine, depth: int, convert: Convert) -> None:
+        self.name = name
+        self._spine = spine
+        self._depth = depth
+        self._convert = convert
+        schema = spine.schema
+        self._columns = pa.schema([*schema.key, *schema.value])
+        self._width = len(schema.key)
+        self._written: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
+
+    def read(self, keys: Any) -> pl.DataFrame:
+        """The rows of some keys; a key that has none gives none."""
+        asked = self._convert(keys, self._spine.schema.key, f"read from {self.name!r}")
+        rows = self._stored(asked)
+        found: dict[tuple[Any, ...], tuple[Any, ...]] = {row[: self._width]: row for row in rows}
+        for key in _tuples(asked):
+            if key in self._written:
+                row = self._written[key]
+                if row is None:
+                    found.pop(key, None)
+                else:
+                    found[key] = row
+        return self._frame(found.values())
+
+    def write(self, rows: Any) -> None:
+        """Put rows in place of those with the same key."""
+        for row in _tuples(self._convert(rows, self._columns, f"write to {self.name!r}")):
+            self._written[row[: self._width]] = row
+
+    def delete(self, keys: Any) -> None:
+        """Take the rows of some keys out."""
+        for key in _tuples(self._convert(keys, self._spine.schema.key, f"delete from {self.name!r}")):
+            self._written[key] = None
+
+    def scan(self) -> pl.DataFrame:
+        """All rows."""
+        found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        view, now = present(self._spine)
+        for piece in view.scan(now):
+            for row in _tuples(piece.to_batch()):
+                found[row[: self._width]] = row
+        for key, row in self._written.items():
+            if row is None:
+                found.pop(key, None)
+            else:
+                found[key] = row
+        return self._frame(found.values())
+
+    def settle(self, epoch: int) -> None:
+        """Make what was written part of the state."""
+        if self._written:
+            self._flush(epoch)
+        settle(self._spine, epoch, self._depth)
+
+    def _flush(self, epoch: int) -> None:
+        schema = self._spine.schema
+        time = (epoch - 1,) + (0,) * (self._depth - 1)
+        upper = Antichain([(epoch,) + (0,) * (self._depth - 1)])
+        written, self._written = self._written, {}
+        keys = pa.record_batch(
+            [pa.array([k[at] for k in written], f.type) for at, f in enumerate(schema.key)],
+            schema=schema.key,
+        )
+        pieces = []
+        rows = [row for row in written.values() if row is not None]
+        if rows:
+            batch = pa.record_batch(
+                [pa.array([r[at] for r in rows], f.type) for at, f in enumerate(self._columns)],
+                schema=self._columns,
+            )
+            columns = canonical_columns(batch, self._columns)
+            pieces.append(Changes(columns, len(rows), (time,), None, 1, None))
+        old = so_far(self._spine, upper).lookup(
+            Keys(canonical_columns(keys, schema.key), keys.num_rows), time
+        )
+        if len(old):
+            columns = tuple(old.canonical(at) for at in range(len(self._columns)))
+            pieces.append(Changes(columns, len(old), (time,), None, 0, -old.counts))
+        if pieces:
+            changes = Changes.concat(pieces)
+            positions = tuple(range(len(self._columns)))
+            self._spine.append(Batch.of(schema, changes, positions, self._spine.upper, upper))
+
+    def _stored(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        view, now = present(self._spine)
+        return _tuples(view.lookup(keys, now).to_batch())
+
+    def _frame(self, rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
+        listed = list(rows)
+        batch = pa.record_batch(
+            [pa.array([r[at] for r in listed], f.type) for at, f in enumerate(self._columns)],
+            schema=self._columns,
+        )
+        return pl.DataFrame(pl.from_arrow(batch))
+
+
+def _tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))

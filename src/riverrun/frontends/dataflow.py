@@ -1,0 +1,237 @@
+"""The timely interface: operators of one's own, and loops made by hand.
+
+A :class:`Vertex` handles rows as they arrive and is notified when a time is complete; what it keeps
+across epochs it declares as state. ``flow.vertex`` puts it into a dataflow, where it stands beside
+collections: its inputs and outputs are collections. A :class:`Loop` has an entry, a way back and a way
+out.
+
+>>> import polars as pl, riverrun as rr
+>>> class Longest(rr.Vertex):
+...     "The longest word of each epoch, once that is complete."
+...
+...     def start(self):
+...         self.best = {}
+...
+...     def on_recv(self, port, rows, time):
+...         if time not in self.best:
+...             self.notify_at(time)
+...         words = [self.best.get(time, ""), *rows["word"]]
+...         self.best[time] = max(words, key=lambda word: (len(word), word))
+...
+...     def on_notify(self, time):
+...         self.send([{"epoch": time[0], "word": self.best.pop(time)}])
+>>> flow = rr.Dataflow("words")
+>>> words = flow.input("words", {"word": pl.String})
+>>> longest = flow.vertex(
+...     Longest, {"words": words}, {"epoch": pl.Int64, "word": pl.String}, routes={"words": rr.TO_ONE}
+... )
+>>> flow.output("longest", longest)
+>>> with flow.run(workers=2) as run:
+...     run.insert("words", [("a",), ("heap",), ("of",)])
+...     run.commit()
+...     run.read("longest").rows()
+<Commit of epoch 0: done>
+[(0, 'heap')]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operators.exchange import Exchange
+from riverrun.engine.operators.linear import Feedback, Leave
+from riverrun.engine.operators.vertex import Link, Table, VertexOperator
+from riverrun.engine.plan import PlanBuilder, Scope, users_line
+from riverrun.errors import PlanError
+from riverrun.frontends.collection import Collection, _deepest
+from riverrun.progress import Timestamp
+from riverrun.run.rows import as_schema, as_table
+from riverrun.state import Schema
+
+
+@dataclass(frozen=True)
+class Route:
+    """How rows travel to the workers, other than by key."""
+
+    way: str
+
+
+TO_ALL = Route("all")
+TO_ANY = Route("any")
+TO_ONE = Route("one")
+
+
+class Vertex:
+    """A user's operator. One is made on each worker, for each execution, so it starts from its state.
+
+    Across epochs it may keep only what is in its tables; what it keeps in attributes must be gone by
+    the end of the epoch (rows that wait for a notification, for instance).
+    """
+
+    deterministic = False
+    """Say True when results depend neither on how rows are cut nor on the order in which they arrive."""
+
+    _link: Link
+
+    def bind(self, link: Link) -> None:
+        """Connect to the engine."""
+        self._link = link
+        self.start()
+
+    def start(self) -> None:
+        """Called once, when the state is there."""
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Timestamp) -> None:
+        """Rows of one time have arrived at an input; a column `diff` says how often each, -1 for deleted."""
+        raise NotImplementedError
+
+    def on_notify(self, time: Timestamp) -> None:
+        """No row at or before `time` can arrive any more."""
+
+    def send(self, rows: Any, time: Timestamp | None = None, output: str | None = None) -> None:
+        """Send rows, at the time being handled or later. A frame may have a column `diff`."""
+        self._link.send(rows, time, output)
+
+    def notify_at(self, time: Timestamp) -> None:
+        """Have ``on_notify`` called when `time` is complete; it is at or after the one being handled."""
+        self._link.notify_at(time)
+
+    def table(self, name: str) -> Table:
+        """A declared table: ``read``, ``write``, ``delete``, ``scan``."""
+        return self._link.tables[name]
+
+    @property
+    def worker(self) -> int:
+        """The number of this worker."""
+        return self._link.worker
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return self._link.workers
+
+
+def add_vertex(
+    builder: PlanBuilder,
+    make: Callable[[], Vertex],
+    inputs: Mapping[str, Collection],
+    outputs: Any,
+    routes: Mapping[str, Any] | None,
+    tables: Mapping[str, tuple[Any, Any]] | None,
+    name: str | None,
+) -> Any:
+    """See `Dataflow.vertex`."""
+    line = users_line()
+    if not callable(make) or not inputs:
+        raise PlanError(
+            "plan.vertex",
+            f"cannot add a vertex at {line}: give a class of vertices, and at least one input",
+            hint="flow.vertex(MyVertex, {'rows': collection}, {'column': pl.Int64})",
+            line=line,
+        )
+    scope = _deepest(*inputs.values())
+    several = isinstance(outputs, Mapping) and bool(outputs) and all(
+        isinstance(value, Mapping | pa.Schema) for value in outputs.values()
+    )
+    declared = outputs if several else {"out": outputs}
+    schemas = {o: as_schema(s, f"declare output {o!r} of a vertex") for o, s in declared.items()}
+    for port in routes or {}:
+        if port not in inputs:
+            raise PlanError(
+                "plan.port",
+                f"cannot route {port!r} at {line}: the inputs are: {', '.join(inputs)}",
+                hint="routes={'input': 'column'}",
+                line=line,
+            )
+    ports = []
+    for port, collection in inputs.items():
+        entered = collection._into(scope)
+        ports.append(_routed(entered, (routes or {}).get(port), port, line)._port)
+    kept = {
+        table: Schema.of(
+            as_schema(key, f"declare the key of table {table!r}"),
+            as_schema(value, f"declare the rows of table {table!r}"),
+        )
+        for table, (key, value) in (tables or {}).items()
+    }
+    operator = VertexOperator(
+        make,
+        tuple(inputs),
+        tuple(collection.schema for collection in inputs.values()),
+        tuple(schemas),
+        kept,
+        as_table,
+        getattr(make, "__qualname__", type(make).__name__),
+        not getattr(make, "deterministic", False),
+    )
+    port = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name)
+    made = {
+        output: Collection(builder, type(port)(port.node, at)) for at, output in enumerate(schemas)
+    }
+    return made if several else made["out"]
+
+
+def _routed(collection: Collection, route: Any, port: str, line: str) -> Collection:
+    if route is None:
+        return collection
+    if isinstance(route, Route):
+        return collection._add(Exchange(route.way), [collection], collection.schema)
+    key = (route,) if isinstance(route, str) else tuple(route) if isinstance(route, Sequence) else None
+    if key is None:
+        raise PlanError(
+            "plan.route",
+            f"cannot route {port!r} by {route!r} at {line}",
+            hint="a route is a column, several columns, rr.TO_ALL, rr.TO_ANY or rr.TO_ONE",
+            line=line,
+        )
+    collection._check_columns(key, "route")
+    return collection._exchanged(key)
+
+
+class Loop:
+    """A loop made by hand: rows enter, go back, and leave.
+
+    Every way back adds one to the round, the last coordinate of times inside.
+    """
+
+    def __init__(self, builder: PlanBuilder, parent: Scope, name: str | None) -> None:
+        self._builder = builder
+        self._parent = parent
+        self.scope = builder.loop(parent, name)
+
+    def enter(self, collection: Collection) -> Collection:
+        """The rows of a collection from outside, at round 0."""
+        return collection._into(self.scope)
+
+    def feedback(self, schema: Any, limit: int | None = None) -> Back:
+        """What comes back from the round before; ``connect`` says what that is."""
+        columns = as_schema(schema, "declare what goes back in a loop")
+        port = self._builder.add(Feedback(limit), [], [columns], scope=self.scope)
+        return Back(self._builder, port)
+
+    def leave(self, collection: Collection) -> Collection:
+        """What a collection inside comes to, outside: its changes of all rounds."""
+        port = self._builder.add(
+            Leave(), [collection._into(self.scope)._port], [collection.schema], scope=self._parent
+        )
+        return Collection(self._builder, port)
+
+
+class Back(Collection):
+    """The rows that come back to a loop."""
+
+    def connect(self, collection: Collection) -> Self:
+        """Have these rows go back."""
+        if collection.schema != self.schema:
+            raise PlanError(
+                "plan.columns_differ",
+                f"cannot go back with {collection!r}: the loop declared {self!r}",
+                hint="select the declared columns",
+            )
+        self._builder.close(self._port, collection._port)
+        return self

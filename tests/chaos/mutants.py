@@ -1,0 +1,359 @@
+"""The protocol, broken on purpose: each of these must be noticed by the simulation.
+
+    python -m tests.chaos.mutants            # how many seeds each one survives
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from riverrun.engine import coordinator, saving, storing, worker
+from riverrun.engine import messages as m
+from riverrun.engine.coordinator import Coordinator
+from riverrun.engine.saving import Saver
+from riverrun.engine.worker import Worker
+from riverrun.errors import TransportError
+from riverrun.state import log
+from riverrun.state.log import Log
+from tests.chaos.simulation import Simulation
+
+Mutant = Callable[[], contextlib.AbstractContextManager[Any]]
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(break_it: Callable[[], contextlib.AbstractContextManager[Any]]) -> Mutant:
+    MUTANTS[break_it.__name__] = break_it
+    return break_it
+
+
+def replaced(owner: Any, name: str, function: Any) -> contextlib.AbstractContextManager[Any]:
+    return mock.patch.object(owner, name, function)
+
+
+@mutant
+def old_messages_are_taken() -> Any:
+    original = Worker._on_data
+
+    def on_data(self: Worker, sender: int, message: m.Data) -> None:
+        index = self._indices.get(sender)
+        if self.instance is not None and index is not None and message.execution < self.execution:
+            self.instance.receive(index, message.payload)
+        else:
+            original(self, sender, message)
+
+    return replaced(Worker, "_on_data", on_data)
+
+
+@mutant
+def new_messages_are_not_held() -> Any:
+    def is_current(self: Worker, sender: int, message: Any, execution: int) -> bool:
+        return execution == self.execution and self.instance is not None
+
+    return replaced(Worker, "_is_current", is_current)
+
+
+@mutant
+def gaps_are_ignored() -> Any:
+    original = Worker._on_data
+
+    def on_data(self: Worker, sender: int, message: m.Data) -> None:
+        index = self._indices.get(sender)
+        if index is not None and message.execution == self.execution:
+            self._expected[index] = message.number
+        original(self, sender, message)
+
+    return replaced(Worker, "_on_data", on_data)
+
+
+@mutant
+def completions_of_other_executions_count() -> Any:
+    original = Coordinator._on_completed
+
+    def on_completed(self: Coordinator, sender: int, message: m.Completed) -> None:
+        original(self, sender, m.Completed(self.execution, message.epoch))
+
+    return replaced(Coordinator, "_on_completed", on_completed)
+
+
+@mutant
+def zombies_are_heard() -> Any:
+    original = Coordinator.receive
+
+    def receive(self: Coordinator, sender: int, message: Any) -> None:
+        if sender > 0 and sender not in self._heard and type(message) is m.Completed:
+            sender, message = self.members[0], m.Completed(self.execution, message.epoch)
+        original(self, sender, message)
+
+    return replaced(Coordinator, "receive", receive)
+
+
+@mutant
+def an_epoch_is_complete_when_one_worker_says_so() -> Any:
+    original = Coordinator._on_completed
+
+    def on_completed(self: Coordinator, sender: int, message: m.Completed) -> None:
+        if message.execution == self.execution:
+            self._waiting.clear()
+        original(self, sender, message)
+
+    return replaced(Coordinator, "_on_completed", on_completed)
+
+
+@mutant
+def execution_starts_when_one_is_ready() -> Any:
+    original = Coordinator._on_ready
+
+    def on_ready(self: Coordinator, sender: int, message: m.Ready) -> None:
+        if message.execution == self.execution:
+            self._waiting.clear()
+        original(self, sender, message)
+
+    return replaced(Coordinator, "_on_ready", on_ready)
+
+
+@mutant
+def epochs_are_released_before_they_are_logged() -> Any:
+    original = Coordinator._advance
+
+    def advance(self: Coordinator) -> None:
+        durable, self._durable = self._durable, 1 << 60
+        original(self)
+        self._durable = durable
+
+    return replaced(Coordinator, "_advance", advance)
+
+
+@mutant
+def failed_appends_count_as_done() -> Any:
+    original = Coordinator._on_appended
+
+    def on_appended(self: Coordinator, append: m.Append, error: Any) -> None:
+        original(self, append, None if isinstance(error, TransportError) else error)
+
+    return replaced(Coordinator, "_on_appended", on_appended)
+
+
+@mutant
+def refusals_are_not_logged() -> Any:
+    original = Coordinator._append
+
+    def append(self: Coordinator, header: Any, inputs: Any = None) -> None:
+        if header["kind"] == "refused":
+            self._refused()
+        else:
+            original(self, header, inputs)
+
+    return replaced(Coordinator, "_append", append)
+
+
+@mutant
+def the_newest_pin_is_gone_back_to() -> Any:
+    original = Worker._on_begin
+
+    def on_begin(self: Worker, sender: int, message: m.Begin) -> None:
+        newer = [epoch for epoch in self._pins if epoch > message.epoch]
+        if newer and message.execution > self.execution:
+            self._pins[message.epoch] = self._pins[max(newer)]
+        original(self, sender, message)
+
+    return replaced(Worker, "_on_begin", on_begin)
+
+
+@mutant
+def instances_survive_a_new_execution() -> Any:
+    original = Worker._start
+
+    def start(self: Worker, begin: m.Begin, states: Any) -> None:
+        old = getattr(self, "last", None)
+        if old is not None and old.completed == begin.epoch and old._bounds == begin.bounds:
+            make, self._make = self._make, lambda *_: old
+            original(self, begin, states)
+            self._make = make
+        else:
+            original(self, begin, states)
+        self.last = self.instance  # type: ignore[attr-defined]
+
+    return replaced(Worker, "_start", start)
+
+
+@mutant
+def only_one_pin_is_kept() -> Any:
+    original = Worker._complete
+
+    def complete(self: Worker, instance: Any) -> None:
+        original(self, instance)
+        self._pins = {max(self._pins): self._pins[max(self._pins)]}
+
+    return replaced(Worker, "_complete", complete)
+
+
+@mutant
+def ranges_are_not_cut() -> Any:
+    return replaced(worker, "slice_view", lambda view, low, high: view)
+
+
+@mutant
+def lost_messages_are_not_told() -> Any:
+    return replaced(Coordinator, "_on_broken", lambda self, sender, message: None)
+
+
+@mutant
+def broken_connections_of_the_execution_before_do_not_count() -> Any:
+    original = Coordinator._on_broken
+
+    def on_broken(self: Coordinator, sender: int, message: m.Broken) -> None:
+        if message.execution == self.execution:
+            original(self, sender, message)
+
+    return replaced(Coordinator, "_on_broken", on_broken)
+
+
+@mutant
+def epochs_are_reported_again() -> Any:
+    original = Coordinator._begin
+
+    def begin(self: Coordinator, epoch: int, source: int) -> None:
+        original(self, epoch, source)
+        self.reported = min(self.reported, epoch)
+
+    return replaced(Coordinator, "_begin", begin)
+
+
+@mutant
+def parts_of_other_attempts_are_published() -> Any:
+    original = Saver.wrote
+
+    def wrote(self: Saver, sender: int, message: m.Wrote, about: Any) -> Any:
+        if self.attempt is not None:
+            message = m.Wrote(self.attempt.id, message.part, message.error)
+        return original(self, sender, message, about)
+
+    return replaced(Saver, "wrote", wrote)
+
+
+@mutant
+def attempts_wait_for_the_dead() -> Any:
+    return replaced(Saver, "lost", lambda self, member: None)
+
+
+@mutant
+def checkpoints_claim_to_cover_more() -> Any:
+    original = Coordinator._about
+
+    def about(self: Coordinator) -> Any:
+        found = original(self)
+        return {**found, "position": self._position}
+
+    return replaced(Coordinator, "_about", about)
+
+
+@mutant
+def checkpoints_may_go_back() -> Any:
+    return replaced(Saver, "covers", lambda self, position: True)
+
+
+@mutant
+def the_log_is_collected_to_the_newest_checkpoint() -> Any:
+    def collect(checkpoints: Any, some_log: Log, retain: int) -> None:
+        checkpoints.collect(retain)
+        manifest = checkpoints.latest()
+        some_log.collect(int(manifest.about["position"]) + 1)
+
+    return replaced(storing, "_collect", collect)
+
+
+@mutant
+def everybody_may_append() -> Any:
+    original = Log.create
+
+    def create(self: Log, position: int, data: bytes) -> bool:
+        original(self, position, data)
+        return True
+
+    return replaced(Log, "create", create)
+
+
+@mutant
+def owners_are_forgotten() -> Any:
+    original = Log.collect
+
+    def collect(self: Log, floor: int) -> Any:
+        gone = original(self, floor)
+        self.storage.delete([log.record_name(at) for at in self.positions() if at < floor])
+        return gone
+
+    return replaced(Log, "collect", collect)
+
+
+@mutant
+def taking_over_leaves_no_record() -> Any:
+    return replaced(log, "_create", lambda some_log, position, data: True)
+
+
+@mutant
+def published_checkpoints_are_not_surveyed() -> Any:
+    original = Saver.is_due
+
+    def is_due(self: Saver, completed: int, now: float | None) -> bool:
+        self.unsure = False
+        return original(self, completed, now)
+
+    return replaced(Saver, "is_due", is_due)
+
+
+@mutant
+def rows_are_fed_twice() -> Any:
+    def share(inputs: Any, index: int, count: int) -> Any:
+        return {
+            name: batch.slice(batch.num_rows * index // count) for name, batch in inputs.items()
+        }
+
+    return replaced(coordinator, "_share", share)
+
+
+@mutant
+def the_dead_may_publish_unseen() -> Any:
+    original = Saver.published
+
+    def published(self: Saver, instruction: m.Publish) -> bool:
+        if self.attempt is None or self.attempt.id != instruction.attempt:
+            return False
+        return original(self, instruction)
+
+    return replaced(saving.Saver, "published", published)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Torn records are expected here, and not worth a warning each."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def noticed(name: str, seeds: range) -> tuple[int, str] | None:
+    """The first seed that notices, and what it says."""
+    with MUTANTS[name](), quiet():
+        for seed in seeds:
+            try:
+                Simulation(seed).run()
+            except Exception as error:
+                return seed, f"{type(error).__name__}: {str(error)[:90]}"
+    return None
+
+
+def main(arguments: list[str]) -> None:
+    for name in arguments or MUTANTS:
+        found = noticed(name, range(300))
+        print(f"{name:60}", "NOT NOTICED" if found is None else f"{found[0]:4} {found[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,387 @@
+"""The judge of collections: the same methods, computed at once, from scratch, on lists of rows.
+
+A :class:`Bag` has the methods of ``riverrun.Collection``, so a program that is a function of
+collections is run over bags too, and what the engine keeps up to date is compared with what it gives.
+Rows are tuples, counted; a count below zero is a row that is missing. Expressions are given to Polars,
+everything else is plain Python. Slow, short, no cleverness.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+import riverrun as rr
+from tests.oracle import NAN, backwards, rank
+
+Row = tuple[Any, ...]
+Schema = dict[str, Any]
+PATIENCE = 1_000
+EPOCH = {datetime: datetime(1970, 1, 1), date: date(1970, 1, 1)}
+
+
+def frozen(value: Any) -> Any:
+    """A value that can be counted, and is equal to itself."""
+    if isinstance(value, list | tuple):
+        return tuple(map(frozen, value))
+    if isinstance(value, dict):
+        return tuple((name, frozen(inner)) for name, inner in value.items())
+    if isinstance(value, float):
+        return NAN if math.isnan(value) else value + 0.0  # zero has no sign
+    return value
+
+
+def counted(rows: Iterable[Sequence[Any]]) -> Counter[Row]:
+    """Rows and how often they are there."""
+    return Counter(tuple(map(frozen, row)) for row in rows)
+
+
+class Bag:
+    """Rows, and how often each is there."""
+
+    def __init__(self, schema: Mapping[str, Any], rows: Mapping[Row, int]) -> None:
+        self.schema = dict(schema)
+        self.rows = Counter({row: count for row, count in rows.items() if count})
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any], pairs: Iterable[tuple[Sequence[Any], int]]) -> Bag:
+        rows: Counter[Row] = Counter()
+        for row, count in pairs:
+            rows[tuple(map(frozen, row))] += count
+        return cls(schema, rows)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema)
+
+    def frame(self, rows: Iterable[Row] | None = None) -> pl.DataFrame:
+        listed = list(self.rows if rows is None else rows)
+        data = {
+            name: pl.Series(name, [_thawed(row[at]) for row in listed], dtype=kind)
+            for at, (name, kind) in enumerate(self.schema.items())
+        }
+        return pl.DataFrame(data)
+
+    def _cells(self, expression: Any) -> list[Any]:
+        """What an expression gives for each different row."""
+        if isinstance(expression, str):
+            at = self.columns.index(expression)
+            return [row[at] for row in self.rows]
+        return self.frame().with_columns(__made=expression)["__made"].to_list()
+
+    # -- each row by itself
+
+    def select(self, *columns: Any, **named: Any) -> Bag:
+        wanted = {_output_name(column): column for column in columns} | named
+        frame, made, schema = self.frame(), [], {}
+        for name, expression in wanted.items():
+            if isinstance(expression, str):
+                schema[name] = self.schema[expression]
+                made.append(self._cells(expression))
+            else:
+                series = frame.with_columns(__made=expression)["__made"]
+                schema[name] = series.dtype
+                made.append(series.to_list())
+        return Bag.of(schema, zip(zip(*made, strict=True), self.rows.values(), strict=True))
+
+    def with_columns(self, *columns: Any, **named: Any) -> Bag:
+        kept: dict[str, Any] = {name: name for name in self.columns}
+        return self.select(**kept | {_output_name(column): column for column in columns} | named)
+
+    def rename(self, **named: str) -> Bag:
+        names = {old: new for new, old in named.items()}
+        return self.select(**{names.get(name, name): name for name in self.columns})
+
+    def drop(self, *columns: str) -> Bag:
+        return self.select(*(name for name in self.columns if name not in columns))
+
+    def filter(self, predicate: pl.Expr) -> Bag:
+        pairs = zip(self.rows.items(), self._cells(predicate), strict=True)
+        return Bag(self.schema, {row: count for (row, count), kept in pairs if kept})
+
+    def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Schema) -> Bag:
+        pairs = []
+        for row, count in self.rows.items():  # one row at a time: how it is cut does not matter
+            pairs += [(made, count) for made in function(self.frame([row])).rows()]
+        return Bag.of(schema, pairs)
+
+    def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Schema) -> Bag:
+        pairs = []
+        for row, count in self.rows.items():
+            for made in function(dict(zip(self.columns, map(_thawed, row), strict=True))):
+                pairs.append((_tuple(made, schema), count))
+        return Bag.of(schema, pairs)
+
+    def explode(self, column: str) -> Bag:
+        at = self.columns.index(column)
+        pairs = [
+            ((*row[:at], item, *row[at + 1 :]), count)
+            for row, count in self.rows.items()
+            for item in row[at] or ()
+        ]
+        return Bag.of(self.schema | {column: self.schema[column].inner}, pairs)
+
+    def concat(self, *others: Bag) -> Bag:
+        rows = Counter(self.rows)
+        for other in others:
+            for row, count in other.select(*self.columns).rows.items():
+                rows[row] += count
+        return Bag(self.schema, rows)
+
+    def negate(self) -> Bag:
+        return Bag(self.schema, {row: -count for row, count in self.rows.items()})
+
+    def consolidate(self) -> Bag:
+        return self
+
+    def inspect(self, function: Any = None) -> Bag:
+        return self
+
+    def windows(self, column: str, size: Any, step: Any = None, *, into: str = "window") -> Bag:
+        at, step, pairs = self.columns.index(column), step or size, []
+        for row, count in self.rows.items():
+            if row[at] is None:
+                continue
+            zero = EPOCH.get(type(row[at]), timedelta(0) if isinstance(row[at], timedelta) else 0)
+            since = row[at] - zero
+            number = since // step
+            while number * step + size > since:
+                pairs.append(((*row, zero + number * step), count))
+                number -= 1
+        return Bag.of(self.schema | {into: self.schema[column]}, pairs)
+
+    # -- whole collections and groups
+
+    def distinct(self, name: str | None = None) -> Bag:
+        return Bag(self.schema, {row: 1 for row, count in self.rows.items() if count > 0})
+
+    def group_by(self, *columns: Any, **named: Any) -> Groups:
+        key = {_output_name(column): column for column in columns} | named
+        made = {name: e for name, e in key.items() if not (isinstance(e, str) and e == name)}
+        return Groups(self.with_columns(**made) if made else self, list(key))
+
+    def count(self, name: str = "count") -> Bag:
+        return self.group_by().count(name)
+
+    def count_distinct(self, *columns: str) -> Bag:
+        return (self.select(*columns) if columns else self).distinct().count()
+
+    def join(
+        self, other: Bag, on: Any = None, *, left_on: Any = None, right_on: Any = None,
+        how: str = "inner", suffix: str = "_right",
+    ) -> Bag:  # fmt: skip
+        mine = [] if how == "cross" else _listed(on if left_on is None else left_on)
+        its = [] if how == "cross" else _listed(on if right_on is None else right_on)
+        left = [self.columns.index(name) for name in mine]
+        right = [other.columns.index(name) for name in its]
+
+        def match(a: Row, b: Row) -> bool:
+            pairs = [(a[x], b[y]) for x, y in zip(left, right, strict=True)]
+            return all(x is not None and (x is y or x == y) for x, y in pairs)
+
+        partners = {a: [b for b, n in other.rows.items() if n > 0 and match(a, b)] for a in self.rows}
+        if how in ("semi", "anti"):
+            wanted = how == "semi"
+            return Bag(self.schema, {a: n for a, n in self.rows.items() if bool(partners[a]) == wanted})
+        rest = [at for at in range(len(other.columns)) if at not in right]
+        kept = [at for at in range(len(self.columns)) if how != "right" or at not in left]
+        taken = rest if how != "right" else range(len(other.columns))
+        schema = {self.columns[at]: self.schema[self.columns[at]] for at in kept}
+        for at in taken:
+            name = other.columns[at]
+            schema[name + suffix if name in schema else name] = other.schema[name]
+        pairs = []
+        for a, n in self.rows.items():
+            for b, m in other.rows.items():
+                if match(a, b):
+                    pairs.append(([a[at] for at in kept] + [b[at] for at in taken], n * m))
+            if how in ("left", "full") and not partners[a]:
+                pairs.append(([a[at] for at in kept] + [None for _ in taken], n))
+        for b, m in other.rows.items():
+            if how in ("right", "full") and not any(n > 0 and match(a, b) for a, n in self.rows.items()):
+                alone: list[Any] = [None] * len(self.columns)
+                for x, y in zip(left, right, strict=True):
+                    alone[x] = b[y]
+                pairs.append(([alone[at] for at in kept] + [b[at] for at in taken], m))
+        return Bag.of(schema, pairs)
+
+    def semi_join(self, other: Bag, on: Any = None, **keys: Any) -> Bag:
+        return self.join(other, on, how="semi", **keys)
+
+    def anti_join(self, other: Bag, on: Any = None, **keys: Any) -> Bag:
+        return self.join(other, on, how="anti", **keys)
+
+    # -- loops
+
+    def iterate(
+        self, body: Callable[..., Bag], *, limit: int | None = None, at: Any = None,
+        name: str | None = None, patience: int | None = None,
+    ) -> Bag:  # fmt: skip
+        if limit == 0:
+            return self
+        last = PATIENCE if limit is None else limit - 1
+        rounds = [0] * len(self.rows) if at is None else self._cells(at)
+        joins = dict(zip(self.rows, (min(r, last) for r in rounds), strict=True))
+        result, before = Bag(self.schema, {}), None
+        for number in range(last + 1):
+            fresh = Bag(self.schema, {r: n for r, n in self.rows.items() if joins[r] == number})
+            entered = Bag(self.schema, {r: n for r, n in self.rows.items() if joins[r] <= number})
+            current = fresh.concat(result)
+            if before == (current.rows, entered.rows) and number > max(joins.values(), default=0):
+                return result
+            before = current.rows, entered.rows
+            result = body(current, entered) if _arguments(body) > 1 else body(current)
+            result = result.select(*self.columns)
+        assert limit is not None, "the reference does not come to rest"
+        return result
+
+
+class Groups:
+    """A bag, and the columns whose values make its groups."""
+
+    def __init__(self, bag: Bag, key: list[str]) -> None:
+        self.bag = bag
+        self.key = key
+
+    def groups(self) -> dict[Row, Counter[Row]]:
+        places = [self.bag.columns.index(name) for name in self.key]
+        found: dict[Row, Counter[Row]] = {}
+        for row, count in self.bag.rows.items():
+            found.setdefault(tuple(row[at] for at in places), Counter())[row] += count
+        return {key: rows for key, rows in found.items() if sum(rows.values()) > 0}
+
+    def _keys(self) -> Schema:
+        return {name: self.bag.schema[name] for name in self.key}
+
+    def agg(self, *aggregates: Any, name: str | None = None, **named: Any) -> Bag:
+        wanted = {_aggregate_name(each): each for each in aggregates} | named
+        schema, pairs = self._keys(), []
+        for column, aggregate in wanted.items():
+            schema[column] = _aggregate_type(self.bag, aggregate)
+        for key, rows in self.groups().items():
+            group = Bag(self.bag.schema, rows)
+            pairs.append(((*key, *(_aggregate(group, each) for each in wanted.values())), 1))
+        return Bag.of(schema, pairs)
+
+    def count(self, name: str = "count") -> Bag:
+        return self.agg(**{name: rr.count()})
+
+    def top(self, k: int, by: Any, *, descending: bool = True, name: str | None = None) -> Bag:
+        columns = self.bag.columns
+        inside = [columns.index(each) for each in _listed(by) if each not in self.key]
+
+        def place(row: Row) -> Any:
+            first = [_in_order(row[at], descending) for at in inside]
+            rest = [at for at, each in enumerate(columns) if at not in inside and each not in self.key]
+            return [*first, *(rank(row[at]) for at in rest)]
+
+        pairs = []
+        for rows in self.groups().values():
+            listed = sorted(Counter(rows).elements(), key=place)
+            pairs += [(row, 1) for row in listed[:k]]
+        return Bag.of(self.bag.schema, pairs)
+
+    def apply(
+        self, function: Callable[[pl.DataFrame], Any], schema: Schema, *, many: bool = False,
+        name: str | None = None,
+    ) -> Bag:  # fmt: skip
+        rest = [each for each in self.bag.columns if each not in self.key]
+        pairs = []
+        for key, rows in self.groups().items():
+            group = Bag(self.bag.schema, rows).select(*self.key, *rest)
+            listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
+            made = function(group.frame(listed))
+            for row in made if many else [made]:
+                pairs.append(((*key, *_tuple(row, schema)), 1))
+        return Bag.of(self._keys() | dict(schema), pairs)
+
+
+def _aggregate(group: Bag, aggregate: Any) -> Any:
+    if isinstance(aggregate, pl.Expr):
+        listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
+        return group.frame(listed).select(aggregate.alias("__made"))["__made"].to_list()[0]
+    kind, counts = aggregate.kind, list(group.rows.values())
+    if kind == "count":
+        return sum(counts)
+    pairs = zip(map(frozen, group._cells(aggregate.column)), counts, strict=True)
+    cells = [cell for cell, count in pairs for _ in range(count) if cell is not None]
+    if kind == "sum":
+        return exact_sum(cells)
+    if kind == "mean":
+        return exact_sum(cells) / len(cells) if cells else None
+    if kind == "min":
+        return min(cells, key=rank, default=None)
+    if kind == "max":
+        return max(cells, key=rank, default=None)
+    if kind == "count_distinct":
+        return len(set(cells))
+    orders = map(frozen, group._cells(aggregate.by))
+    values = map(frozen, group._cells(aggregate.column))
+    pairs = list(zip(orders, values, strict=True))
+    return min(pairs, key=lambda pair: (_in_order(pair[0], kind == "last"), rank(pair[1])))[1]
+
+
+def exact_sum(cells: Sequence[Any]) -> Any:
+    """The exact sum, rounded once where it is a float."""
+    if not any(isinstance(cell, float) for cell in cells):
+        return sum(cells)
+    if any(math.isnan(cell) for cell in cells) or {math.inf, -math.inf} <= set(cells):
+        return NAN
+    infinite = [cell for cell in cells if math.isinf(cell)]
+    return infinite[0] if infinite else math.fsum(cells)
+
+
+def _aggregate_type(bag: Bag, aggregate: Any) -> Any:
+    if isinstance(aggregate, pl.Expr):
+        return bag.frame([]).select(aggregate.alias("__made"))["__made"].dtype
+    if aggregate.kind in ("count", "count_distinct"):
+        return pl.Int64
+    if aggregate.kind == "mean":
+        return pl.Float64
+    kind = bag.frame([]).with_columns(
+        __made=pl.col(aggregate.column) if isinstance(aggregate.column, str) else aggregate.column
+    )["__made"]
+    if aggregate.kind != "sum":
+        return kind.dtype
+    if kind.dtype.is_float():
+        return pl.Float64
+    return pl.UInt64 if kind.dtype.is_unsigned_integer() else pl.Int64
+
+
+def _in_order(cell: Any, descending: bool) -> Any:
+    """Nulls come last either way."""
+    return (cell is None, backwards(rank(cell)) if descending else rank(cell))
+
+
+def _aggregate_name(aggregate: Any) -> str:
+    if isinstance(aggregate, pl.Expr):
+        return aggregate.meta.output_name()
+    return aggregate.kind if aggregate.column is None else _output_name(aggregate.column)
+
+
+def _output_name(column: Any) -> str:
+    return column if isinstance(column, str) else column.meta.output_name()
+
+
+def _listed(columns: Any) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+def _tuple(made: Any, schema: Schema) -> Row:
+    if isinstance(made, dict):
+        return tuple(made[name] for name in schema)
+    return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+
+def _thawed(value: Any) -> Any:
+    return list(map(_thawed, value)) if isinstance(value, tuple) else value
+
+
+def _arguments(body: Callable[..., Any]) -> int:
+    return len([p for p in inspect.signature(body).parameters.values() if p.default is p.empty])
