@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "riverrun"
-DATA = ("state/", "engine/", "frontends/", "spark/", "run.py", "run/", "testing.py")
+DATA = ("state/", "engine/", "frontends/", "spark/", "run.py", "run/", "testing.py", "testing/")
 
 # Package -> the files and folders of src/riverrun that may import it. The longest name decides:
 # pyarrow.flight has a narrower home than pyarrow.
@@ -27,7 +27,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "numba": ("state/kernels.py", "state/kernels/"),
     "numpy": DATA,
     "obstore": ("state/checkpoint.py", "state/storage.py"),
-    "polars": ("frontends/", "run.py", "run/", "engine/operators/"),
+    "polars": ("algorithms/", "frontends/", "run.py", "run/", "engine/operators/"),
     "pyarrow": DATA,
     "pyarrow.flight": ("engine/flight.py",),
     "pyspark": ("spark/",),

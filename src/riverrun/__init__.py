@@ -21,7 +21,7 @@ from riverrun.frontends.aggregates import (
     sum,
 )
 from riverrun.frontends.collection import Collection
-from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Table, Vertex
+from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
 from riverrun.frontends.flow import Dataflow
 from riverrun.frontends.grouping import Grouped
 from riverrun.run import Commit, Result, Run
@@ -46,7 +46,6 @@ __all__ = [
     "Route",
     "Run",
     "SchemaError",
-    "Table",
     "TimeViolation",
     "TransportError",
     "Vertex",

@@ -2,8 +2,8 @@
 
 `Counting` is a stand-in for a plan, small enough to be read at once and sharp enough to notice a
 protocol that is broken. Rows go to the worker that owns the hash of their key, in several messages;
-workers tell each other how many they have sent, and an epoch is complete where all of that has
-come. Half of the keys remember the epoch that brought them, so a row that is counted in the wrong
+workers tell each other that they are there, and how many they have sent, and an epoch is complete
+where all of that has come. Half of the keys remember the epoch that brought them, so a row that is counted in the wrong
 epoch shows. Old versions are compacted away, so a state that is restored as of the wrong epoch
 shows. A key of -1 makes the worker that owns it fail.
 """
@@ -78,7 +78,9 @@ class CountingInstance:
         else:
             self.spine = Spine.from_view(states["counts"])
             assert self.spine.upper == Antichain([(epoch,)]), (self.spine.upper, epoch)
-        self._out: list[tuple[int, Any]] = []
+        hello = ("hello", epoch, None)
+        self._out: list[tuple[int, Any]] = [(p, hello) for p in range(self._peers) if p != index]
+        self._greeted = {index}
         self._in: list[tuple[int, Any]] = []
         self._rows: dict[int, list[tuple[int, int]]] = {}
         self._chunks: Counter[tuple[int, int]] = Counter()
@@ -110,7 +112,10 @@ class CountingInstance:
         if self._in:
             sender, (kind, epoch, what) = self._in.pop(0)
             assert epoch >= self.completed, (epoch, self.completed)
-            if kind == "sent":
+            if kind == "hello":
+                assert sender not in self._greeted
+                self._greeted.add(sender)
+            elif kind == "sent":
                 self._told[sender, epoch] = what
             else:
                 self._chunks[sender, epoch] += 1
@@ -118,7 +123,7 @@ class CountingInstance:
             return True
         epoch = self.completed
         if self.fed > epoch and all(
-            self._told.get((peer, epoch)) == self._chunks[peer, epoch]
+            peer in self._greeted and self._told.get((peer, epoch)) == self._chunks[peer, epoch]
             for peer in range(self._peers)
         ):
             self._apply(epoch, self._rows.pop(epoch, []))

@@ -211,6 +211,9 @@ class Life:
 
     def notice(self, at: int) -> None:
         kind, who, other = self.notices.pop(at)
+        if kind == "stop" and self.simulation.harmful and self.simulation.random.random() < 0.7:
+            self.notices.append((kind, who, other))  # a zombie lives on for a while
+            return
         self.simulation.trace(self, "notice", kind, who, other)
         if kind == "start":
             self.workers[who] = Process(
@@ -541,6 +544,8 @@ class Simulation:
             self.trace(life, "suspect", incarnation)
             life.coordinator.lost(incarnation)
             life.send(COORDINATOR, life.coordinator.take())
+            if self.random.random() < 0.7:
+                life.links.pop((COORDINATOR, incarnation), None)  # it is not told
         elif roll < 0.75:
             others = [COORDINATOR, *(other for other in life.workers if other != incarnation)]
             other = self.random.choice(others)

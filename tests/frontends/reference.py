@@ -8,7 +8,6 @@ everything else is plain Python. Slow, short, no cleverness.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -232,11 +231,11 @@ class Bag:
         for number in range(last + 1):
             fresh = Bag(self.schema, {r: n for r, n in self.rows.items() if joins[r] == number})
             entered = Bag(self.schema, {r: n for r, n in self.rows.items() if joins[r] <= number})
-            current = fresh.concat(result)
+            current = fresh.concat(result) if at is None else result
             if before == (current.rows, entered.rows) and number > max(joins.values(), default=0):
                 return result
             before = current.rows, entered.rows
-            result = body(current, entered) if _arguments(body) > 1 else body(current)
+            result = body(current) if at is None else body(current, entered)
             result = result.select(*self.columns)
         assert limit is not None, "the reference does not come to rest"
         return result
@@ -381,7 +380,3 @@ def _tuple(made: Any, schema: Schema) -> Row:
 
 def _thawed(value: Any) -> Any:
     return list(map(_thawed, value)) if isinstance(value, tuple) else value
-
-
-def _arguments(body: Callable[..., Any]) -> int:
-    return len([p for p in inspect.signature(body).parameters.values() if p.default is p.empty])

@@ -232,7 +232,7 @@ def test_an_append_does_bounded_work_and_batches_stay_few(
         spine.insert(ints(keys, keys), (epoch,))
         rows += count
         assert meter.merged <= least + count * (4 + 2 * entries) + 2  # the fuel, and a group
-        assert meter.folded <= max(0, fold[0] * fold[1])
+        assert meter.folded <= max(0, 6 * fold[0] * fold[1])  # sorted into one, and merged at once
         batches = len(spine.view().batches)
         most = 2 * math.log2(max(rows, 1)) + 4 + fold[1]
         assert batches <= most, f"{batches} batches of {rows} rows"

@@ -111,7 +111,9 @@ class _Explained:
             )
         if self.chains:
             many = sum(map(len, self.chains))
-            facts["fused"] = f"{many} linear nodes in {_many(len(self.chains), 'pass', 'passes')} over the rows"
+            facts["fused"] = (
+                f"{many} linear nodes in {_many(len(self.chains), 'pass', 'passes')} over the rows"
+            )
         if self.plan.arrival_dependent:
             marked = [node for node in self.order if not node.operator.deterministic]
             facts["arrival"] = (
@@ -125,16 +127,15 @@ class _Explained:
         ]
 
     def _table(self) -> list[str]:
-        rows: list[tuple[str, str, str, str, str, str]] = [("#", "", "node", "from", "line", "does")]
+        rows: list[tuple[str, ...]] = [("#", "", "node", "from", "line", "does")]
         open_scopes: list[Scope] = [self.plan.scopes[0]]
         seen: set[int] = set()
         for node in self.order:
             while not node.scope.is_inside(open_scopes[-1]):
                 open_scopes.pop()
             for scope in _down_to(node.scope, open_scopes[-1]):
-                header = f"{_indent(scope.depth - 1)}loop {one_line(scope.name)}"
-                rounds = "goes on" if scope.number in seen else self.figure.rounds(scope)
-                rows.append(("", "", header, "", "", rounds))
+                rounds = "continued" if scope.number in seen else self.figure.rounds(scope)
+                rows.append((f"{_indent(scope.depth - 1)}loop {one_line(scope.name)}, {rounds}",))
                 seen.add(scope.number)
                 open_scopes.append(scope)
             rows.append(
@@ -142,17 +143,20 @@ class _Explained:
                     str(self.at[node.number]),
                     self._mark(node),
                     _indent(node.depth) + short_name(node),
-                    self._inputs(node),
+                    ", ".join(self._port(port) for port in node.inputs),
                     place_of(node),
                     "; ".join([one_line(told(node), LONGEST), *self._notes(node)]),
                 )
             )
-        wide = [max(len(row[column]) for row in rows) for column in range(5)]
-        return [
-            f"  {number:>{wide[0]}}  {mark:<{wide[1]}}  {name:<{wide[2]}}  "
-            f"{inputs:<{wide[3]}}  {line:<{wide[4]}}  {does}".rstrip()
-            for number, mark, name, inputs, line, does in rows
-        ]
+        wide = [max(len(row[at]) for row in rows if len(row) > 1) for at in range(5)]
+        lines: list[str] = []
+        for row in rows:
+            if len(row) == 1:  # a loop
+                lines.append(f"  {'':{wide[0]}}  {'':{wide[1]}}  {row[0]}")
+                continue
+            cells = [f"{cell:<{width}}" for cell, width in zip(row[1:5], wide[1:], strict=True)]
+            lines.append("  ".join(["", f"{row[0]:>{wide[0]}}", *cells, row[5]]).rstrip())
+        return lines
 
     def _mark(self, node: Node) -> str:
         if node.operator.keeps_state:
@@ -162,10 +166,6 @@ class _Explained:
         if node.operator.is_feedback:
             return "↺"
         return self.brackets.get(node.number, "")
-
-    def _inputs(self, node: Node) -> str:
-        shown = [self._port(port) for port in node.inputs]
-        return ", ".join(shown)
 
     def _port(self, port: Port) -> str:
         number = str(self.at[port.node])
@@ -195,7 +195,9 @@ class _Explained:
             "┌": "fused: one pass over the rows",
             "↺": "back to the start of the loop, for the next round",
         }
-        shown = [f"{'┌│└' if m == '┌' else m} {meaning}" for m, meaning in known.items() if m in marks]
+        shown = [
+            f"{'┌│└' if m == '┌' else m} {meaning}" for m, meaning in known.items() if m in marks
+        ]
         return ["  " + "    ".join(shown)] if shown else []
 
     def _lines(self) -> list[str]:
@@ -250,13 +252,13 @@ _PLAIN = 'shape=box, fillcolor="#ffffff", color="#8a94a3"'
 def to_dot(plan: Plan) -> str:
     r"""The plan as a graph for graphviz: ``dot -Tpdf``. Loops are clusters, states cylinders, exchanges dashed.
 
-    >>> from riverrun.engine.operators.linear import Input
     >>> import pyarrow as pa
+    >>> from riverrun.engine.operators.linear import Input
     >>> from riverrun.engine.plan import PlanBuilder
-    >>> builder = PlanBuilder("s")
-    >>> _ = builder.add(Input('a"\\'), [], [pa.schema({})], name="a")
+    >>> builder = PlanBuilder("stock")
+    >>> _ = builder.add(Input('the "best" \\'), [], [pa.schema({})], name="items")
     >>> print(to_dot(builder.build()).splitlines()[4])
-      b0 [label="input 'a\"\\\\\\\\'", tooltip="a", shape=invhouse, fillcolor="#e7f5ec", color="#2f9e5b"];
+      b0 [label="input 'the \"best\" \\\\'", tooltip="items ...
     """
     figure = Figure(plan)
     lines = [
@@ -297,8 +299,10 @@ def _cluster(figure: Figure, scope: Scope) -> list[str]:
 
 
 def _vertex(figure: Figure, box: Box) -> str:
-    label = "" if box.role in ("enter", "leave") else "\n".join(told(node) for node in box.nodes)
-    names = "\n".join(f"{node.name} ({node.line})" if node.line else node.name for node in box.nodes)
+    label = "" if box.role in ("enter", "leave") else "\n".join(box.steps)
+    names = "\n".join(
+        f"{node.name} ({node.line})" if node.line else node.name for node in box.nodes
+    )
     shape = _SHAPES.get(box.role, _PLAIN)
     if any(node.number in figure.plan.arrival_dependent for node in box.nodes):
         shape += ', peripheries=2, style="filled,rounded,dashed"'

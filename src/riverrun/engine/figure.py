@@ -35,6 +35,8 @@ from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import Concat, Delay, Feedback, Input, Negate
 from riverrun.engine.plan import Node, Plan, Port, Scope
 
+_START = (Feedback, Delay, Negate, Concat)  # with which `iterate` starts a loop
+
 
 @dataclass(frozen=True, eq=False)
 class Box:
@@ -48,6 +50,14 @@ class Box:
     @property
     def scope(self) -> Scope:
         return self.nodes[-1].scope
+
+    @property
+    def steps(self) -> list[str]:
+        """What is done in it, step by step, for people."""
+        if self.role == "round" and len(self.nodes) > 1:
+            rest = self.nodes[len(_START) :]
+            return ["what entered, then what came back", *map(told, rest)]
+        return [told(node) for node in self.nodes]
 
 
 @dataclass(frozen=True)
@@ -182,9 +192,10 @@ def fused(plan: Plan, *, crossing: bool = True) -> list[list[Node]]:
     after: dict[int, Node] = {}
     for node in plan.nodes:
         follower = _only_consumer(plan, node)
-        if follower is not None and fits(node) and fits(follower):
-            if follower.scope is node.scope and len(follower.inputs) == 1:
-                after[node.number] = follower
+        if follower is None or follower.scope is not node.scope or len(follower.inputs) > 1:
+            continue
+        if fits(node) and fits(follower):
+            after[node.number] = follower
     followers = {node.number for node in after.values()}
     heads = [n for n in plan.nodes if n.number in after and n.number not in followers]
     return [list(_chain(head, after)) for head in heads]
@@ -206,7 +217,9 @@ def _only_consumer(plan: Plan, node: Node) -> Node | None:
 
 def _consumers(plan: Plan, node: Node) -> list[Node]:
     outputs = [Port(node.number, output) for output in range(len(node.schemas))]
-    return list(dict.fromkeys(taker for port in outputs for taker, _ in plan.consumers.get(port, [])))
+    return list(
+        dict.fromkeys(taker for port in outputs for taker, _ in plan.consumers.get(port, []))
+    )
 
 
 def in_order(plan: Plan) -> list[Node]:
@@ -233,7 +246,13 @@ def in_order(plan: Plan) -> list[Node]:
         waiting = [one for one in plan.scopes if ready[one.number]]
 
         def nearness(one: Scope, here: Scope = scope) -> tuple[bool, bool, int, int]:
-            return one is not here, not one.is_inside(here), -one.depth, ready[one.number][0]
+            inside = one.is_inside(here)
+            return (
+                one is not here,
+                not inside,
+                one.depth * (1 if inside else -1),
+                ready[one.number][0],
+            )
 
         chosen: Node | None = plan.nodes[heapq.heappop(ready[min(waiting, key=nearness).number])]
         while chosen is not None:

@@ -105,7 +105,9 @@ class Instance:
         for name, batch in inputs.items():
             if batch.num_rows:
                 source = self._sources[name]
-                self._guarded(source.node, partial(source.feed, _as_changes(source.node, batch, epoch)))
+                self._guarded(
+                    source.node, partial(source.feed, _as_changes(source.node, batch, epoch))
+                )
         self._schedule.close(epoch)
         self._settle()
 
@@ -170,7 +172,9 @@ class Instance:
         node, context = actor.node, actor.context
         context.request = partial(self._schedule.request, actor)
         pushes = [self._push(Port(node.number, at)) for at in range(len(node.schemas))]
-        context.has_consumers = any(self._takers(Port(node.number, at)) for at in range(len(pushes)))
+        context.has_consumers = any(
+            self._takers(Port(node.number, at)) for at in range(len(pushes))
+        )
         context.needed = self._needed(node)
         schedule, ports = self._schedule, self.plan.ports[node.number]
         if isinstance(schedule, Together) and ports is not None:
@@ -280,7 +284,8 @@ class Instance:
     def stats(self) -> dict[str, Any]:
         """How large each state is here."""
         return {
-            name: {"rows": len(spine), "bytes": spine.nbytes} for name, spine in self._states.items()
+            name: {"rows": len(spine), "bytes": spine.nbytes}
+            for name, spine in self._states.items()
         }
 
 

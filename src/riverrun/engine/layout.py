@@ -15,11 +15,11 @@ Laws, for the result of `place`:
 4. The same blocks and links give the same result.
 
 >>> blocks = [Block(40, 20), Block(40, 20), Block(40, 20)]
->>> placed = place(blocks, [Link(0, 1), Link(0, 2), Link(1, 0, back=True)])
->>> [corner[1] for corner in placed.corners]  # a layer, and one below
-[0.0, 50.0, 50.0]
->>> placed.routes[0][0], placed.routes[0][-1][1]
-((60.0, 20.0), 50.0)
+>>> placed = place(blocks, [Link(0, 1), Link(0, 2)])
+>>> placed.width, [y for _, y in placed.corners]  # two beside each other, below the first
+(106.0, [0.0, 52.75, 52.75])
+>>> placed.routes[0]
+((53.0, 20.0), (20.0, 52.75))
 
 Cost: a constant number of sweeps over blocks, links and the slots of long links, each with a sort.
 """
@@ -29,6 +29,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 Point = tuple[float, float]
 Route = tuple[Point, ...]
@@ -38,7 +39,7 @@ BELOW = 30.0  # between layers
 SLOT = 14.0  # what a long link takes of a layer
 LANE = 10.0  # between links that go back
 NEARLY = 14.0  # a link that bends by less is made straight
-CENTRING = 0.1  # the weight of the middle, where a link has at least 1
+CENTRING = 0.15  # the weight of the middle, where a link has at least 1
 CROSSING = 120.0  # the length of a way around that is worth a crossing less
 SWEEPS = 16
 STRAIGHTENING = 40
@@ -112,14 +113,14 @@ def _going_back(count: int, links: Sequence[Link]) -> tuple[bool, ...]:
         path = [(root, iter(leaving[root]))]
         while path:
             block, rest = path[-1]
-            at = next(rest, None)
-            if at is None:
+            leads = next(rest, None)
+            if leads is None:
                 state[block] = 2
                 path.pop()
                 continue
-            target = links[at].target
+            target = links[leads].target
             if state[target] == 1:
-                back[at] = True
+                back[leads] = True
             elif state[target] == 0:
                 state[target] = 1
                 path.append((target, iter(leaving[target])))
@@ -325,13 +326,13 @@ class _Grid:
                 _settle(row, middle, settled or turn % 2 == 0, settled or turn % 2 == 1)
         for row in self.rows[1:]:
             _align(row)
-        for row in self.rows:
-            for cell in row:
-                self._make_straight(cell)
         left = min(cell.x - cell.width / 2 for row in self.rows for cell in row)
         for row in self.rows:
             for cell in row:
                 cell.x = round(cell.x - left, 1)
+        for row in self.rows:
+            for cell in row:
+                self._make_straight(cell)
 
     def _make_straight(self, cell: _Cell) -> None:
         """Move the ends of links that are almost straight, rather than have them bend."""
@@ -353,7 +354,9 @@ class _Grid:
         under, over = [0] * count, [0] * count
         lanes: dict[int, tuple[int, int]] = {}
         for at in returning:
-            source, target = (self.cells[end] for end in (self.links[at].source, self.links[at].target))
+            source, target = (
+                self.cells[end] for end in (self.links[at].source, self.links[at].target)
+            )
             lanes[at] = under[source.layer], over[target.layer]
             under[source.layer] += 1
             over[target.layer] += 1
@@ -372,7 +375,7 @@ class _Grid:
             if path:
                 routes[at] = self._forward(path, tops, heights)
         sides = [0, 0]
-        for at in sorted(returning, key=lambda one: self._span(one)):
+        for at in sorted(returning, key=self._span):
             routes[at] = self._around(at, lanes[at], tops, heights, sides)
         corners = [(cell.x - cell.width / 2, tops[cell.layer]) for cell in self.cells]
         rights = [c[0] + b.width for c, b in zip(corners, self.blocks, strict=True)]
@@ -491,13 +494,16 @@ def _settle(row: Sequence[_Cell], middle: float, above: bool, below: bool) -> No
 
 
 def _align(row: Sequence[_Cell]) -> None:
-    """Put those that follow one cell alone right below it, and leave the others where they are."""
+    """Put what follows one cell alone right below it, and what follows several below their middle."""
     wanted: list[tuple[float, float]] = []
     for cell in row:
         above = cell.above[0] if cell.above else None
         slots = above is not None and above.upper.block is None and cell.block is None
         if above is not None and (above.alone or slots):
             wanted.append((above.upper.x + above.leaves - above.arrives, 1000.0))
+        elif len(cell.above) > 1:
+            pulls = [s.upper.x + s.leaves - s.arrives for s in cell.above]
+            wanted.append((sum(pulls) / len(pulls), 1.0))
         else:
             wanted.append((cell.x, 1.0))
     _move(row, wanted)
@@ -506,7 +512,7 @@ def _align(row: Sequence[_Cell]) -> None:
 def _move(row: Sequence[_Cell], wanted: Sequence[tuple[float, float]]) -> None:
     """Put each cell of a layer next to where it is wanted, by weight, without overlap."""
     shifts = [0.0]
-    for before, cell in zip(row, row[1:], strict=False):
+    for before, cell in pairwise(row):
         apart = (before.width + cell.width + before.margin + cell.margin) / 2
         shifts.append(shifts[-1] + apart)
     shifted = [(x - by, weight) for (x, weight), by in zip(wanted, shifts, strict=True)]

@@ -205,7 +205,9 @@ def by_time(changes: Changes) -> Iterator[tuple[Timestamp, Changes]]:
 
 def failed_function(error: Exception, doing: str, **fields: Any) -> OperatorFailed:
     """The error of a user's function, for the node to be added (`located`)."""
-    failure = OperatorFailed("operator.failed", f"{doing} failed: {type(error).__name__}: {error}", **fields)
+    failure = OperatorFailed(
+        "operator.failed", f"{doing} failed: {type(error).__name__}: {error}", **fields
+    )
     failure.__cause__ = error
     return failure
 

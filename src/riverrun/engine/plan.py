@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError
-from riverrun.progress import Summary, Topology, TopologyBuilder
+from riverrun.progress import Topology, TopologyBuilder
 from riverrun.progress.topology import NodePorts
 
 if TYPE_CHECKING:

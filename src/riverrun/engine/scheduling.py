@@ -82,9 +82,7 @@ def after(time: Timestamp) -> Antichain:
     Antichain([(2, 6), (3, 0)])
     """
     depth = len(time)
-    return Antichain(
-        [(*time[:at], time[at] + 1, *(0,) * (depth - at - 1)) for at in range(depth)]
-    )
+    return Antichain([(*time[:at], time[at] + 1, *(0,) * (depth - at - 1)) for at in range(depth)])
 
 
 class Together:
@@ -161,13 +159,17 @@ class Together:
         _, actor, time = best
         times = self._pending[actor.node.number][1]
         times.discard(time)
-        return actor, time, self._upper(actor, times)
+        return actor, time, self._upper(actor, time, times)
 
-    def _upper(self, actor: Actor, waiting: set[Timestamp]) -> Antichain:
-        """What can still arrive, or has arrived and is not complete."""
+    def _upper(self, actor: Actor, time: Timestamp, waiting: set[Timestamp]) -> Antichain:
+        """What can still arrive, or has arrived and is not complete.
+
+        All of the next epoch, even where its first rounds cannot be reached: states end at its start
+        when this one is complete.
+        """
         ports = self._ports[actor.node.number]
         assert ports is not None
-        times: set[Timestamp] = set(waiting)
+        times: set[Timestamp] = {*waiting, (time[0] + 1, *(0,) * (len(time) - 1))}
         for port in ports.inputs:
             times.update(self._tracker.frontier(port))
         return Antichain(times)

@@ -28,6 +28,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import pairwise
 
 from riverrun.engine.figure import Arrow, Box, Figure, one_line, place_of, short_name, told
 from riverrun.engine.layout import Block, Link, Placement, Point, Route, place
@@ -65,7 +66,9 @@ def to_svg(plan: Plan) -> str:
     sketch = _Sketch(figure)
     header = _header(figure)
     legend = _legend(figure)
-    width = max(level.placed.width, _wide(header[0], 15), _wide(header[1], SMALL), _legend_width(legend))
+    width = max(
+        level.placed.width, _wide(header[0], 15), _wide(header[1], SMALL), _legend_width(legend)
+    )
     sketch.level(level, (EDGE + (width - level.placed.width) / 2, EDGE + 48))
     height = EDGE + 48 + level.placed.height + (34 if legend else 0) + EDGE
     sketch.text((EDGE, EDGE + 14), header[0], 15, INK, font=SANS, bold=True)
@@ -124,15 +127,10 @@ def _face(figure: Figure, box: Box, arriving: Sequence[Arrow]) -> _Face:
 
 
 def _lines(box: Box) -> tuple[str, ...]:
-    nodes = box.nodes
-    if box.role == "round" and len(nodes) > 1:
-        shown = ["what entered, then what came back"]
-        shown += [one_line(told(node), WIDEST) for node in nodes[4:]]
-    elif len(nodes) > 1:
-        shown = [one_line(told(node), WIDEST) for node in nodes]
-    else:
-        wrapped = textwrap.wrap(told(nodes[0]), WIDEST, max_lines=2, placeholder=" …")
-        return tuple(one_line(line, WIDEST) for line in wrapped) or (nodes[0].operator.kind,)
+    if len(box.nodes) == 1:
+        wrapped = textwrap.wrap(box.steps[0], WIDEST, max_lines=2, placeholder=" …")
+        return tuple(one_line(line, WIDEST) for line in wrapped) or (box.nodes[0].operator.kind,)
+    shown = [one_line(step, WIDEST) for step in box.steps]
     if len(shown) > LINES:
         shown = [*shown[: LINES - 1], f"… and {len(shown) - LINES + 1} more"]
     return tuple(shown)
@@ -198,7 +196,9 @@ class _Level:
         blocks = [self._block(b, pins.get(b.number, "")) for b in self.boxes]
         blocks += [Block(loop.width, loop.height + loop.tab, swaps=False) for loop in self.loops]
         # Where arrows can end here: at a box, or at a dot on the frame of a loop.
-        ends: dict[int, tuple[int, float]] = {b.number: (at, 0.0) for at, b in enumerate(self.boxes)}
+        ends: dict[int, tuple[int, float]] = {
+            b.number: (at, 0.0) for at, b in enumerate(self.boxes)
+        }
         leaving = dict(ends)
         for at, loop in enumerate(self.loops, len(self.boxes)):
             for box in loop.boxes:
@@ -240,7 +240,8 @@ class _Level:
 
     @property
     def height(self) -> float:
-        return BAR + self.placed.height + FOOT
+        left = any(box.role == "leave" for box in self.boxes)
+        return BAR + self.placed.height + (FOOT if left else FRAME)
 
     def port(self, box: Box) -> float:
         """Where the dot of a box on the frame is, from the left of the frame."""
@@ -253,7 +254,7 @@ class _Level:
         need = _wide(self.title, TEXT) + 16
         taken = sorted(self.port(box) for box in self.boxes if box.role == "enter")
         borders = [2.0, *taken, self.width - 2.0]
-        for before, after in zip(borders, borders[1:], strict=False):
+        for before, after in pairwise(borders):
             if after - before >= need + 8:
                 self.title_at = before + 10
                 return
@@ -287,7 +288,9 @@ class _Sketch:
         for at, box in enumerate(level.boxes):
             left, top = level.placed.corners[at]
             self._box(box, level.faces[box.number], (x + left, y + top))
-        for arrow, route, back in zip(level.arrows, level.placed.routes, level.placed.back, strict=True):
+        for arrow, route, back in zip(
+            level.arrows, level.placed.routes, level.placed.back, strict=True
+        ):
             self._arrow(level, arrow, _moved(route, origin), back)
 
     def _frame(self, loop: _Level, corner: Point) -> None:
@@ -365,9 +368,7 @@ class _Sketch:
             f'stroke-width="{1.6 if arrow.reads or arrow.returns else 1.3}"{dashes}/>'
         )
         if pointed:
-            self.links.append(
-                f'<path d="M{x:.1f} {tip:.1f}l-4 -7.5q4 2 8 0z" fill="{colour}"/>'
-            )
+            self.links.append(f'<path d="M{x:.1f} {tip:.1f}l-4 -7.5q4 2 8 0z" fill="{colour}"/>')
         if label:
             width = _wide(label, SMALL) + 12
             full = "\n".join(f"{one_line(n.name)}: {told(n)}" for n in arrow.exchanges)

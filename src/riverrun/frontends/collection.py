@@ -278,7 +278,7 @@ class Collection:
             )
         made = pa.schema([pa.field(DUE, pa.int64()), *self.schema])
         if epochs is not None:
-            if not isinstance(epochs, int) or epochs < 1:
+            if not _is_count(epochs):
                 raise PlanError(
                     "plan.expire",
                     f"cannot expire rows after {epochs!r} epochs ({line})",
@@ -423,7 +423,8 @@ class Collection:
         made = self._builder.shared
         key = ("enter", outer._port, scope.number)
         if at is None and key in made:
-            return made[key]
+            known: Collection = made[key]
+            return known
         port = self._builder.add(Enter(at, limit), [outer._port], [self.schema], scope=scope)
         entered = Collection(self._builder, port)
         if at is None:
@@ -449,7 +450,8 @@ class Collection:
         if wanted not in made:
             moved = self._exchanged(key, combine)
             made[wanted] = moved._add(Arrange(key, order), [moved], self.schema, name, key)
-        return made[wanted]
+        arranged: Collection = made[wanted]
+        return arranged
 
     def _reduced(
         self,
@@ -471,8 +473,10 @@ class Collection:
         made = self._builder.shared
         wanted = ("drop", self._port, positions)
         if wanted not in made:
-            made[wanted] = self._add(DropNulls(positions), [self], self.schema)
-        return made[wanted]
+            names = tuple(self.columns[at] for at in positions)
+            made[wanted] = self._add(DropNulls(positions, names), [self], self.schema)
+        kept: Collection = made[wanted]
+        return kept
 
     def _check_columns(self, columns: Sequence[str], what: str) -> None:
         compile_columns(self.schema, {name: name for name in columns}, f"{what} {self._name}")
@@ -501,7 +505,8 @@ def _clock(builder: PlanBuilder) -> Collection:
     if CLOCK not in made:
         schema = pa.schema({"epoch": pa.int64()})
         made[CLOCK] = Collection(builder, builder.add(Input(CLOCK), [], [schema], name="clock"))
-    return made[CLOCK]
+    clock: Collection = made[CLOCK]
+    return clock
 
 
 def _named(columns: Sequence[Any], named: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -535,6 +540,10 @@ def _twice(name: str, what: str) -> PlanError:
         hint="name them apart: new=pl.col(...)",
         column=name,
     )
+
+
+def _is_count(given: object, least: int = 1) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and given >= least
 
 
 def _ticks(given: int | timedelta, field: pa.Field, what: str, least: int = 1) -> int:

@@ -23,7 +23,10 @@ out.
 >>> flow = rr.Dataflow("words")
 >>> words = flow.input("words", {"word": pl.String})
 >>> longest = flow.vertex(
-...     Longest, {"words": words}, {"epoch": pl.Int64, "word": pl.String}, routes={"words": rr.TO_ONE}
+...     Longest,
+...     {"words": words},
+...     {"epoch": pl.Int64, "word": pl.String},
+...     routes={"words": rr.TO_ONE},
 ... )
 >>> flow.output("longest", longest)
 >>> with flow.run(workers=2) as run:
@@ -46,7 +49,7 @@ import pyarrow as pa
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import Feedback, Leave
 from riverrun.engine.operators.vertex import Link, Table, VertexOperator
-from riverrun.engine.plan import PlanBuilder, Scope, users_line
+from riverrun.engine.plan import PlanBuilder, Port, Scope, users_line
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.progress import Timestamp
@@ -127,7 +130,7 @@ def add_vertex(
 ) -> Any:
     """See `Dataflow.vertex`."""
     line = users_line()
-    if not callable(make) or not inputs:
+    if not inputs or not _is_callable(make):
         raise PlanError(
             "plan.vertex",
             f"cannot add a vertex at {line}: give a class of vertices, and at least one input",
@@ -135,8 +138,10 @@ def add_vertex(
             line=line,
         )
     scope = _deepest(*inputs.values())
-    several = isinstance(outputs, Mapping) and bool(outputs) and all(
-        isinstance(value, Mapping | pa.Schema) for value in outputs.values()
+    several = (
+        isinstance(outputs, Mapping)
+        and bool(outputs)
+        and all(isinstance(value, Mapping | pa.Schema) for value in outputs.values())
     )
     declared = outputs if several else {"out": outputs}
     schemas = {o: as_schema(s, f"declare output {o!r} of a vertex") for o, s in declared.items()}
@@ -169,11 +174,13 @@ def add_vertex(
         getattr(make, "__qualname__", type(make).__name__),
         not getattr(make, "deterministic", False),
     )
-    port = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name)
-    made = {
-        output: Collection(builder, type(port)(port.node, at)) for at, output in enumerate(schemas)
-    }
+    node = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name).node
+    made = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
     return made if several else made["out"]
+
+
+def _is_callable(given: object) -> bool:
+    return callable(given)
 
 
 def _routed(collection: Collection, route: Any, port: str, line: str) -> Collection:
@@ -181,7 +188,13 @@ def _routed(collection: Collection, route: Any, port: str, line: str) -> Collect
         return collection
     if isinstance(route, Route):
         return collection._add(Exchange(route.way), [collection], collection.schema)
-    key = (route,) if isinstance(route, str) else tuple(route) if isinstance(route, Sequence) else None
+    key = (
+        (route,)
+        if isinstance(route, str)
+        else tuple(route)
+        if isinstance(route, Sequence)
+        else None
+    )
     if key is None:
         raise PlanError(
             "plan.route",

@@ -56,7 +56,9 @@ class Dataflow:
         """
         columns = as_schema(schema, f"declare input {name!r}")
         if name == CLOCK:
-            raise PlanError("plan.name", f"cannot name an input {CLOCK!r}", hint="that name is ours")
+            raise PlanError(
+                "plan.name", f"cannot name an input {CLOCK!r}", hint="that name is ours"
+            )
         if key is None:
             port = self._builder.add(Input(name), [], [columns], name=name)
             self._inputs[name] = Collection(self._builder, port)
@@ -70,6 +72,9 @@ class Dataflow:
                     hint="name columns of the schema",
                     column=column,
                 )
+        columns = pa.schema(
+            [field.with_nullable(field.nullable and field.name not in listed) for field in columns]
+        )
         commands = commands_schema(columns)
         port = self._builder.add(Input(name, listed), [], [commands], name=name)
         moved = Collection(self._builder, port)._exchanged(listed)

@@ -9,7 +9,7 @@ reduce.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -27,7 +27,13 @@ from riverrun.engine.operators.groups import PolarsGroups, PythonGroups
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends.aggregates import Aggregate
-from riverrun.frontends.collection import Collection, _check_callable, _function_name, _named
+from riverrun.frontends.collection import (
+    Collection,
+    _check_callable,
+    _function_name,
+    _is_count,
+    _named,
+)
 from riverrun.frontends.expressions import compile_columns
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
@@ -41,6 +47,11 @@ class Grouped:
 
     collection: Collection
     key: tuple[str, ...]
+    name: str | None = None
+
+    def named(self, name: str) -> Grouped:
+        """The same, with a name for the state that is kept of it."""
+        return replace(self, name=name)
 
     @classmethod
     def of(cls, collection: Collection, key: Mapping[str, Any]) -> Grouped:
@@ -54,7 +65,7 @@ class Grouped:
             collection = collection.with_columns(**made)
         return cls(collection, tuple(key))
 
-    def agg(self, *aggregates: Any, name: str | None = None, **named: Any) -> Collection:
+    def agg(self, *aggregates: Any, **named: Any) -> Collection:
         """One row a group: its key, and these aggregates.
 
         >>> import polars as pl, riverrun as rr
@@ -64,22 +75,20 @@ class Grouped:
         """
         wanted = self._wanted(aggregates, named)
         if not wanted:
-            return self.collection.select(*self.key).distinct(name)
+            return self.collection.select(*self.key).distinct(self.name)
         building = _Building(self, wanted)
-        return building.reduce(name)
+        return building.reduce(self.name)
 
     def count(self, name: str = "count") -> Collection:
         """How many rows each group has."""
         return self.agg(**{name: Aggregate("count")})
 
-    def top(
-        self, k: int, by: Any, *, descending: bool = True, name: str | None = None
-    ) -> Collection:
+    def top(self, k: int, by: Any, *, descending: bool = True) -> Collection:
         """The first `k` rows of each group in the order of `by`, the largest first unless told otherwise.
 
         `by` is a column or several; rows that agree in it are ordered by their other columns.
         """
-        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        if not _is_count(k):
             raise PlanError(
                 "plan.k",
                 f"cannot take the top {k!r} rows of a group: that is a whole number from 1 on",
@@ -96,7 +105,7 @@ class Grouped:
         keys = pa.schema([collection.schema.field(column) for column in self.key])
         schema = pa.schema([*keys, *values])
         text = f"top {k} by {', '.join(listed)} of each {', '.join(self.key) or 'group'}"
-        found = collection._reduced(Reduce(self.key, (part,), text), [arranged], schema, name)
+        found = collection._reduced(Reduce(self.key, (part,), text), [arranged], schema, self.name)
         return found.select(*collection.columns)
 
     def apply(
@@ -105,7 +114,6 @@ class Grouped:
         schema: Any,
         *,
         many: bool = False,
-        name: str | None = None,
     ) -> Collection:
         """What a Python function makes of the rows of each group, a Polars frame with all columns.
 
@@ -125,7 +133,7 @@ class Grouped:
         keys = [collection.schema.field(column) for column in self.key]
         text = f"apply {_function_name(function)} to each {', '.join(self.key) or 'group'}"
         return collection._reduced(
-            Reduce(self.key, (part,), text), [arranged], pa.schema([*keys, *made]), name
+            Reduce(self.key, (part,), text), [arranged], pa.schema([*keys, *made]), self.name
         )
 
     def _given(self, schema: pa.Schema) -> pa.Schema:
@@ -232,7 +240,7 @@ class _Building:
             for column, a in mine.items()
             if a.kind != "count"
         }
-        for column, aggregate in mine.items():
+        for aggregate in mine.values():
             if aggregate.kind != "count" and isinstance(aggregate.column, str):
                 collection._check_columns([aggregate.column], "aggregate")
         types = (

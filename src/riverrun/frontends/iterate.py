@@ -7,9 +7,10 @@ gives that of the next; it may use any collection from outside, which is the sam
 A change of the input changes few rounds as a rule, and only those are looked at: the loop keeps what
 each round changed, not only where it ended, so rows can be deleted too (law 5 of DESIGN).
 
-**Priority.** With ``at``, a row of `start` joins the loop at the round that an expression gives. The
-body takes two arguments then, the collection of the round and the rows of `start` at their rounds:
-small labels first, so that most nodes never hear of a label that will not stay.
+**Priority.** With ``at``, the loop starts with nothing, and a row of `start` joins it at the round that
+an expression gives. The body takes two arguments then: the collection of the round, and the rows of
+`start` that have joined by then, which it has to put into its result. Small labels first, for
+instance, so that most nodes never hear of a label that will not stay.
 
 **Rounds.** Inside a loop times have one coordinate more. A loop without a limit that does not come to
 rest is an error that shows rows that still change.
@@ -25,7 +26,6 @@ rest is an error that shows rows that still change.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +34,7 @@ import pyarrow as pa
 from riverrun.engine.operators.linear import Delay, Feedback, Leave
 from riverrun.engine.plan import users_line
 from riverrun.errors import PlanError
-from riverrun.frontends.collection import Collection
+from riverrun.frontends.collection import Collection, _is_count
 from riverrun.frontends.expressions import compile_columns
 
 
@@ -48,7 +48,7 @@ def iterate(
 ) -> Collection:
     """See the module."""
     builder, schema, line = start._builder, start.schema, users_line()
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+    if limit is not None and not _is_count(limit, 0):
         raise PlanError(
             "plan.limit",
             f"cannot iterate {limit!r} rounds ({line}): a limit is a whole number from 0 on",
@@ -68,10 +68,12 @@ def iterate(
     loop = builder.loop(start.scope, name)
     entered = start._into(loop, rounds, limit)
     back = Collection(builder, builder.add(Feedback(limit), [], [schema], scope=loop))
-    # The rows of `start` are those of the first round only: from the next on, the body's result.
-    delayed = entered._add(Delay(limit), [entered], schema)
-    current = entered.concat(delayed.negate(), back)
-    result = body(current, entered) if _takes_two(body) else body(current)
+    if rounds is not None:
+        result = body(back, entered)
+    else:
+        # The rows of `start` are those of the first round only: from the next on, the body's result.
+        delayed = entered._add(Delay(limit), [entered], schema)
+        result = body(entered.concat(delayed.negate(), back))
     if not isinstance(result, Collection):
         raise PlanError(
             "plan.loop_open",
@@ -89,18 +91,6 @@ def iterate(
     builder.close(back._port, result._port)
     port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
     return Collection(builder, port)
-
-
-def _takes_two(body: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(body).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    required = [
-        p for p in parameters
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]  # fmt: skip
-    return len(required) >= 2
 
 
 def _other_columns(start: Collection, result: Collection, line: str) -> PlanError:

@@ -99,7 +99,8 @@ def _pairs(
             for name, (side, column) in names.items()
         ]
     )
-    return left._add(Join(tuple(names.values())), sides, schema)
+    on = tuple(zip(left_key, right_key, strict=True))
+    return left._add(Join(tuple(names.values()), on), sides, schema)
 
 
 def _semi(

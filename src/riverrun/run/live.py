@@ -85,7 +85,9 @@ class _Inlet:
         self.key = operator.key
         self.schema = node.schemas[0]
         if self.key:
-            self.schema = pa.schema([f for f in node.schemas[0] if f.name not in (SEQUENCE, DELETED)])
+            self.schema = pa.schema(
+                [f for f in node.schemas[0] if f.name not in (SEQUENCE, DELETED)]
+            )
         self._pieces: list[tuple[pa.RecordBatch, int]] = []
         self._sequence = 0
         self.rows = 0
@@ -180,7 +182,9 @@ class Run:
         except SchemaError:
             given = as_table(rows, inlet.schema, attempt)  # whole rows will do
         columns = [
-            given.column(field.name) if field.name in inlet.key else pa.nulls(given.num_rows, _wide(field.type))
+            given.column(field.name)
+            if field.name in inlet.key
+            else pa.nulls(given.num_rows, _wide(field.type))
             for field in inlet.schema
         ]
         inlet.add(pa.record_batch(columns, names=inlet.schema.names), -1)
@@ -256,9 +260,7 @@ class Run:
         self._check_open("tell changes")
         at = self._epoch(epoch, f"tell the changes of {name!r}")
         batches = [
-            batch
-            for instance in self._instances()
-            for batch in instance.outputs[name].changes(at)
+            batch for instance in self._instances() for batch in instance.outputs[name].changes(at)
         ]
         return Result.of_changes(name, node.schemas[0], batches, at)
 
@@ -275,7 +277,7 @@ class Run:
             )
         if asked is None:
             return last
-        if not isinstance(asked, int) or asked > last or asked < 0:
+        if not 0 <= asked <= last:
             raise TimeViolation(
                 "time.not_complete",
                 f"cannot {what} as of epoch {asked!r}: the last complete one is {last}",

@@ -46,7 +46,10 @@ class Progress:
         console = Console(stderr=True)
         with console.status("") as line:
             while not over.wait(EVERY):
-                held = sum(sum(state.get("rows", 0) for state in instance.stats().values()) for instance in list(cluster.instances))
+                held = sum(
+                    sum(state.get("rows", 0) for state in instance.stats().values())
+                    for instance in list(cluster.instances)
+                )
                 line.update(
                     f"{self._name}: epoch {epoch}, {rows:,} rows in, {held:,} rows of state, "
                     f"{time.monotonic() - began:.1f} s"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,9 +16,6 @@ import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
 from riverrun.state.view import View
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SHOWN = 10
 
@@ -63,7 +60,7 @@ class Result:
         """As a Polars frame."""
         return pl.DataFrame(pl.from_arrow(self._table))
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> Any:
         """As a pandas frame."""
         return self._table.to_pandas()
 
@@ -101,9 +98,7 @@ class Result:
         return f"<p>{self.name} as of epoch {self.epoch}: {len(self)} rows</p>{html}"
 
 
-def _rows_of_views(
-    name: str, schema: pa.Schema, views: Sequence[View], epoch: int
-) -> pa.Table:
+def _rows_of_views(name: str, schema: pa.Schema, views: Sequence[View], epoch: int) -> pa.Table:
     """Every row as often as it is there."""
     batches = []
     for view in views:

@@ -129,12 +129,25 @@ class _Declared:
     def _row_or_columns(self, given: Any, attempt: str) -> pa.RecordBatch:
         if isinstance(given, tuple):
             named = fields_of(given)
-            if named is None:
-                return self._batch(self._tuples([given], attempt))
-            return self._batch(self._mappings([named], attempt))
+            return self._tuple(given, attempt) if named is None else self._mapping(named, attempt)
         if self._holds_columns(given, attempt):
             return self._columns(given, attempt)
-        return self._batch(self._mappings([given], attempt))
+        return self._mapping(given, attempt)
+
+    def _tuple(self, row: Sequence[Any], attempt: str) -> pa.RecordBatch:
+        if len(row) != len(self.cells):
+            return self._batch(self._tuples([row], attempt))  # which refuses it
+        return self._batch([self.cells[at].one(value, attempt) for at, value in enumerate(row)])
+
+    def _mapping(self, row: Mapping[str, Any], attempt: str) -> pa.RecordBatch:
+        if len(row) != len(self.cells):
+            self._check_names(list(row), attempt, 0)
+        try:
+            values = [row[name] for name in self.names]
+        except KeyError:
+            self._check_names(list(row), attempt, 0)
+            raise
+        return self._tuple(values, attempt)
 
     def _holds_columns(self, given: Mapping[str, Any], attempt: str) -> bool:
         """Whether a mapping is columns, not one row. Values of a column of lists look like columns;
@@ -208,9 +221,14 @@ class _Declared:
     def _rows(self, rows: list[Any], attempt: str) -> pa.RecordBatch:
         if not rows:
             return self._batch([pa.array([], each.kind) for each in self.cells])
-        if type(rows[0]) is tuple or isinstance(rows[0], list):
+        kind = type(rows[0])
+        if kind is tuple or kind is list:
+            if len(rows) == 1:
+                return self._tuple(rows[0], attempt)
             return self._batch(self._tuples(rows, attempt))
-        if type(rows[0]) is dict:
+        if kind is dict:
+            if len(rows) == 1:
+                return self._mapping(rows[0], attempt)
             return self._batch(self._mappings(rows, attempt))
         named = []
         for at, row in enumerate(rows):

@@ -180,6 +180,8 @@ class _Reader:
         return pa.schema([self._field(name, kind, False) for name, kind in annotations.items()])
 
     def _polars_type(self, name: str, given: Any) -> pa.DataType:
+        if given == pl.Object:
+            self._refuse(name, given)
         try:
             return pl.Series([], dtype=given).to_arrow().type
         except (

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from riverrun.progress import Timestamp
 from riverrun.state.block import NO_CODES, NO_DIFFS
-from riverrun.state.columns import Ints, node_table, take_columns
+from riverrun.state.columns import Ints, column_table, take_columns
 from riverrun.state.kernels import sorting
 from riverrun.state.times import Codes, Times, codes_in, union
 
@@ -154,7 +154,7 @@ class Changes:
         if parts == 1:
             return [self if self.rows else None]
         inner = _inner(tuple(bounds))
-        table = node_table([self.columns[at] for at in positions], [False] * len(positions))
+        table = column_table([self.columns[at] for at in positions])
         order, places = sorting.split_by_hash(table, self.rows, inner)
         starts = places.tolist()
         sizes = [b - a for a, b in pairwise(starts)]
@@ -178,15 +178,15 @@ class Changes:
 
     def consolidate(self) -> Changes:
         """Equal changes of one time added up, without zeros, in the order of their columns and times."""
-        table = node_table(self.columns, [False] * len(self.columns))
-        rows, codes, diffs = sorting.sort_plainly(
+        table = column_table(self.columns)
+        rows, codes, diffs, alike = sorting.sort_plainly(
             table, self.rows, NO_CODES if self.codes is None else self.codes,
             NO_DIFFS if self.diffs is None else self.diffs, self.diff,
         )  # fmt: skip
         count = len(rows)
         columns = take_columns(self.columns, rows, exact=False) if self.columns else ()
         diff = int(diffs[0]) if count else self.diff
-        many = diffs if count and (diffs != diff).any() else None
+        many = None if alike else diffs
         if self.codes is None:
             return Changes(columns, count, self.times, None, diff, many)
         times, kept = _trim(self.times, codes)

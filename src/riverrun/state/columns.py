@@ -195,13 +195,10 @@ def take_columns(
     """The named rows of some columns; `exact` keeps the sign of zero and the bits of NaN, which states do not."""
     count = len(rows)
     kinds = [array.type for array in arrays]
-    template = _template(tuple(kind.id for kind in kinds), exact)
-    if template is not None and (count <= _FEW or not exact):
-        nodes = flat_table(template, arrays)
-        for at, kind in enumerate(kinds):
-            if kind.id == _FIXED_ID:
-                nodes[at, layout.WIDTH] = kind.byte_width
-        return tuple(slab_columns(packing.take_rows(nodes, rows), 0, kinds, count))
+    if count <= _FEW or not exact:
+        nodes = _quick_table(arrays, exact)
+        if nodes is not None:
+            return tuple(slab_columns(packing.take_rows(nodes, rows), 0, kinds, count))
     if exact:
         chosen = pa.array(rows)
         return tuple(array.take(chosen) for array in arrays)
@@ -213,6 +210,23 @@ def take_columns(
         node = writer.append(tables, node, rows)
         taken.append(writer.finish())
     return tuple(taken)
+
+
+def column_table(arrays: Sequence[pa.Array]) -> Ints:
+    """`node_table` of ascending columns, quickly where none is a list or a struct."""
+    nodes = _quick_table(arrays, False)
+    return node_table(arrays, [False] * len(arrays)) if nodes is None else nodes
+
+
+def _quick_table(arrays: Sequence[pa.Array], exact: bool) -> Ints | None:
+    template = _template(tuple([array.type.id for array in arrays]), exact)
+    if template is None:
+        return None
+    nodes = flat_table(template, arrays)
+    for at, array in enumerate(arrays):
+        if array.type.id == _FIXED_ID:
+            nodes[at, layout.WIDTH] = array.type.byte_width
+    return nodes
 
 
 @lru_cache(maxsize=1024)

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.state.batch import Batch
-from riverrun.state.columns import Ints, gather_column, node_table, slab_columns, take_columns
+from riverrun.state.columns import Ints, column_table, gather_column, slab_columns, take_columns
 from riverrun.state.kernels import layout, packing
 from riverrun.state.schema import Schema
 
@@ -88,7 +88,7 @@ class Keys:
             slab, count = packing.unite_keys(nodes, sizes, schema.hash_word)
             return Keys._packed(slab, kinds, count)
         columns = list(map(pa.concat_arrays, zip(*(p.columns for p in pieces), strict=True)))
-        table = node_table(columns, [False] * len(columns))
+        table = column_table(columns)
         kept = packing.distinct_rows(table, len(columns[0]), schema.hash_word)
         return Keys(take_columns(columns, kept), len(kept))
 
@@ -112,7 +112,7 @@ class Keys:
     @cached_property
     def nodes(self) -> Ints:
         """The table of nodes of the columns, which are kept with it."""
-        return node_table(self.columns, [False] * len(self.columns))
+        return column_table(self.columns)
 
     @cached_property
     def nullable(self) -> bool:

@@ -10,8 +10,9 @@ upper). Laws:
    before t, for any t at or after the `since` it was started with; and `since` only moves forward.
 3. **Holds.** `since` is the lower envelope of all holds, so what a holder wants to read is not
    compacted away.
-4. **Bounded work.** `append` of n rows handles O(n log N) rows of merging and never finishes a
-   merge for its own sake: a call's work depends on what it appends, not on the size of the state.
+4. **Bounded work.** `append` of n rows handles O(n log N) rows of merging, and a few thousand at
+   most where all is small, and never finishes a larger merge for its own sake: a call's work
+   depends on what it appends, not on the size of the state.
 
 Which to merge: read from old to new, batches should shrink by half or more. From the first batch
 that is less than twice as large as some later one, the pair of neighbours with the fewest rows

@@ -30,7 +30,7 @@ from riverrun.progress import Timestamp
 from riverrun.state.changes import Changes
 from riverrun.state.keys import Keys
 from riverrun.state.sums import limbs, total
-from riverrun.state.view import View
+from riverrun.state.view import Selection, View
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Evaluated = tuple[Ints, tuple[pa.Array, ...], Ints | None]
@@ -39,6 +39,12 @@ Evaluated = tuple[Ints, tuple[pa.Array, ...], Ints | None]
 SLOT = "slot"
 _DIGIT = np.int64(32)
 _BASE = 256  # slots of one column
+
+
+def asked(found: Selection) -> Ints:
+    """Which key each row that was looked up belongs to."""
+    assert found.queries is not None
+    return found.queries
 
 
 class Part:
@@ -60,14 +66,13 @@ class Present(Part):
     input: int = 0
 
     @property
-    def schema(self) -> pa.Schema:  # type: ignore[override]
+    def schema(self) -> pa.Schema:
         return pa.schema([])
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         found = view.lookup(keys, time)
-        live = found.counts > 0
-        queries = found.queries if live.all() else found.queries[live]
-        return queries, (), None
+        queries, live = asked(found), found.counts > 0
+        return (queries if live.all() else queries[live]), (), None
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,9 @@ class Amounts(Linear):
     key: tuple[int, ...]
     amounts: tuple[Amount, ...]
     kind: ClassVar[str] = "amounts"
+
+    def describe(self) -> str:
+        return "amounts to add up" if self.amounts else "keys to count"
 
     @property
     def used(self) -> Sequence[int]:
@@ -130,7 +138,10 @@ def _split(column: pa.Array, form: str, diffs: Ints) -> list[tuple[Ints, Any, In
         column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
     numbers = np.asarray(column.cast(kind))
     if form == "uint":
-        low, high = (numbers & np.uint64(0xFFFFFFFF)).astype(np.int64), (numbers >> np.uint64(32)).astype(np.int64)
+        low, high = (
+            (numbers & np.uint64(0xFFFFFFFF)).astype(np.int64),
+            (numbers >> np.uint64(32)).astype(np.int64),
+        )
     else:
         low = ((numbers + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
         high = (numbers >> _DIGIT) + (low < 0)
@@ -156,7 +167,7 @@ class Sums(Part):
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         found = view.lookup(keys, time)
-        queries, counts = found.queries, found.counts
+        queries, counts = asked(found), found.counts
         if not self.slots:
             live = counts > 0
             if not live.all():
@@ -233,7 +244,7 @@ class FirstRows(Part):
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         found = view.first(keys, time, self.k)
-        queries, counts = found.queries, found.counts
+        queries, counts = asked(found), found.counts
         if self.k > 1 and len(queries):
             # A row that is there three times is three of the k.
             before = np.cumsum(counts) - counts

@@ -32,7 +32,9 @@ class Exchange(Operator):
         return self.route != "any"
 
     def describe(self) -> str:
-        by = f"by {', '.join(self.names)}" if self.route == "key" else f"to {self.route}"
+        by = f"to {self.route}"
+        if self.route == "key":
+            by = f"by {', '.join(self.names)}" if self.names else "to one"
         return f"exchange {by}" + (", added up before" if self.combine else "")
 
     def dispatch(

@@ -22,7 +22,16 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, present, settle, so_far
+from riverrun.engine.operator import (
+    Actor,
+    Context,
+    Linear,
+    Operator,
+    by_time,
+    present,
+    settle,
+    so_far,
+)
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema, Spine
 from riverrun.state.batch import Batch
@@ -42,6 +51,9 @@ class Due(Linear):
     column: int | None
     span: int
     kind: ClassVar[str] = "due"
+
+    def describe(self) -> str:
+        return f"due {self.span} epochs later" if self.column is None else f"due {self.span} later"
 
     def apply(self, changes: Changes) -> Changes | None:
         if self.column is None:
@@ -69,6 +81,9 @@ class Latest(Linear):
     column: int
     late: int
     kind: ClassVar[str] = "latest"
+
+    def describe(self) -> str:
+        return "latest time" + (f", less {self.late}" if self.late else "")
 
     @property
     def used(self) -> list[int]:
@@ -151,9 +166,7 @@ class Watermarker(Actor):
             marks, diffs = [mark, self._mark], [1, -1]
         self._mark = mark
         column = pa.array(marks, pa.int64())
-        self._kept.append(
-            Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper
-        )
+        self._kept.append(Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper)
         self.context.push(spread(mark, time), 0)
 
     def boundary(self, epoch: int) -> None:
@@ -179,7 +192,9 @@ class Expirer(Actor):
         columns = self.node.schemas[0]
         self._schema = Schema.of({DUE: pa.int64()}, columns)
         self._kept = _Kept(context, self._schema)
-        self._marks = _Kept(context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), ".marks")
+        self._marks = _Kept(
+            context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), ".marks"
+        )
         self._mark: int | None = None
         self._dues: list[int] = []
         self._known: set[int] = set()
@@ -222,9 +237,7 @@ class Expirer(Actor):
             keys = Keys((pa.array(gone, pa.int64()),), len(gone))
             found = so_far(self._kept.spine, upper).lookup(keys, time)
             if len(found):
-                columns = tuple(
-                    found.canonical(at) for at in range(len(self._schema.columns))
-                )
+                columns = tuple(found.canonical(at) for at in range(len(self._schema.columns)))
                 pieces.append(Changes(columns, len(found), (time,), None, 0, -found.counts))
         if pieces:
             changes = Changes.concat(pieces)

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.operator import failed_function
-from riverrun.engine.operators.aggregates import Evaluated, Part
+from riverrun.engine.operators.aggregates import Evaluated, Part, asked
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.progress import Timestamp
 from riverrun.state.keys import Keys
@@ -34,9 +34,11 @@ class _Whole(Part):
     given: pa.Schema = field(repr=False)
     whole: ClassVar[bool] = True
 
-    def _read(self, view: View, keys: Keys, time: Timestamp) -> tuple[np.ndarray[Any, Any], pl.DataFrame]:
+    def _read(
+        self, view: View, keys: Keys, time: Timestamp
+    ) -> tuple[np.ndarray[Any, Any], pl.DataFrame]:
         found = view.lookup(keys, time)
-        queries, counts = found.queries, np.maximum(found.counts, 0)
+        queries, counts = asked(found), np.maximum(found.counts, 0)
         positions = view.schema.positions
         columns = [found.canonical(positions[name]) for name in self.columns]
         rows = as_record_batch(self.given, columns, len(queries))
@@ -77,7 +79,8 @@ class PythonGroups(_Whole):
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         queries, frame = self._read(view, keys, time)
-        starts = np.flatnonzero(np.r_[len(queries) > 0, queries[1:] != queries[:-1]])
+        first = np.r_[len(queries) > 0, queries[1:] != queries[:-1]]
+        starts: list[int] = np.flatnonzero(first).tolist()
         stops = [*starts[1:], len(queries)] if len(starts) else []
         rows: list[Any] = []
         owners: list[int] = []
@@ -91,10 +94,16 @@ class PythonGroups(_Whole):
                 raise failed_function(
                     error, f"the function {self.text} of the group {shown}", group=shown
                 ) from error
-            rows += found if len(self.schema) != 1 or self.many else [_as_row(self.schema, r) for r in found]
+            rows += (
+                found
+                if len(self.schema) != 1 or self.many
+                else [_as_row(self.schema, r) for r in found]
+            )
             owners += [int(queries[start])] * len(found)
         if not rows:
-            nothing = pa.record_batch([pa.array([], f.type) for f in self.schema], schema=self.schema)
+            nothing = pa.record_batch(
+                [pa.array([], f.type) for f in self.schema], schema=self.schema
+            )
             return np.zeros(0, np.int64), canonical_columns(nothing, self.schema), None
         batch = self.convert(rows, self.schema, "take what a function of a group gave")
         counts = np.ones(len(rows), np.int64) if self.many else None

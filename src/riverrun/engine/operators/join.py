@@ -28,9 +28,16 @@ class Join(Operator):
     """Pairs rows of two arrangements with equal keys. `columns` are those of a pair: side and name."""
 
     columns: tuple[tuple[int, str], ...]
+    on: tuple[tuple[str, str], ...] = ()
+    """The columns that are equal in a pair, for people."""
     kind: ClassVar[str] = "join"
     reads_arrangements: ClassVar[bool] = True
     tracked: ClassVar[bool] = False
+
+    def describe(self) -> str:
+        if not self.on:
+            return "join all pairs"
+        return "join on " + ", ".join(a if a == b else f"{a} = {b}" for a, b in self.on)
 
     def start(self, context: Context) -> Joiner:
         return Joiner(context, self)

@@ -22,6 +22,9 @@ from riverrun.state.schema import conform_column
 
 Columns = Sequence[pa.Array]
 
+_KINDS: dict[int, tuple[pa.Schema, tuple[pa.DataType, ...]]] = {}
+"""Canonical types, by the identity of a schema, which is kept so that no other takes its place."""
+
 
 class Projects(Protocol):
     """Columns made of columns (`frontends.expressions.Projection`)."""
@@ -76,7 +79,7 @@ class Project(Linear):
         return self.projection.used
 
     def describe(self) -> str:
-        return f"select {self.text or ', '.join(self.projection.schema.names)}"
+        return f"select {self.text or ', '.join(self.projection.schema.names) or 'no columns'}"
 
     def apply(self, changes: Changes) -> Changes:
         sources = self.projection.sources
@@ -109,7 +112,11 @@ class DropNulls(Linear):
     """The rows in which none of some columns is null: a null key matches nothing in a join."""
 
     columns: tuple[int, ...]
+    names: tuple[str, ...] = ()
     kind: ClassVar[str] = "drop-nulls"
+
+    def describe(self) -> str:
+        return f"drop rows with null {' or '.join(self.names)}"
 
     def apply(self, changes: Changes) -> Changes | None:
         mask = None
@@ -139,7 +146,9 @@ class MapBatches(Linear):
 
     def apply(self, changes: Changes) -> Changes:
         given = as_record_batch(self.given, changes.columns, changes.rows)
-        made = self.convert(self.function(given), self.schema, "take what a function of batches gave")
+        made = self.convert(
+            self.function(given), self.schema, "take what a function of batches gave"
+        )
         if made.num_rows != changes.rows:
             raise OperatorFailed(
                 "operator.length",
@@ -267,7 +276,12 @@ class Enter(Linear):
             for which in used.tolist()
         )
         return Changes(
-            changes.columns, changes.rows, times, codes.astype(np.int32), changes.diff, changes.diffs
+            changes.columns,
+            changes.rows,
+            times,
+            codes.astype(np.int32),
+            changes.diff,
+            changes.diffs,
         )
 
 
@@ -397,10 +411,14 @@ def as_record_batch(schema: pa.Schema, columns: Columns, rows: int) -> pa.Record
 
 def canonical_columns(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Array, ...]:
     """The columns of rows as the engine keeps them."""
-    kinds = Schema.of({}, schema).canonical
+    known = _KINDS.get(id(schema))
+    if known is None or known[0] is not schema:
+        known = _KINDS[id(schema)] = schema, Schema.of({}, schema).canonical
     return tuple(
-        conform_column(batch.column(at), field, kind, "take rows in")
-        for at, (field, kind) in enumerate(zip(schema, kinds, strict=True))
+        [
+            conform_column(batch.column(at), field, kind, "take rows in")
+            for at, (field, kind) in enumerate(zip(schema, known[1], strict=True))
+        ]
     )
 
 

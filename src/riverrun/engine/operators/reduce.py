@@ -200,4 +200,3 @@ def _align(queries: Ints, other: Evaluated) -> tuple[pa.Array, ...]:
     where = np.minimum(where, max(len(found) - 1, 0))
     missing = np.ones(len(queries), bool) if not len(found) else found[where] != queries
     return tuple(column.take(pa.array(where, mask=missing)) for column in columns)
-

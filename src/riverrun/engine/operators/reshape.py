@@ -19,6 +19,9 @@ class Pad(Linear):
     columns: tuple[int | pa.DataType, ...]
     kind: ClassVar[str] = "pad"
 
+    def describe(self) -> str:
+        return "fill with nulls"
+
     def apply(self, changes: Changes) -> Changes:
         return changes.with_columns(
             tuple(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -104,11 +105,12 @@ class VertexActor(Actor):
             frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(
                 pl.Series(DIFF, piece.diff_array(), pl.Int64)
             )
-            self._handle(time, lambda: self._vertex.on_recv(self._operator.ports[port], frame, time))
+            name = self._operator.ports[port]
+            self._handle(time, partial(self._vertex.on_recv, name, frame, time))
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         self._asked.discard(time)
-        self._handle(time, lambda: self._vertex.on_notify(time))
+        self._handle(time, partial(self._vertex.on_notify, time))
 
     def _handle(self, time: Timestamp, function: Callable[[], None]) -> None:
         before, self._now = self._now, time
@@ -209,7 +211,9 @@ class Table:
 
     def delete(self, keys: Any) -> None:
         """Take the rows of some keys out."""
-        for key in _tuples(self._convert(keys, self._spine.schema.key, f"delete from {self.name!r}")):
+        for key in _tuples(
+            self._convert(keys, self._spine.schema.key, f"delete from {self.name!r}")
+        ):
             self._written[key] = None
 
     def scan(self) -> pl.DataFrame:
@@ -219,11 +223,11 @@ class Table:
         for piece in view.scan(now):
             for row in _tuples(piece.to_batch()):
                 found[row[: self._width]] = row
-        for key, row in self._written.items():
-            if row is None:
+        for key, written in self._written.items():
+            if written is None:
                 found.pop(key, None)
             else:
-                found[key] = row
+                found[key] = written
         return self._frame(found.values())
 
     def settle(self, epoch: int) -> None:

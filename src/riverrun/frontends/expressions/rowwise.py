@@ -198,7 +198,8 @@ def check_steady(tree: Node, schema: pa.Schema, what: str, column: str | None) -
     """
     walk = _Walk(schema, what, column)
     for kind, parts in _nodes(tree):
-        if kind == "BinaryExpr" and parts["op"] == "TrueDivide":
+        # The functions of bytes have this name too.
+        if kind == "BinaryExpr" and "op" in parts and parts["op"] == "TrueDivide":
             if not _varies(parts["right"]) and _chooses(parts["left"]):
                 walk.refuse(
                     "a division of a choice by a literal",

@@ -293,8 +293,11 @@ def consolidate(
 @kernel
 def sort_plainly(
     table: np.ndarray, rows: int, codes: np.ndarray, diffs: np.ndarray, diff: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in the order of their columns and codes, equal ones added up: row numbers, codes, diffs."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Rows in the order of their columns and codes, equal ones added up.
+
+    Returns row numbers, codes, diffs, and whether all diffs are the same.
+    """
     nodes, end = table.ctypes.data, table.shape[0]
     keys, words = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
     first, alone = 0, end == 0
@@ -310,7 +313,10 @@ def sort_plainly(
         sorted_keys, order, words, alone, nodes, first, end, codes, diffs, diff,
         out_rows, out_codes, out_diffs,
     )  # fmt: skip
-    return out_rows[:kept], out_codes[:kept], out_diffs[:kept]
+    alike = True
+    for at in range(1, kept):
+        alike = alike and out_diffs[at] == out_diffs[0]
+    return out_rows[:kept], out_codes[:kept], out_diffs[:kept], alike
 
 
 @kernel

@@ -1,0 +1,44 @@
+"""Graph algorithms: functions of collections to a collection, written with the public API alone.
+
+A graph is a collection `edges` with columns `src` and `dst`, of one type: integers, strings, anything
+that has an order. Other columns are ignored, ends are never null, and an edge that is there twice
+counts once. The nodes are the ends of the edges; where nodes without edges matter, a collection
+`nodes` with a column `node` adds them. Edges are directed unless the function says otherwise:
+:func:`undirected` gives each in both directions.
+
+Every function gives a collection that is kept up to date: rows of its inputs may come and go.
+
+| module | functions |
+|---|---|
+| `graph` | `undirected`, `nodes_of` |
+| `components` | `components`, `strongly_connected_components` |
+| `paths` | `bfs`, `shortest_paths` |
+| `neighbourhoods` | `triangles`, `triangle_counts`, `clustering_coefficient`, `k_core` |
+| `ranks` | `pagerank`, `label_propagation` |
+"""
+
+from riverrun.algorithms.components import components, strongly_connected_components
+from riverrun.algorithms.graph import nodes_of, undirected
+from riverrun.algorithms.neighbourhoods import (
+    clustering_coefficient,
+    k_core,
+    triangle_counts,
+    triangles,
+)
+from riverrun.algorithms.paths import bfs, shortest_paths
+from riverrun.algorithms.ranks import label_propagation, pagerank
+
+__all__ = [
+    "bfs",
+    "clustering_coefficient",
+    "components",
+    "k_core",
+    "label_propagation",
+    "nodes_of",
+    "pagerank",
+    "shortest_paths",
+    "strongly_connected_components",
+    "triangle_counts",
+    "triangles",
+    "undirected",
+]

@@ -1,0 +1,46 @@
+"""What the algorithms say about every graph: its nodes, its edges in both directions."""
+
+from __future__ import annotations
+
+import polars as pl
+
+import riverrun as rr
+
+
+def nodes_of(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Collection:
+    """The nodes of a graph, each once: the ends of its edges, and those in `nodes`. Rows: node.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.String, "dst": pl.String})
+    >>> flow.output("nodes", nodes_of(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [("a", "b"), ("c", "a")])
+    ...     _ = run.commit()
+    ...     run.read("nodes").rows()
+    [('a',), ('b',), ('c',)]
+    """
+    ends = edges.select(node="src").concat(edges.select(node="dst"))
+    if nodes is not None:
+        ends = ends.concat(nodes.select("node"))
+    return ends.distinct()
+
+
+def undirected(edges: rr.Collection) -> rr.Collection:
+    """Every edge in both directions, with its other columns. Rows: those of edges.
+
+    An edge and its reverse in `edges` give two of each; a self loop is there twice.
+
+    >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64, "w": pl.Float64})
+    >>> undirected(edges).columns
+    ['src', 'dst', 'w']
+    """
+    return edges.concat(_reversed(edges))
+
+
+def _reversed(edges: rr.Collection) -> rr.Collection:
+    swapped = {"src": "dst", "dst": "src"}
+    return edges.select(**{name: swapped.get(name, name) for name in edges.columns})
+
+
+def _dtype(collection: rr.Collection, column: str) -> pl.DataType:
+    return pl.DataFrame(collection.schema.empty_table()).schema[column]

@@ -1,0 +1,138 @@
+"""How dense a graph is around its nodes: triangles, clustering, cores.
+
+All of them look at a graph of neighbours: two nodes are neighbours when an edge joins them, in either
+direction or both. Self loops are left out.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.algorithms.graph import nodes_of, undirected
+
+_LOW = pl.when(pl.col("src") < pl.col("dst")).then(pl.col("src")).otherwise(pl.col("dst"))
+_HIGH = pl.when(pl.col("src") < pl.col("dst")).then(pl.col("dst")).otherwise(pl.col("src"))
+
+
+def triangles(edges: rr.Collection) -> rr.Collection:
+    """Three nodes, each a neighbour of the other two. Rows: a, b, c, with a < b < c, each once.
+
+    ``triangles(edges).count()`` is how many there are (no row while there are none).
+
+    Cost: pairs of edges that meet in their middle node are kept, for every node its neighbours below
+    it times those above; a change of one edge touches the neighbours of its ends.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("triangles", triangles(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (2, 3), (3, 1), (1, 3), (3, 4), (2, 2)])
+    ...     _ = run.commit()
+    ...     run.read("triangles").rows()
+    [(1, 2, 3)]
+    """
+    return _closed(_sides(edges)).select("a", "b", "c")
+
+
+def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Collection:
+    """In how many triangles each node is, 0 for those in none. Rows: node, triangles.
+
+    Cost: that of :func:`triangles`.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("counts", triangle_counts(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (2, 3), (3, 1), (3, 4), (4, 1)])
+    ...     _ = run.commit()
+    ...     run.read("counts").rows()
+    [(1, 2), (2, 1), (3, 2), (4, 1)]
+    """
+    found = triangles(edges)
+    corners = [found.select(node=corner, triangles=pl.lit(1)) for corner in ("a", "b", "c")]
+    none = nodes_of(edges, nodes).select("node", triangles=pl.lit(0))
+    return none.concat(*corners).group_by("node").agg(triangles=rr.sum("triangles"))
+
+
+def clustering_coefficient(
+    edges: rr.Collection, nodes: rr.Collection | None = None, *, directed: bool = True
+) -> rr.Collection:
+    """How many of the edges that could join a node's neighbours are there. Rows: node, coefficient.
+
+    As LDBC Graphalytics defines LCC: of a node with k neighbours, in either direction, the number of
+    directed edges between neighbours, divided by k (k - 1); 0 when k < 2. With ``directed=False`` an
+    edge is one in both directions, given once or twice. Self loops are left out, repeated edges
+    count once.
+
+    Cost: that of :func:`triangles`.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("clustering", clustering_coefficient(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (1, 3), (2, 3), (4, 1)])
+    ...     _ = run.commit()
+    ...     [(node, round(value, 3)) for node, value in run.read("clustering").rows()]
+    [(1, 0.167), (2, 0.5), (3, 0.5), (4, 0.0)]
+    """
+    sides = _sides(edges, directed)
+    closed = _closed(sides)
+
+    def amounts(rows: rr.Collection, node: str, links: str | int, degree: int) -> rr.Collection:
+        found = pl.col(links) if isinstance(links, str) else pl.lit(links, pl.Int64)
+        return rows.select(node=node, links=found, degree=pl.lit(degree, pl.Int64))
+
+    between = [
+        amounts(closed, corner, f"ways_{far}", 0)
+        for corner, far in zip("abc", ("bc", "ac", "ab"), strict=True)
+    ]
+    ends = [amounts(sides, end, 0, 1) for end in ("a", "b")]
+    none = amounts(nodes_of(edges, nodes), "node", 0, 0)
+    found = none.concat(*between, *ends).group_by("node").agg(rr.sum("links"), rr.sum("degree"))
+    pairs = pl.col("degree") * (pl.col("degree") - 1)
+    ratio = pl.when(pairs > 0).then(pl.col("links") / pairs).otherwise(0.0)
+    return found.select("node", coefficient=ratio)
+
+
+def k_core(edges: rr.Collection, k: int) -> rr.Collection:
+    """The nodes that stay when those with fewer than `k` neighbours go, again and again.
+
+    The largest set of nodes of which each has at least `k` neighbours inside the set, and how many
+    these are. Rows: node, degree. Self loops are left out, an edge and its reverse are one.
+
+    Cost: a change touches the nodes that leave in another round than before, and their edges.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("core", k_core(edges, 2))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (2, 3), (3, 1), (3, 4), (4, 5)])
+    ...     _ = run.commit()
+    ...     run.read("core").rows()
+    [(1, 2), (2, 2), (3, 2)]
+    """
+    links = undirected(edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))).distinct()
+
+    def peel(left: rr.Collection) -> rr.Collection:
+        degrees = left.group_by(node="src").count("degree")
+        stay = degrees.filter(pl.col("degree") >= k).select("node")
+        from_core = links.join(stay, left_on="src", right_on="node")
+        return from_core.join(stay, left_on="dst", right_on="node")
+
+    core = links.iterate(peel)
+    return core.group_by(node="src").count("degree")
+
+
+def _sides(edges: rr.Collection, directed: bool = True) -> rr.Collection:
+    """Pairs of neighbours, and in how many directions edges join them. Rows: a, b, ways; a < b."""
+    links = edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))
+    if directed:
+        return links.distinct().select(a=_LOW, b=_HIGH).group_by("a", "b").count("ways")
+    return links.select(a=_LOW, b=_HIGH).distinct().with_columns(ways=pl.lit(2, pl.Int64))
+
+
+def _closed(sides: rr.Collection) -> rr.Collection:
+    """Triangles a < b < c, and in how many directions edges join each two of their corners."""
+    corners = sides.rename(ways_ab="ways").join(sides.select(b="a", c="b", ways_bc="ways"), on="b")
+    return corners.join(sides.select(a="a", c="b", ways_ac="ways"), on=("a", "c"))

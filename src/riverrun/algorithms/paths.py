@@ -1,0 +1,81 @@
+"""Paths from sources: how many edges away a node is, and at which cost."""
+
+from __future__ import annotations
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.algorithms.graph import _dtype
+
+
+def bfs(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
+    """The least number of edges from any source to each node it reaches. Rows: node, distance.
+
+    `sources` has a column `node`; a source has distance 0, with or without edges. Nodes that no source
+    reaches are not there. Edges are followed from src to dst (``undirected(edges)`` for both ways);
+    self loops, repeated edges and repeated sources change nothing.
+
+    Cost: a change touches the nodes whose distance it changes, and their edges.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.String, "dst": pl.String})
+    >>> sources = flow.input("sources", {"node": pl.String})
+    >>> flow.output("distances", bfs(edges, sources))
+    >>> with flow.run() as run:
+    ...     run.insert("sources", [("a",)])
+    ...     run.insert("edges", [("a", "b"), ("b", "c"), ("a", "c"), ("d", "a")])
+    ...     _ = run.commit()
+    ...     run.read("distances").rows()
+    ...     run.delete("edges", [("a", "c")])
+    ...     _ = run.commit()
+    ...     run.changes("distances").rows()
+    [('a', 0), ('b', 1), ('c', 1)]
+    [('c', 1, -1), ('c', 2, 1)]
+    """
+    steps = edges.select("src", "dst", weight=pl.lit(1, pl.Int64))
+    return _nearest(steps, sources.select("node", distance=pl.lit(0, pl.Int64)))
+
+
+def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
+    """The least cost of a path from any source to each node it reaches. Rows: node, distance.
+
+    `edges` has a third column `weight`, whole numbers or floats, none negative (a cycle of negative
+    cost has no least path: the loop would not come to rest). The distance is a 64-bit number of the
+    same kind: the weights added up from the source on, so floats are the same on every run. Of
+    repeated edges the cheapest counts; sources and directions are as in :func:`bfs`.
+
+    Cost: a change touches the nodes for which it changes the best path of some number of edges.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64, "weight": pl.Float64})
+    >>> sources = flow.input("sources", {"node": pl.Int64})
+    >>> flow.output("distances", shortest_paths(edges, sources))
+    >>> with flow.run() as run:
+    ...     run.insert("sources", [(1,)])
+    ...     run.insert("edges", [(1, 2, 0.5), (2, 3, 0.25), (1, 3, 1.0)])
+    ...     _ = run.commit()
+    ...     run.read("distances").rows()
+    [(1, 0.0), (2, 0.5), (3, 0.75)]
+    """
+    kind = _dtype(edges, "weight")
+    if not kind.is_numeric() or kind.is_decimal():
+        raise rr.PlanError(
+            "plan.type",
+            f"cannot add up weights: they are {kind}, not numbers",
+            hint="cast them: edges.with_columns(weight=pl.col('weight').cast(pl.Float64))",
+        )
+    wide = pl.Float64 if kind.is_float() else pl.Int64
+    steps = edges.select("src", "dst", weight=pl.col("weight").cast(wide))
+    return _nearest(steps, sources.select("node", distance=pl.lit(0, wide)))
+
+
+def _nearest(edges: rr.Collection, start: rr.Collection) -> rr.Collection:
+    """The least distance of each node: where it starts, or a neighbour's and the edge between."""
+
+    def step(known: rr.Collection) -> rr.Collection:
+        further = known.join(edges, left_on="node", right_on="src").select(
+            node="dst", distance=pl.col("distance") + pl.col("weight")
+        )
+        return further.concat(start).group_by("node").agg(distance=rr.min("distance"))
+
+    return start.iterate(step)

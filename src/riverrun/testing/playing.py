@@ -1,0 +1,276 @@
+"""Playing a script: a run is started, done to as the script says, and read after every epoch.
+
+>>> import polars as pl, riverrun as rr
+>>> from riverrun.testing import COMMIT, CRASH, insert, delete, play
+>>> flow = rr.Dataflow("words")
+>>> words = flow.input("words", {"word": pl.String})
+>>> flow.output("counts", words.group_by("word").count())
+>>> script = [
+...     insert("words", [("sea",), ("sky",), ("sea",)]),
+...     COMMIT,
+...     CRASH(3),
+...     delete("words", [("sky",)]),
+...     COMMIT,
+... ]
+>>> [results["counts"].rows() for results in play(flow, script)]
+[[('sea', 2), ('sky', 1)], [('sea', 2)]]
+
+Laws:
+
+1. There is one set of results for each ``COMMIT``, read when that epoch is complete, and readable when
+   the run is over.
+2. The same script, played in the same way, does the same in the same order, if it has a `seed`.
+3. What was given is the same after a failure: rows of an epoch that was refused are committed again,
+   and those of an epoch that was under way in a crash are taken from the log.
+
+Cost: that of the runs; starting one takes about a millisecond, resuming it some tens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from riverrun.engine.plan import Plan
+from riverrun.errors import OperatorFailed
+from riverrun.frontends.flow import Dataflow
+from riverrun.run import Commit, Result, Run
+from riverrun.state.storage import Storage, open_storage
+from riverrun.testing.script import (
+    CHECKPOINT,
+    COMMIT,
+    CRASH,
+    KILL,
+    REFUSE,
+    Change,
+    Item,
+    Mark,
+    whole,
+)
+from riverrun.testing.watching import PATIENCE, CutInstance, Strike, Watch, watched
+
+Results = dict[str, Result]
+_DURABLE = {CHECKPOINT.name, CRASH.name, KILL.name}
+_STRIKING = {CRASH.name, KILL.name, REFUSE.name}
+_LATEST_STRIKE = 12  # turns into an epoch
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a script is played."""
+
+    workers: int = 1
+    history: int = 1
+    cut: int | None = None
+    """The rows of an epoch come in pieces of at most so many."""
+    shuffle: int | None = None
+    """A seed with which the rows of an epoch, and the pieces of all inputs, are put in another order."""
+    compact: bool = False
+    """Whether all states are compacted as far as may be, after every epoch."""
+    seed: int | None = None
+    """A seed with which workers take turns and messages are delivered."""
+
+    def __str__(self) -> str:
+        """What differs from the plain way, as arguments."""
+        pairs = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
+        return ", ".join(f"{name}={value!r}" for name, value, usual in pairs if value != usual)
+
+
+PLAIN = Way()
+
+
+def play(
+    flow: Dataflow,
+    script: Iterable[Item],
+    *,
+    workers: int = 1,
+    history: int = 1,
+    cut: int | None = None,
+    shuffle: int | None = None,
+    compact: bool = False,
+    seed: int | None = None,
+    checkpoint: str | Path | None = None,
+) -> list[Results]:
+    """The results after every epoch of a script, by the name of the output.
+
+    With `cut`, the rows of an epoch come in pieces of at most so many; with `shuffle`, a seed, in
+    another order; with `compact`, states are compacted after every epoch; with `seed`, workers take
+    turns at random. A script that needs a place for checkpoints has one in memory, unless `checkpoint`
+    names another.
+    """
+    way = Way(workers, history, cut, shuffle, compact, seed)
+    return Stage(flow.plan).play(script, way, checkpoint)
+
+
+class Stage:
+    """A plan, under observation, on which scripts are played one after the other."""
+
+    def __init__(self, plan: Plan, patience: int = PATIENCE) -> None:
+        self.watch = Watch(patience)
+        self.plan = watched(plan, self.watch)
+
+    def play(
+        self, script: Iterable[Item], way: Way = PLAIN, checkpoint: str | Path | None = None
+    ) -> list[Results]:
+        """The results after every epoch."""
+        items = whole(script)
+        place: Storage | str | Path | None = checkpoint
+        if place is None and any(isinstance(i, Mark) and i.name in _DURABLE for i in items):
+            place = open_storage("memory:///")
+        player = _Player(self, way, place)
+        try:
+            return player.play(items)
+        finally:
+            player.close()
+
+    def reread(self, script: Iterable[Item], way: Way = PLAIN) -> list[Results]:
+        """The results of every epoch, all read at the end, as of their epochs."""
+        items = whole(script)
+        player = _Player(self, way, None)
+        try:
+            player.play(items)
+            return [player.read(epoch) for epoch in range(items.count(COMMIT))]
+        finally:
+            player.close()
+
+
+class _StageRun(Run):
+    """A run whose instances are fed in pieces."""
+
+    def __init__(self, stage: Stage, way: Way, workers: int, checkpoint: Any) -> None:
+        self._way = way
+        super().__init__(
+            stage.plan,
+            workers=workers,
+            checkpoint=cast(Any, checkpoint),
+            every=None,
+            history=way.history,
+            seed=way.seed,
+        )
+
+    def _make(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, Any] | None
+    ) -> CutInstance:
+        made = CutInstance(self.plan, index, bounds, epoch, states, history=self._history)
+        made.cut, made.shuffle = self._way.cut, self._way.shuffle
+        return made
+
+    def kill(self, worker: int) -> None:
+        self._cluster.kill(worker)
+
+    def compact(self) -> None:
+        for instance in self._instances():
+            for spine in instance.arrangements().values():
+                spine.compact()
+
+
+class _Player:
+    """Does what a script says, and keeps what it gives."""
+
+    def __init__(self, stage: Stage, way: Way, place: Storage | str | Path | None) -> None:
+        self._stage = stage
+        self._watch = stage.watch
+        self._way = way
+        self._place = place
+        self._random = random.Random(way.seed or 0)
+        self._given: list[Change] = []  # since the last commit
+        self._pending: list[Mark] = []
+        self._watch.calm()
+        self._workers = way.workers
+        self._run = self._start()
+
+    def play(self, items: Iterable[Item]) -> list[Results]:
+        found = []
+        for item in items:
+            if isinstance(item, Change):
+                self._given.append(item)
+                self._give(item)
+            elif item == COMMIT:
+                self._commit()
+                if self._way.compact:
+                    self._run.compact()
+                found.append(self.read())
+            elif item.name == REFUSE.name or (item.name in _STRIKING and self._given):
+                self._pending.append(item)
+            else:
+                self._do(item)
+        return found
+
+    def read(self, epoch: int | None = None) -> Results:
+        """The results as of an epoch, in memory."""
+        results = {name: self._run.read(name, epoch) for name in self._run._outputs}
+        for result in results.values():
+            len(result)
+        return results
+
+    def close(self) -> None:
+        self._watch.calm()
+        self._run.close()
+
+    def _start(self) -> _StageRun:
+        self._watch.epoch()
+        return _StageRun(self._stage, self._way, self._workers, self._place)
+
+    def _give(self, change: Change) -> None:
+        getattr(self._run, change.kind)(change.input, change.rows)
+
+    def _do(self, mark: Mark) -> None:
+        """What happens between epochs."""
+        self._watch.epoch()
+        if mark.name == CHECKPOINT.name:
+            self._run.checkpoint()
+        elif mark.name == KILL.name:
+            self._run.kill((mark.number or 0) % self._workers)
+        elif mark.name == CRASH.name:
+            self._workers = mark.number or self._workers
+            self._run = self._start()  # the old one is dropped as it is
+        else:
+            assert mark.number is not None
+            self._workers = mark.number
+            self._run.scale(mark.number)
+
+    def _commit(self) -> None:
+        pending, self._pending = self._pending, []
+        self._watch.epoch()
+        committed: Commit | None = None
+        for mark in sorted(pending, key=lambda mark: mark.name != REFUSE.name):
+            after = self._random.randint(1, _LATEST_STRIKE)
+            if mark.name == REFUSE.name:
+                committed = committed or self._refused(after)
+                continue
+            committed = committed or self._run.commit(wait=False)
+            self._strike(committed, after)
+            self._do(mark)
+            committed = Commit(self._run, committed.epoch)
+        if committed is None:
+            committed = self._run.commit(wait=False)
+        committed.wait()  # also where it is complete: a worker that was lost has to be there again
+        self._given.clear()
+
+    def _refused(self, after: int) -> Commit | None:
+        """Commit, and fail on the way; the epoch, if it was over too soon for that."""
+        self._watch.strike(after, refuse=True)
+        try:
+            return self._run.commit()
+        except OperatorFailed as error:
+            if error.code != "testing.refused":
+                raise
+            for change in self._given:
+                self._give(change)
+            return None
+        finally:
+            self._watch.calm()
+
+    def _strike(self, committed: Commit, after: int) -> None:
+        """Work on an epoch until some turns are done, or it is."""
+        if not committed.done:
+            self._watch.strike(after)
+            try:
+                committed.wait()
+            except Strike:
+                pass
+            finally:
+                self._watch.calm()

@@ -1,0 +1,48 @@
+"""The protocol survives everything that the simulation does to it; and the simulation would notice.
+
+``CHAOS_SEEDS=20000 make test TESTS=tests/chaos`` tries more, ``CHAOS_FIRST=N`` others.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import redirect_stdout
+
+import pytest
+
+from tests.chaos.mutants import MUTANTS, noticed, quiet
+from tests.chaos.programs import PROGRAMS
+from tests.chaos.simulation import Simulation, simulate
+
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "2000"))
+FIRST = int(os.environ.get("CHAOS_FIRST", "0"))
+CHUNKS = 20
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_counting_survives(chunk: int) -> None:
+    seeds = range(FIRST + chunk * SEEDS // CHUNKS, FIRST + (chunk + 1) * SEEDS // CHUNKS)
+    with quiet():
+        assert simulate(seeds) >= 3 * len(seeds)  # results were compared
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "counting"])
+def test_programs_survive(name: str) -> None:
+    with quiet():
+        assert simulate(range(FIRST, FIRST + max(1, SEEDS // 50)), PROGRAMS[name]()) > 0
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_protocol_is_noticed(name: str) -> None:
+    assert noticed(name, range(400)) is not None
+
+
+def test_a_seed_replays_exactly() -> None:
+    def trace(seed: int) -> str:
+        with redirect_stdout(io.StringIO()) as printed, quiet():
+            Simulation(seed, tracing=True).run()
+        return printed.getvalue()
+
+    for seed in (3, 4):
+        assert trace(seed) == trace(seed)

@@ -1,0 +1,220 @@
+"""The input log: records, order, damage, owners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from riverrun.errors import CheckpointError, TransportError
+from riverrun.state import Checkpoints
+from riverrun.state.log import (
+    Log,
+    Record,
+    decode_record,
+    encode_record,
+    record_name,
+    take_over,
+)
+from riverrun.state.storage import Storage, open_storage
+
+ROWS = pa.record_batch({"n": pa.array([1, None, 3], pa.int64()), "s": ["a", "b", None]})
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return open_storage("memory:///")
+
+
+def opened(storage: Storage, identity: str, **fingerprint: Any) -> Any:
+    return take_over(
+        Checkpoints(storage), Log(storage), identity=identity, fingerprint=fingerprint
+    )
+
+
+def epoch(at: int, epoch: int, inputs: Any = None, **more: Any) -> tuple[int, Any, Any]:
+    return at, {"kind": "epoch", "epoch": epoch, "owner": 0, **more}, inputs or {}
+
+
+def refused(at: int, epoch: int, position: int) -> tuple[int, Any, Any]:
+    return at, {"kind": "refused", "epoch": epoch, "refused": position, "owner": 0}, {}
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {},
+        {"a": ROWS},
+        {"a": ROWS.slice(1, 1), "b": ROWS.slice(0, 0)},
+        {"d": pa.record_batch({"d": pa.array(["x", "y"]).dictionary_encode()})},
+        {"none": pa.record_batch({"n": pa.nulls(2)})},
+    ],
+)
+def test_a_record_comes_back(inputs: dict[str, pa.RecordBatch]) -> None:
+    record = Record({"kind": "epoch", "epoch": 3}, inputs)
+    back = decode_record("x", pa.py_buffer(encode_record(record)))
+    assert back.header == record.header
+    assert {name: batch.to_pylist() for name, batch in back.inputs.items()} == {
+        name: batch.to_pylist() for name, batch in inputs.items()
+    }
+
+
+def test_what_is_encoded_is_the_slice_and_not_what_it_was_cut_from() -> None:
+    long = pa.record_batch({"n": range(100_000)})
+    assert len(encode_record(Record({"kind": "epoch"}, {"n": long.slice(500, 2)}))) < 2_000
+
+
+def test_damage_anywhere_is_noticed() -> None:
+    data = encode_record(Record({"kind": "epoch", "epoch": 3}, {"a": ROWS}))
+    for size in range(0, len(data), 7):
+        with pytest.raises(CheckpointError, match="as a record of the log"):
+            decode_record("x", pa.py_buffer(data[:size]))
+    for at in range(0, len(data), 7):
+        torn = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        with pytest.raises(CheckpointError, match="as a record of the log"):
+            decode_record("x", pa.py_buffer(torn))
+
+
+def test_the_same_record_may_be_appended_again_and_no_other(storage: Storage) -> None:
+    log = Log(storage)
+    log.append(*epoch(0, 0, {"a": ROWS}))
+    log.append(*epoch(0, 0, {"a": ROWS}))
+    with pytest.raises(CheckpointError) as caught:
+        log.append(*epoch(0, 0, {"a": ROWS.slice(1)}))
+    assert caught.value.code == "log.taken"
+
+
+def test_epochs_keep_their_numbers(storage: Storage) -> None:
+    opened(storage, "a")
+    log = Log(storage)
+    for record in (
+        epoch(1, 0, {"a": ROWS}),
+        epoch(2, 1, {"a": ROWS}),
+        refused(3, 0, 1),  # 1 was there already: 0 stays, without rows
+        epoch(4, 2, {"a": ROWS}),
+        refused(5, 2, 4),  # the last one: its number is used again
+        epoch(6, 2, {"b": ROWS}, reported=2),
+        epoch(7, 3),
+        refused(8, 3, 7),  # the last one, and nobody has used its number yet
+    ):
+        log.append(*record)
+    opening = opened(storage, "b")
+    assert [(p.position, sorted(p.inputs), p.refused) for p in opening.pending] == [
+        (1, [], True),
+        (2, ["a"], False),
+        (6, ["b"], False),
+    ]
+    assert (opening.owner, opening.next, opening.reported) == (9, 10, 2)
+
+
+def test_an_epoch_out_of_order_is_refused(storage: Storage) -> None:
+    opened(storage, "a")
+    log = Log(storage)
+    log.append(*epoch(1, 0))
+    log.append(*epoch(2, 2))
+    with pytest.raises(CheckpointError) as caught:
+        opened(storage, "b")
+    assert caught.value.code == "log.order"
+
+
+def test_a_gap_is_refused(storage: Storage) -> None:
+    opened(storage, "a")
+    log = Log(storage)
+    for at in range(1, 4):
+        log.append(*epoch(at, at - 1))
+    storage.delete([record_name(2)])
+    with pytest.raises(CheckpointError) as caught:
+        opened(storage, "b")
+    assert caught.value.code == "log.gap"
+
+
+def test_a_torn_end_is_void_and_a_torn_middle_is_not(storage: Storage) -> None:
+    opened(storage, "a")
+    log = Log(storage)
+    log.append(*epoch(1, 0, {"a": ROWS}))
+    whole = encode_record(Record({"kind": "epoch", "epoch": 1}))
+    storage.put(record_name(2), whole[:20])
+    second = opened(storage, "b")
+    assert (len(second.pending), second.owner) == (1, 3)
+    Log(storage).append(*epoch(4, 1))
+    assert len(opened(storage, "c").pending) == 2  # and it stays void
+    storage.put(record_name(4), b"")
+    with pytest.raises(CheckpointError) as caught:
+        opened(storage, "d")
+    assert caught.value.code == "log.corrupt"
+
+
+def test_torn_takeovers_are_void_too(storage: Storage) -> None:
+    opened(storage, "a")
+    storage.put(record_name(1), b"riverrun")
+    storage.put(record_name(2), b"")
+    assert opened(storage, "b").owner == 3
+    assert opened(storage, "c").owner == 4
+
+
+def test_the_one_before_cannot_append(storage: Storage) -> None:
+    old = Log(storage)
+    first = take_over(Checkpoints(storage), old, identity="a")
+    second = opened(storage, "b")
+    assert second.owner == first.next
+    with pytest.raises(CheckpointError, match="another run has written there"):
+        old.append(*epoch(first.next, 0))
+
+
+def test_what_the_one_before_appends_in_between_counts(storage: Storage) -> None:
+    first = opened(storage, "a")
+
+    class Late(Log):
+        def create(self, position: int, data: bytes) -> bool:
+            if position == first.next:
+                Log(storage).append(*epoch(position, 0, {"a": ROWS}))
+            return super().create(position, data)
+
+    opening = take_over(Checkpoints(storage), Late(storage), identity="b")
+    assert (len(opening.pending), opening.owner) == (1, first.next + 1)
+
+
+def test_a_lost_answer_to_a_takeover_is_found_out(storage: Storage) -> None:
+    class Deaf(Log):
+        lost = 0
+
+        def create(self, position: int, data: bytes) -> bool:
+            done = super().create(position, data)
+            self.lost += 1
+            if self.lost == 1:
+                raise TransportError("storage.unreachable", "lost", hint="")
+            return done
+
+    assert take_over(Checkpoints(storage), Deaf(storage), identity="a").owner == 0
+    assert Log(storage).positions() == [0]
+
+
+def test_owners_are_never_forgotten(storage: Storage) -> None:
+    asleep = Log(storage)
+    first = take_over(Checkpoints(storage), asleep, identity="a")
+    opened(storage, "b")
+    log = Log(storage)
+    for at in range(2, 6):
+        log.append(*epoch(at, at - 2))
+    assert log.collect(5) == [2, 3, 4]
+    assert Log(storage).collect(5) == []  # one who must look what they are keeps them too
+    assert log.positions() == [0, 1, 5]
+    with pytest.raises(CheckpointError):
+        asleep.append(*epoch(first.next, 0))
+
+
+def test_another_program_is_refused_by_name(storage: Storage) -> None:
+    opened(storage, "a", nodes=("x", "y"), version=1)
+    assert opened(storage, "b", nodes=["x", "y"], version=1).owner == 1
+    with pytest.raises(CheckpointError, match="'nodes' was .* and is") as caught:
+        opened(storage, "c", nodes=("x",), version=1)
+    assert caught.value.fields["differ"] == ["nodes"]
+    assert Log(storage).positions() == [0, 1]  # the path is still theirs
+
+
+def test_a_checkpoint_saved_by_hand_is_no_run(storage: Storage) -> None:
+    Checkpoints(storage).save({}, about={"epoch": 1})
+    with pytest.raises(CheckpointError) as caught:
+        opened(storage, "a")
+    assert caught.value.code == "checkpoint.foreign"

@@ -1,0 +1,324 @@
+"""Operators to be checked, each with what its rows are like and, where that is short, its oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.testing import LAWS, Draw
+
+Rows = list[dict[str, Any]]
+PAIRS = {"k": pl.Int64, "v": pl.Int64}
+NULLS = Draw(PAIRS, nulls=0.2)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    program: Callable[..., Any]
+    inputs: Mapping[str, Any] = field(default_factory=lambda: {"a": NULLS})
+    oracle: Callable[..., Any] | None = None
+    rounds: int = 2
+    laws: tuple[str, ...] = tuple(LAWS)
+
+
+# -- oracles
+
+
+def grouped(rows: Rows, key: str = "k") -> dict[Any, Rows]:
+    groups: dict[Any, Rows] = {}
+    for row in rows:
+        groups.setdefault(row[key], []).append(row)
+    return groups
+
+
+def aggregates(a: Rows) -> list[tuple[Any, ...]]:
+    found = []
+    for key, rows in grouped(a).items():
+        values = [row["v"] for row in rows if row["v"] is not None]
+        found.append(
+            (
+                key,
+                len(rows),
+                sum(values),
+                sum(values) / len(values) if values else None,
+                min(values, default=None),
+                max(values, default=None),
+                len(set(values)),
+            )
+        )
+    return found
+
+
+def joined(a: Rows, b: Rows) -> list[tuple[Any, ...]]:
+    return [
+        (x["k"], x["v"], y["w"]) for x in a for y in b if x["k"] is not None and x["k"] == y["k"]
+    ]
+
+
+def left_joined(a: Rows, b: Rows) -> list[tuple[Any, ...]]:
+    keys = {y["k"] for y in b}
+    return joined(a, b) + [
+        (x["k"], x["v"], None) for x in a if x["k"] is None or x["k"] not in keys
+    ]
+
+
+def full_joined(a: Rows, b: Rows) -> list[tuple[Any, ...]]:
+    keys = {x["k"] for x in a}
+    return left_joined(a, b) + [
+        (y["k"], None, y["w"]) for y in b if y["k"] is None or y["k"] not in keys
+    ]
+
+
+def top_two(a: Rows) -> list[tuple[Any, ...]]:
+    return [
+        (row["k"], row["v"])
+        for rows in grouped(a).values()
+        for row in sorted(rows, key=lambda row: -row["v"])[:2]
+    ]
+
+
+def component_labels(edges: Rows) -> list[tuple[int, int]]:
+    label = {node: node for edge in edges for node in (edge["src"], edge["dst"])}
+    for _ in label:
+        for edge in edges:
+            least = min(label[edge["src"]], label[edge["dst"]])
+            label[edge["src"]] = label[edge["dst"]] = least
+    return list(label.items())
+
+
+def reachable(edges: Rows) -> set[tuple[int, int]]:
+    found = {(edge["src"], edge["dst"]) for edge in edges}
+    while True:
+        more = {(a, d) for a, b in found for c, d in found if b == c} - found
+        if not more:
+            return found
+        found |= more
+
+
+# -- programs
+
+
+def components(edges: rr.Collection) -> rr.Collection:
+    both = edges.concat(edges.select(src="dst", dst="src"))
+    nodes = both.select(node="src", label="src").distinct()
+    return nodes.iterate(
+        lambda labels: (
+            labels.join(both, left_on="node", right_on="src")
+            .select(node="dst", label="label")
+            .concat(nodes)
+            .group_by("node")
+            .agg(label=rr.min("label"))
+        )
+    )
+
+
+def closure(edges: rr.Collection) -> rr.Collection:
+    def longer(paths: rr.Collection) -> rr.Collection:
+        steps = paths.join(edges, left_on="dst", right_on="src").select("src", dst="dst_right")
+        return steps.concat(edges).distinct()
+
+    return edges.distinct().iterate(longer)
+
+
+def nested(numbers: rr.Collection) -> rr.Collection:
+    def inner(some: rr.Collection) -> rr.Collection:
+        return some.concat(some.select(n=pl.col("n") * 2).filter(pl.col("n") < 30)).distinct()
+
+    def outer(some: rr.Collection) -> rr.Collection:
+        return (
+            some.iterate(inner)
+            .concat(some.select(n=pl.col("n") + 7).filter(pl.col("n") < 30))
+            .distinct()
+        )
+
+    return numbers.iterate(outer)
+
+
+class RunningCount(rr.Vertex):
+    """How many rows each key has had, less those taken back: state in a table."""
+
+    deterministic = True
+
+    def start(self) -> None:
+        self.waiting: dict[Any, Counter[int]] = {}
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Any) -> None:
+        if time not in self.waiting:
+            self.waiting[time] = Counter()
+            self.notify_at(time)
+        for key, diff in zip(rows["k"], rows["diff"], strict=True):
+            self.waiting[time][key] += diff
+
+    def on_notify(self, time: Any) -> None:
+        table = self.table("counts")
+        changed = {key: diff for key, diff in self.waiting.pop(time).items() if diff}
+        old = dict(table.read([(key,) for key in changed]).iter_rows())
+        new = {key: old.get(key, 0) + diff for key, diff in changed.items()}
+        table.write([(key, n) for key, n in new.items() if n])
+        table.delete([(key,) for key, n in new.items() if not n])
+        out = [(key, n, -1) for key, n in old.items()]
+        out += [(key, n, 1) for key, n in new.items() if n]
+        if out:
+            self.send(pl.DataFrame(out, ["k", "n", "diff"], orient="row"))
+
+
+def running_count(a: rr.Collection, flow: rr.Dataflow) -> rr.Collection:
+    counted: rr.Collection = flow.vertex(
+        RunningCount,
+        {"rows": a},
+        {"k": pl.Int64, "n": pl.Int64},
+        routes={"rows": "k"},
+        tables={"counts": ({"k": pl.Int64}, {"n": pl.Int64})},
+    )
+    return counted
+
+
+class Once(rr.Vertex):
+    """The numbers that are odd; the others, halved, are for `Rest`."""
+
+    deterministic = True
+    odd = True
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Any) -> None:
+        is_odd = (pl.col("n") % 2 == 1) | (pl.col("n") <= 0)
+        if self.odd:
+            self.send(rows.filter(is_odd))
+        else:
+            self.send(rows.filter(~is_odd).with_columns(pl.col("n") // 2))
+
+
+class Rest(Once):
+    odd = False
+
+
+def odd_parts(numbers: rr.Collection, flow: rr.Dataflow) -> rr.Collection:
+    """A loop of vertices: each number halved until it is odd."""
+    loop = flow.loop()
+    schema = {"n": pl.Int64}
+    back = loop.feedback(schema)
+    current = loop.enter(numbers).concat(back)
+    back.connect(flow.vertex(Rest, {"n": current}, schema))
+    return loop.leave(flow.vertex(Once, {"n": current}, schema))
+
+
+def odd_part(n: int) -> int:
+    while n > 0 and n % 2 == 0:
+        n //= 2
+    return n
+
+
+EDGES = {"edges": Draw({"src": int, "dst": int}, values={"src": range(5), "dst": range(5)})}
+TWO = {"a": NULLS, "b": Draw({"k": int, "w": int}, nulls=0.2)}
+FULL = {"a": PAIRS}
+UNJUDGED = tuple(law for law in LAWS if law != "oracle")
+
+CASES = [
+    Case("select", lambda a: a.select("k", w=pl.col("v") * 2)),
+    Case("with_columns", lambda a: a.with_columns(v=pl.col("v") + pl.col("k"))),
+    Case("rename_drop", lambda a: a.rename(w="v").drop("k")),
+    Case(
+        "filter",
+        lambda a: a.filter(pl.col("v") > 1),
+        oracle=lambda a: [row for row in a if row["v"] is not None and row["v"] > 1],
+    ),
+    Case(
+        "map_batches",
+        lambda a: a.map_batches(lambda f: f.select(s=pl.col("k") + pl.col("v")), {"s": pl.Int64}),
+        FULL,
+        lambda a: [(row["k"] + row["v"],) for row in a],
+    ),
+    Case(
+        "flat_map",
+        lambda a: a.flat_map(lambda row: [(n,) for n in range(row["v"])], {"n": pl.Int64}),
+        FULL,
+        lambda a: [(n,) for row in a for n in range(row["v"])],
+    ),
+    Case(
+        "explode",
+        lambda a: a.explode("words"),
+        {"a": {"words": pl.List(pl.String), "n": pl.Int64}},
+        lambda a: [(word, row["n"]) for row in a for word in row["words"]],
+    ),
+    Case("concat", lambda a, b: a.concat(b.rename(v="w")), TWO),
+    Case("negate", lambda a: a.concat(a, a.filter(pl.col("v") > 1).negate())),
+    Case("consolidate", lambda a: a.consolidate(), oracle=lambda a: a),
+    Case("inspect", lambda a: a.inspect(lambda rows: None), oracle=lambda a: a),
+    Case("windows", lambda a: a.windows("v", size=4, step=2), FULL),
+    Case("distinct", lambda a: a.distinct(), oracle=lambda a: {(r["k"], r["v"]) for r in a}),
+    Case("count", lambda a: a.count(), oracle=lambda a: [(len(a),)] if a else []),
+    Case("count_distinct", lambda a: a.count_distinct("k")),
+    Case(
+        "agg",
+        lambda a: a.group_by("k").agg(
+            n=rr.count(),
+            total=rr.sum("v"),
+            middle=rr.mean("v"),
+            low=rr.min("v"),
+            high=rr.max("v"),
+            different=rr.count_distinct("v"),
+        ),
+        oracle=aggregates,
+    ),
+    Case("first_last", lambda a: a.group_by("k").agg(f=rr.first("v", "v"), l=rr.last("v", "v"))),
+    Case("polars_agg", lambda a: a.group_by("k").agg(m=pl.col("v").median())),
+    Case("top", lambda a: a.group_by("k").top(2, "v"), FULL, top_two),
+    Case(
+        "apply",
+        lambda a: a.group_by("k").apply(lambda f: int((f["v"] ** 2).sum()), {"s": pl.Int64}),
+        FULL,
+        lambda a: [(key, sum(r["v"] ** 2 for r in rows)) for key, rows in grouped(a).items()],
+    ),
+    Case("join", lambda a, b: a.join(b, on="k"), TWO, joined),
+    Case("left_join", lambda a, b: a.join(b, on="k", how="left"), TWO, left_joined),
+    Case("full_join", lambda a, b: a.join(b, on="k", how="full"), TWO, full_joined),
+    Case(
+        "semi_join",
+        lambda a, b: a.semi_join(b, on="k"),
+        TWO,
+        lambda a, b: [x for x in a if x["k"] is not None and x["k"] in {y["k"] for y in b}],
+    ),
+    Case("anti_join", lambda a, b: a.anti_join(b, on="k"), TWO),
+    Case(
+        "cross_join",
+        lambda a, b: a.join(b.select("w"), how="cross"),
+        TWO,
+        lambda a, b: [(x["k"], x["v"], y["w"]) for x in a for y in b],
+    ),
+    Case("self_join", lambda a: a.join(a, left_on="k", right_on="v")),
+    Case(
+        "upsert",
+        lambda a: a.group_by("v").count(),
+        {"a": Draw(PAIRS, key="k")},
+        lambda a: Counter(row["v"] for row in a).items(),
+    ),
+    Case(
+        "strings",
+        lambda a: a.group_by("s").agg(low=rr.min("f"), total=rr.sum("f")),
+        {"a": {"s": str, "f": float}},
+    ),
+    # What expires depends on when it came, so that a run from scratch is no judge.
+    Case("expire", lambda a: a.expire("v", after=2), FULL, laws=UNJUDGED),
+    Case("expire_epochs", lambda a: a.expire(epochs=2), FULL, laws=UNJUDGED),
+    Case("components", components, EDGES, component_labels),
+    Case("closure", closure, EDGES, reachable, rounds=1),
+    Case("nested", nested, {"numbers": {"n": int}}, rounds=1),
+    Case(
+        "limit",
+        lambda n: n.iterate(lambda some: some.select(n=pl.col("n") + 1), limit=3),
+        {"n": {"n": int}},
+        lambda n: [(row["n"] + 3,) for row in n],
+    ),
+    Case("vertex", running_count, FULL, lambda a: Counter(r["k"] for r in a).items()),
+    Case(
+        "vertex_loop",
+        odd_parts,
+        {"numbers": {"n": int}},
+        lambda numbers: [(odd_part(row["n"]),) for row in numbers],
+    ),
+]
