@@ -1,7 +1,9 @@
 """`python -m bench` lists the benchmarks; `python -m bench NAME [--option value ...]` runs one, or several.
 
 Each prints one JSON line: its name, our figures, each peer's with its version, ratios (above 1: we are faster or
-smaller), and the hardware. BENCH_ROWS=1e6 and the like in the environment make it smaller.
+smaller), and the hardware. BENCH_ROWS=1e6 and the like in the environment make it smaller. Peers that are not
+installed are skipped, and the line says so; those that need an environment of their own are found through
+BENCH_PYTHONS, interpreters separated by colons.
 This machine may be shared: read ratios within one line, not figures across lines.
 """
 
@@ -16,9 +18,12 @@ import bench
 from bench.measure import hardware
 
 
+NOT_BENCHMARKS = ("__main__", "apart", "measure", "peers")
+
+
 def names() -> list[str]:
-    found = (module.name for module in pkgutil.iter_modules(bench.__path__))
-    return sorted(name for name in found if name not in ("__main__", "measure", "peers"))
+    found = (module.name for module in pkgutil.iter_modules(bench.__path__) if not module.ispkg)
+    return sorted(name for name in found if name not in NOT_BENCHMARKS)
 
 
 def summary(name: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version as package_version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,35 @@ def resident_bytes() -> int:
     """Memory of this process that is in RAM."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that this process has had in RAM so far."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def alone(call: str) -> Any:
+    """The value of a call such as ``bench.memory.measure_ours(10)``, made in a process of its own."""
+    module = call.partition("(")[0].rpartition(".")[0]
+    code = f"import json, {module}; print(json.dumps({call}))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def at_most(figure: float, limit: float) -> dict[str, Any]:
+    """A figure, and what was asked of it."""
+    return {"ours": figure, "asked": f"<= {limit}", "met": figure <= limit}
+
+
+def at_least(figure: float, limit: float) -> dict[str, Any]:
+    """A figure, and what was asked of it."""
+    return {"ours": figure, "asked": f">= {limit}", "met": figure >= limit}
+
+
+def installed(package: str) -> bool:
+    return find_spec(package) is not None
 
 
 def version(package: str) -> str:

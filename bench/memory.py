@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
 import pyarrow as pa
 
 from bench.lookup import loaded
-from bench.measure import resident_bytes, scale
+from bench.measure import alone, resident_bytes, scale
 from bench.peers import makers
 from riverrun.progress import Antichain
 from riverrun.state.batch import Batch
@@ -48,21 +45,13 @@ def measure_store(name: str, rows: int) -> dict[str, Any]:
         return {"rest": resident_bytes() - before, "version": store.version, "rows": rows}
 
 
-def alone(call: str) -> dict[str, Any]:
-    """Measure in a process of its own, so that nothing else is counted."""
-    code = f"import json, bench.memory as m; print(json.dumps(m.{call}))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> dict[str, Any]:
     rows, slow_rows = scale("rows", 50e6), scale("slow_rows", 50e6)
-    ours = alone(f"measure_ours({rows})")
+    ours = alone(f"bench.memory.measure_ours({rows})")
     rest = ours["rest"] / (rows * 16)
     peers, ratios = {}, {}
     for name in ("dict", "polars", "duckdb", "rocksdb"):
-        held = alone(f"measure_store({name!r}, {slow_rows})")
+        held = alone(f"bench.memory.measure_store({name!r}, {slow_rows})")
         theirs = held["rest"] / (slow_rows * 16)
         peers[name] = {
             "version": held["version"],

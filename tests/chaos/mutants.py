@@ -300,7 +300,9 @@ def noticed(name: str, seeds: range) -> tuple[int, str] | None:
 def main(arguments: list[str]) -> None:
     for name in arguments or MUTANTS:
         found = noticed(name, range(300))
-        print(f"{name:60}", "NOT NOTICED" if found is None else f"{found[0]:4} {found[1]}", flush=True)
+        print(
+            f"{name:60}", "NOT NOTICED" if found is None else f"{found[0]:4} {found[1]}", flush=True
+        )
 
 
 if __name__ == "__main__":

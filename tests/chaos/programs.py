@@ -198,6 +198,3 @@ def rows_of(keys: Sequence[int], diffs: Sequence[int] | None = None) -> Inputs:
             {"key": pa.array(keys, pa.int64()), "diff": pa.array(diffs, pa.int64())}
         )
     }
-
-
-PROGRAMS: dict[str, type[Program]] = {"counting": Counting}

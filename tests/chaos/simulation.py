@@ -37,327 +37,26 @@ import contextlib
 import random
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 from obstore.store import MemoryStore
 
 from riverrun.engine import messages as m
-from riverrun.engine.coordinator import Coordinator, Phase
-from riverrun.engine.messages import CLIENT, COORDINATOR, STORAGE
-from riverrun.engine.storing import execute
-from riverrun.engine.worker import Worker
-from riverrun.errors import CheckpointError, RiverrunError, TransportError
-from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.log import Log, Opening, encode_record, record_name, take_over
+from riverrun.engine.coordinator import Phase
+from riverrun.engine.messages import COORDINATOR
+from riverrun.errors import RiverrunError, TransportError
+from riverrun.state.log import Log, Record, encode_record, record_name, take_over
 from riverrun.state.manifest import manifest_name
 from riverrun.state.storage import Storage
+from tests.chaos.lives import Disk, Life, Sequential, Violation, same
 from tests.chaos.programs import Counting, Program
 
 EPOCHS = 10
 HARM = 16  # harmful acts in a seed, at most
 STEPS = 2_000
 SETTLE = 30_000
-
-
-class Violation(AssertionError):
-    """The run did what it must not."""
-
-
-class Disk(Storage):
-    """A storage that fails, and that lets others act while it is busy."""
-
-    def __init__(self, simulation: Simulation, store: Any) -> None:
-        super().__init__(store)
-        self.simulation = simulation
-
-    def put(self, name: str, data: Any) -> None:
-        def torn() -> None:
-            super(Disk, self).put(name, memoryview(data).cast("B")[: len(data) // 2])
-
-        with self.simulation.request("put", name, torn):
-            super().put(name, data)
-
-    def create(self, name: str, data: Any) -> bool:
-        with self.simulation.request("create", name):
-            return super().create(name, data)
-
-    def get(self, name: str) -> pa.Buffer:
-        with self.simulation.request("get", name):
-            return super().get(name)
-
-    def names(self, folder: str) -> list[str]:
-        with self.simulation.request("names", folder):
-            return super().names(folder)
-
-    def delete(self, names: Any) -> None:
-        for name in names:
-            with self.simulation.request("delete", name):
-                super().delete([name])
-
-
-class Sequential(Checkpoints):
-    """Checkpoints without threads, so that a seed is a seed."""
-
-    def _in_parallel(self, function: Any, items: Any) -> Any:
-        return [function(item) for item in items]
-
-
-class Process:
-    """A worker, where it runs."""
-
-    def __init__(self, worker: Worker, disk: Disk) -> None:
-        self.worker = worker
-        self.checkpoints = Sequential(disk)
-        self.paused_until = 0
-        self.awake = True
-
-
-class Life:
-    """One life of the whole application: a coordinator, its workers, and what is under way between them."""
-
-    def __init__(self, simulation: Simulation, name: str, opening: Opening, workers: int) -> None:
-        draw = simulation.random
-        self.simulation, self.name = simulation, name
-        self.checkpoints = Sequential(simulation.disk)
-        self.log = Log(simulation.disk)
-        self.coordinator = Coordinator(
-            workers,
-            opening=opening,
-            every=draw.choice((1, 2, 3, None, timedelta(seconds=60))),
-            retain=draw.choice((1, 2, 2, 3)),
-            policy=draw.choice(("replace", "spread")),
-            deadline=draw.choice((None, 8, 20)),
-        )
-        self.workers: dict[int, Process] = {}
-        self.links: dict[tuple[int, int], deque[Any]] = {}
-        self.lanes: dict[tuple[int, str], deque[Any]] = {}
-        self.busy: set[tuple[int, str]] = set()
-        self.notices: list[tuple[str, int, int]] = []
-        self.echoes: list[tuple[int, int, Any]] = []
-        self.truth: dict[int, m.Inputs] = {}
-        self.submitted: dict[int, list[m.Inputs]] = {}
-        self.logged: set[int] = set()
-        self.last_reported = -1
-        self.until: float = float("inf")
-        self.successor: Life | None = None
-        self.send(COORDINATOR, self.coordinator.take())
-
-    def __repr__(self) -> str:
-        return self.name
-
-    # ---- carrying
-
-    def send(self, sender: int, out: m.Outputs) -> None:
-        for to, message in out:
-            if to >= COORDINATOR:
-                if to == COORDINATOR or to in self.workers:
-                    self.links.setdefault((sender, to), deque()).append(message)
-            elif to == CLIENT:
-                self.tell(message)
-            elif to == STORAGE:
-                lane = "log" if type(message) is m.Append else "files"
-                self.lanes.setdefault((sender, lane), deque()).append(message)
-            elif type(message) is m.Start:
-                self.notices.append(("start", message.incarnation, 0))
-            else:
-                self.notices.append(("stop", message.incarnation, 0))
-
-    def deliver(self, link: tuple[int, int]) -> None:
-        sender, to = link
-        queue = self.links[link]
-        message = queue.popleft()
-        if not queue:
-            del self.links[link]
-        simulation = self.simulation
-        if simulation.harmful and simulation.random.random() < 0.02:
-            self.echoes.append((sender, to, message))
-            self.notices.append(("echo", len(self.echoes) - 1, 0))
-        simulation.trace(self, "deliver", sender, "->", to, message)
-        self.hand(sender, to, message)
-
-    def hand(self, sender: int, to: int, message: Any) -> None:
-        if to == COORDINATOR:
-            self.coordinator.receive(sender, message)
-            self.send(COORDINATOR, self.coordinator.take())
-        elif to in self.workers:
-            self.workers[to].awake = True
-            worker = self.workers[to].worker
-            worker.receive(sender, message)
-            self.send(to, worker.take())
-
-    def work(self, incarnation: int) -> None:
-        process = self.workers[incarnation]
-        process.awake = process.worker.work()
-        self.send(incarnation, process.worker.take())
-
-    def store(self, lane: tuple[int, str]) -> None:
-        sender = lane[0]
-        instruction = self.lanes[lane].popleft()
-        if not self.lanes[lane]:
-            del self.lanes[lane]
-        if sender != COORDINATOR and sender not in self.workers:
-            return
-        checkpoints = self.checkpoints if sender == COORDINATOR else self.workers[sender].checkpoints
-        self.busy.add(lane)
-        outcome = execute(instruction, checkpoints, self.log)
-        self.busy.discard(lane)
-        self.simulation.trace(self, "storage", sender, instruction, "=>", outcome.error or "done")
-        self.links.setdefault((STORAGE, sender), deque()).append(outcome)
-
-    def notice(self, at: int) -> None:
-        kind, who, other = self.notices.pop(at)
-        if kind == "stop" and self.simulation.harmful and self.simulation.random.random() < 0.7:
-            self.notices.append((kind, who, other))  # a zombie lives on for a while
-            return
-        self.simulation.trace(self, "notice", kind, who, other)
-        if kind == "start":
-            self.workers[who] = Process(
-                Worker(who, self.simulation.program.make_instance), self.simulation.disk
-            )
-            self.send(who, self.workers[who].worker.take())
-        elif kind == "stop":
-            self.remove(who)
-        elif kind == "echo":
-            self.hand(*self.echoes[who])
-        elif kind == "lost":
-            self.coordinator.lost(who)
-            self.send(COORDINATOR, self.coordinator.take())
-        elif who in self.workers:
-            worker = self.workers[who].worker
-            worker.disconnected(other)
-            self.send(who, worker.take())
-
-    # ---- harm
-
-    def remove(self, incarnation: int) -> None:
-        """A worker is gone, with what was on its way to it and a suffix of what it had sent."""
-        if self.workers.pop(incarnation, None) is None:
-            return
-        for link in list(self.links):
-            if link[1] == incarnation:
-                del self.links[link]
-            elif link[0] == incarnation:
-                self.cut(link)
-        for lane in [lane for lane in self.lanes if lane[0] == incarnation]:
-            del self.lanes[lane]
-        self.notices.append(("lost", incarnation, 0))
-        for peer in self.workers:
-            self.notices.append(("broken", peer, incarnation))
-
-    def cut(self, link: tuple[int, int]) -> None:
-        queue = self.links.get(link)
-        if queue:
-            for _ in range(self.simulation.random.randint(1, len(queue))):
-                queue.pop()
-            if not queue:
-                del self.links[link]
-
-    def disconnect(self, a: int, b: int) -> None:
-        """A connection breaks, in both directions."""
-        self.cut((a, b))
-        self.cut((b, a))
-        for sender, to in ((a, b), (b, a)):
-            if COORDINATOR not in (a, b):
-                self.notices.append(("broken", to, sender))
-            elif to == COORDINATOR:
-                self.notices.append(("lost", sender, 0))
-
-    # ---- the client
-
-    def submit(self) -> None:
-        simulation = self.simulation
-        past = [self.truth[epoch] for epoch in sorted(self.truth)]
-        inputs = simulation.program.draw(simulation.random, past)
-        epoch = self.coordinator.submit(inputs)
-        simulation.trace(self, "submit", epoch, simulation.program.fails(inputs) and "to fail")
-        self.truth[epoch] = inputs
-        self.submitted.setdefault(epoch, []).append(inputs)
-        self.logged.discard(epoch)
-        self.send(COORDINATOR, self.coordinator.take())
-
-    def tell(self, message: Any) -> None:
-        simulation = self.simulation
-        simulation.trace(self, "client", message)
-        kind = type(message)
-        if kind is m.Logged:
-            self.logged.add(message.epoch)
-            if self.successor is not None:
-                self._check_kept(message.epoch, self.successor)
-        elif kind is m.Refused:
-            if not simulation.program.fails(self.truth[message.epoch]):
-                raise Violation(f"epoch {message.epoch} was refused: {message.error}")
-            self.logged.discard(message.epoch)
-            if self.coordinator.next == message.epoch:
-                del self.truth[message.epoch]
-            else:
-                self.truth[message.epoch] = {}
-        elif kind is m.Reported:
-            self._check_reported(message.epoch)
-
-    def _check_reported(self, epoch: int) -> None:
-        if epoch <= self.last_reported:
-            raise Violation(f"epoch {epoch} is reported again, after {self.last_reported}")
-        self.last_reported = epoch
-        if epoch not in self.logged:
-            raise Violation(f"epoch {epoch} is reported and was never logged")
-        if simulation_fails := self.simulation.program.fails(self.truth[epoch]):
-            raise Violation(f"epoch {epoch} is reported, and should have failed {simulation_fails}")
-        self.simulation.check_result(self, epoch)
-
-    def _check_kept(self, epoch: int, heir: Life) -> None:
-        """What was answered for is in the next life, unless it was refused."""
-        (*_, inputs) = self.submitted[epoch]
-        if any(inputs is other for other in heir.inherited.get(epoch, ())):
-            return
-        found = heir.inherited_truth.get(epoch)
-        if found is not None and same(found, inputs):
-            return
-        if self.simulation.program.fails(inputs):
-            return  # the log may have known that it was refused
-        raise Violation(f"epoch {epoch} was logged by {self}, and {heir} does not have it")
-
-    inherited: dict[int, list[m.Inputs]]
-    inherited_truth: dict[int, m.Inputs]
-
-    def inherit(self, old: Life | None, opening: Opening) -> None:
-        """Find out what is true now, and compare it with what the life before was told."""
-        self.inherited, self.inherited_truth = {}, {}
-        for epoch in range(opening.epoch):
-            if old is None or epoch not in old.truth:
-                raise Violation(f"{self} starts at {opening.epoch}, and nobody submitted {epoch}")
-            self.truth[epoch] = old.truth[epoch]
-        for at, pending in enumerate(opening.pending):
-            epoch = opening.epoch + at
-            given = old.submitted.get(epoch, []) if old is not None else []
-            inputs = pending.inputs
-            if pending.refused:
-                known = old is None or not old.truth.get(epoch, {})  # by the life before
-                if not known and not any(map(self.simulation.program.fails, given)):
-                    raise Violation(f"epoch {epoch} is refused in {self}, for no reason")
-                inputs = {}
-            elif old is not None and not any(same(inputs, some) for some in given):
-                kept = old.truth.get(epoch)
-                if kept is None or not same(kept, inputs):
-                    raise Violation(f"epoch {epoch} has other rows in {self}")
-            self.truth[epoch] = inputs
-        self.submitted = {epoch: [inputs] for epoch, inputs in self.truth.items()}
-        self.inherited_truth = dict(self.truth)
-        self.logged = set(self.truth)
-        self.last_reported = opening.epoch - 1
-        if old is not None:
-            old.successor = self
-            for epoch in sorted(old.logged):
-                old._check_kept(epoch, self)
-
-
-def same(a: m.Inputs, b: m.Inputs) -> bool:
-    """Whether two inputs have the same rows."""
-    return a is b or (a.keys() == b.keys() and all(a[name].equals(b[name]) for name in a))
 
 
 class Simulation:
@@ -396,7 +95,9 @@ class Simulation:
     # ---- the storage
 
     @contextlib.contextmanager
-    def request(self, verb: str, name: str, torn: Callable[[], None] | None = None) -> Iterator[None]:
+    def request(
+        self, verb: str, name: str, torn: Callable[[], None] | None = None
+    ) -> Iterator[None]:
         """A request to the storage: others act meanwhile, and it may fail before or after it is done."""
         if self.harmful and self.depth < 2 and self.random.random() < 0.05:
             self.depth += 1
@@ -455,7 +156,7 @@ class Simulation:
         """A power cut leaves part of what was being created."""
         if type(instruction) is m.Append:
             name = record_name(instruction.position)
-            data: Any = encode_record_of(instruction)
+            data: Any = encode_record(Record(instruction.header, instruction.inputs))
         elif type(instruction) is m.Publish:
             name, data = manifest_name(instruction.number), b'{"number": 12, "st'
         else:
@@ -468,7 +169,7 @@ class Simulation:
     def step(self) -> None:
         self.steps += 1
         life = self.current
-        if self.depth == 0 and (life is None or life not in self.lives or closed(life)):
+        if self.depth == 0 and (life is None or life not in self.lives or life.closed):
             if life is not None and life in self.lives:
                 self.end(life)
             self.begin()
@@ -483,9 +184,16 @@ class Simulation:
         if life is None or life not in self.lives:
             return
         links = [link for link in life.links if not self._paused(life, link[1])]
-        awake = [who for who, it in life.workers.items() if it.awake and not self._paused(life, who)]
+        awake = [
+            who for who, it in life.workers.items() if it.awake and not self._paused(life, who)
+        ]
         lanes = [lane for lane in life.lanes if lane not in life.busy]
-        weights = (8 if links else 0, 6 if awake else 0, 2 if lanes else 0, 1 if life.notices else 0)
+        weights = (
+            8 if links else 0,
+            6 if awake else 0,
+            2 if lanes else 0,
+            1 if life.notices else 0,
+        )
         roll = self.random.random() * (sum(weights) + (1 if self.harmful else 0.5))
         if roll < weights[0]:
             life.deliver(self.random.choice(links))
@@ -505,7 +213,7 @@ class Simulation:
         return process is not None and process.paused_until > self.steps
 
     def _ordinary(self, life: Life) -> None:
-        if closed(life):
+        if life.closed:
             return
         coordinator = life.coordinator
         roll = self.random.random()
@@ -655,16 +363,6 @@ class Simulation:
             self.check_result(heir, epochs - 1)
 
 
-def encode_record_of(append: m.Append) -> bytes:
-    from riverrun.state.log import Record
-
-    return encode_record(Record(append.header, append.inputs))
-
-
-def closed(life: Life) -> bool:
-    return life.coordinator.phase is Phase.CLOSED
-
-
 def unreachable(verb: str, name: str) -> TransportError:
     return TransportError("storage.unreachable", f"cannot {verb} {name}: harm", hint="try again")
 
@@ -701,9 +399,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--program", default="counting")
     given = parser.parse_args(arguments)
-    from tests.chaos.programs import PROGRAMS
+    from tests.chaos.flows import FLOWS
 
-    program = PROGRAMS[given.program]()
+    program = FLOWS[given.program]() if given.program in FLOWS else Counting()
     if given.seed is not None:
         Simulation(given.seed, program, tracing=True).run()
         return 0
@@ -715,7 +413,9 @@ def main(arguments: list[str]) -> int:
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}")
     took = (time.perf_counter() - start) / given.count
-    print(f"{given.count} seeds, {failed} failed, {checked} results compared, {took * 1e3:.1f} ms a seed")
+    print(
+        f"{given.count} seeds, {failed} failed, {checked} results compared, {took * 1e3:.1f} ms a seed"
+    )
     return 1 if failed else 0
 
 

@@ -11,8 +11,8 @@ from contextlib import redirect_stdout
 
 import pytest
 
+from tests.chaos.flows import FLOWS
 from tests.chaos.mutants import MUTANTS, noticed, quiet
-from tests.chaos.programs import PROGRAMS
 from tests.chaos.simulation import Simulation, simulate
 
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "2000"))
@@ -27,10 +27,10 @@ def test_counting_survives(chunk: int) -> None:
         assert simulate(seeds) >= 3 * len(seeds)  # results were compared
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "counting"])
+@pytest.mark.parametrize("name", FLOWS)
 def test_programs_survive(name: str) -> None:
     with quiet():
-        assert simulate(range(FIRST, FIRST + max(1, SEEDS // 50)), PROGRAMS[name]()) > 0
+        assert simulate(range(FIRST, FIRST + max(1, SEEDS // 50)), FLOWS[name]()) > 0
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -158,6 +158,11 @@ def test_epochs_since_the_checkpoint_are_done_again_and_waited_for_once() -> Non
         assert cluster.status()["reported"] == 6
         cluster.wait(5)
         check(cluster, past)
+        cluster.kill(0)
+        assert PROGRAM.read(cluster.instances, 5) == PROGRAM.oracle(past)  # no need to wait
+        cluster.kill(0)
+        cluster.scale(3)
+        check(cluster, past)
 
 
 def test_without_a_checkpoint_a_lost_worker_ends_the_run() -> None:
@@ -178,6 +183,7 @@ def test_without_a_path_no_checkpoint_can_be_asked_for() -> None:
 
 
 def test_closing_may_be_repeated_and_ends_it(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     cluster = LocalCluster(PROGRAM.make_instance, checkpoint=tmp_path, every=1)
     commit(cluster, [], rows_of([1]))
     assert cluster.closed is None
@@ -186,8 +192,7 @@ def test_closing_may_be_repeated_and_ends_it(tmp_path: Path) -> None:
     assert cluster.closed == "it was closed"
     with pytest.raises(RiverrunError, match="it is closed"):
         cluster.submit({})
-    names = {thread.name for thread in threading.enumerate()}
-    assert not any(name.startswith("riverrun-checkpoint") for name in names)
+    assert set(threading.enumerate()) <= before
     assert (tmp_path / "manifests").exists()  # the checkpoint under way was finished
 
 
@@ -324,3 +329,38 @@ def test_a_seed_repeats_itself() -> None:
 
     assert order(1) == order(1)
     assert len({tuple(order(seed)) for seed in range(5)}) > 1
+
+
+def test_an_interrupted_epoch_is_refused_and_the_run_goes_on() -> None:
+    class Interrupted(CountingInstance):
+        interrupts = [KeyboardInterrupt()]  # noqa: RUF012
+
+        def work(self) -> bool:
+            if self.fed == 2 and self.interrupts:
+                raise self.interrupts.pop()
+            return super().work()
+
+    past: list[Any] = []
+    with LocalCluster(Interrupted, 2, checkpoint="memory:///") as cluster:
+        commit(cluster, past, rows_of([1, 2]))
+        epoch = cluster.submit(rows_of([3]))
+        with pytest.raises(KeyboardInterrupt):
+            cluster.wait(epoch)
+        check(cluster, past)
+        commit(cluster, past, rows_of([4]))
+        check(cluster, past)
+
+
+def test_without_a_path_scaling_leaves_nothing_behind() -> None:
+    past: list[Any] = []
+    with LocalCluster(PROGRAM.make_instance, 2) as cluster:
+        commit(cluster, past, rows_of(range(9)))
+        for workers in (3, 1, 2):
+            cluster.scale(workers)
+            check(cluster, past)
+            assert [worker.pinned for worker in cluster._workers.values()] == [[1]] * workers
+            assert cluster._checkpoints is None
+        commit(cluster, past, rows_of([POISON]))
+        commit(cluster, past, rows_of([1]))
+        check(cluster, past)
+        assert {len(worker.pinned) for worker in cluster._workers.values()} == {2}

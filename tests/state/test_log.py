@@ -28,9 +28,7 @@ def storage() -> Storage:
 
 
 def opened(storage: Storage, identity: str, **fingerprint: Any) -> Any:
-    return take_over(
-        Checkpoints(storage), Log(storage), identity=identity, fingerprint=fingerprint
-    )
+    return take_over(Checkpoints(storage), Log(storage), identity=identity, fingerprint=fingerprint)
 
 
 def epoch(at: int, epoch: int, inputs: Any = None, **more: Any) -> tuple[int, Any, Any]:
@@ -175,6 +173,25 @@ def test_what_the_one_before_appends_in_between_counts(storage: Storage) -> None
     assert (len(opening.pending), opening.owner) == (1, first.next + 1)
 
 
+def test_one_so_slow_that_its_position_was_used_and_collected_looks_again(storage: Storage) -> None:
+    first = opened(storage, "a")
+    old, checkpoints = Log(storage), Checkpoints(storage)
+
+    class Slow(Log):
+        def create(self, position: int, data: bytes) -> bool:
+            if position == first.next:
+                old.append(*epoch(1, 0))
+                old.append(*epoch(2, 1))
+                checkpoints.save({}, {"epoch": 2, "position": 3, "owner": 0})
+                old.collect(3)
+            return super().create(position, data)
+
+    opening = take_over(Checkpoints(storage), Slow(storage), identity="b")
+    assert (opening.owner, opening.epoch, opening.number) == (3, 2, 1)
+    with pytest.raises(CheckpointError):
+        old.append(*epoch(3, 2))
+
+
 def test_a_lost_answer_to_a_takeover_is_found_out(storage: Storage) -> None:
     class Deaf(Log):
         lost = 0
@@ -207,7 +224,7 @@ def test_owners_are_never_forgotten(storage: Storage) -> None:
 def test_another_program_is_refused_by_name(storage: Storage) -> None:
     opened(storage, "a", nodes=("x", "y"), version=1)
     assert opened(storage, "b", nodes=["x", "y"], version=1).owner == 1
-    with pytest.raises(CheckpointError, match="'nodes' was .* and is") as caught:
+    with pytest.raises(CheckpointError, match=r"'nodes' was .* and is") as caught:
         opened(storage, "c", nodes=("x",), version=1)
     assert caught.value.fields["differ"] == ["nodes"]
     assert Log(storage).positions() == [0, 1]  # the path is still theirs

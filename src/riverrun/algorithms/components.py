@@ -106,7 +106,7 @@ def _inside(edges: rr.Collection, labels: rr.Collection) -> rr.Collection:
 def _least_labels(
     edges: rr.Collection, nodes: rr.Collection, prioritised: bool | None = None
 ) -> rr.Collection:
-    """For each node the least that reaches it along edges, itself included. Rows: node, label."""
+    """For each node the least of `nodes` that reaches it along edges. Rows: node, label."""
     kind = _dtype(nodes, "node")
     if prioritised is None:
         prioritised = kind.is_integer()

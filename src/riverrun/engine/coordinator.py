@@ -58,6 +58,7 @@ from typing import Any, Literal
 
 from riverrun.engine.messages import (
     CLIENT,
+    NO_EPOCH,
     ORIGIN,
     PINNED,
     STORAGE,
@@ -263,7 +264,7 @@ class Coordinator:
             "checkpoint": {
                 "number": saver.number,
                 "epoch": saver.epoch,
-                "lag": self.completed - saver.epoch,
+                "lag": None if self.opening is None else self.completed - saver.epoch,
                 "writing": None if attempt is None else attempt.epoch,
                 "failures": saver.failures,
                 "error": None if saver.error is None else saver.error.message,
@@ -372,6 +373,9 @@ class Coordinator:
         self.phase = Phase.RUNNING
         if self._scaling:
             self._scaling = False
+            if self.opening is None:  # what was saved served to change hands, and nothing else
+                self.saver.forget()
+                self._out += [(member, Published(NO_EPOCH)) for member in self.members]
             self._out.append((CLIENT, Scaled(len(self.members))))
         self._advance()
 

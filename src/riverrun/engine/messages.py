@@ -46,6 +46,8 @@ ORIGIN = 0
 PINNED = -1
 """In place of the number of a checkpoint: every worker has the states pinned."""
 
+NO_EPOCH = -1
+
 Inputs: TypeAlias = Mapping[str, pa.RecordBatch]
 States: TypeAlias = Mapping[str, View]
 Range: TypeAlias = tuple[int, int]
@@ -123,7 +125,10 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The checkpoint of `epoch` is published: recovery goes back to it, and no further."""
+    """The checkpoint of `epoch` is published: recovery goes back to it, and no further.
+
+    With `NO_EPOCH`, recovery goes back to no checkpoint at all.
+    """
 
     epoch: int
 

@@ -33,7 +33,8 @@ from __future__ import annotations
 import hashlib
 import linecache
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -229,6 +230,18 @@ class PlanBuilder:
         scope = Scope(len(self.scopes), name, parent)
         self.scopes.append(scope)
         return scope
+
+    @contextmanager
+    def whole_or_not(self) -> Iterator[None]:
+        """What is added inside is forgotten when something raises: a program goes on as if it were not written."""
+        nodes, scopes = len(self.nodes), len(self.scopes)
+        shared, waiting = dict(self.shared), dict(self._open)
+        try:
+            yield
+        except BaseException:
+            del self.nodes[nodes:], self.scopes[scopes:]
+            self.shared, self._open = shared, waiting
+            raise
 
     def add(
         self,

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from riverrun.engine.messages import Found, Publish, Wrote
+from riverrun.engine.messages import NO_EPOCH, Found, Publish, Wrote
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.checkpoint import Part
 
@@ -212,6 +212,11 @@ class Saver:
         if self.epoch <= int(found.about["epoch"]) <= reported:
             self.number, self.epoch = found.number, int(found.about["epoch"])
         return None
+
+    def forget(self) -> None:
+        """There is no checkpoint, and no storage that had one."""
+        self.number = self._base = self._top = self._covered = 0
+        self.epoch = NO_EPOCH
 
     def not_surveyed(self, completed: int, error: RiverrunError) -> None:
         """The storage did not answer; it is asked again before the next attempt."""

@@ -130,7 +130,7 @@ class LocalCluster:
         except BaseException:
             self.close()
             raise
-        self._coordinator.limit = 0
+        self._coordinator.limit = self._coordinator.next
 
     def __enter__(self) -> Self:
         return self
@@ -155,9 +155,11 @@ class LocalCluster:
 
     @property
     def instances(self) -> list[Instance]:
-        """The current instances, by index; for reading at a boundary."""
-        found = [self._workers[member].instance for member in self._coordinator.members]
-        return [instance for instance in found if instance is not None]
+        """The current instances, by index; for reading at a boundary. After a loss, waits for recovery."""
+        if not self._closed and not self._recovered():
+            self._pump(self._recovered)
+        found = [self._workers.get(member) for member in self._coordinator.members]
+        return [worker.instance for worker in found if worker and worker.instance]
 
     @property
     def closed(self) -> str | None:
@@ -200,11 +202,17 @@ class LocalCluster:
             coordinator.allow(epoch + 1)
         self._send(COORDINATOR, coordinator.take())
         running = Phase.RUNNING
-        self._pump(
-            lambda: (
-                (coordinator.completed > epoch or epoch in errors) and coordinator.phase is running
-            )
-        )
+
+        def done() -> bool:
+            return (
+                coordinator.completed > epoch or epoch in errors
+            ) and coordinator.phase is running
+
+        try:
+            self._pump(done)
+        except KeyboardInterrupt:  # whoever was interrupted has failed: see it refused
+            self._pump(done)
+            raise
         if epoch in errors:
             raise errors[epoch]
 
@@ -230,8 +238,11 @@ class LocalCluster:
         answers = self._answers
         answers.pop(Scaled, None)
         self._ask(lambda: self._coordinator.scale(workers))
-        self._pump(lambda: Scaled in answers)
+        self._pump(lambda: Scaled in answers and self._recovered())
         scaled: Scaled = answers[Scaled]
+        if self._coordinator.opening is None and self._coordinator.saver.number == 0:
+            self._take_outcomes(wait=self._asked > 0)
+            self._checkpoints = self._log = None
         if scaled.error is not None:
             raise scaled.error
 
@@ -274,6 +285,13 @@ class LocalCluster:
             self._workers.clear()
             self._mail.clear()
             self._links.clear()
+
+    def _recovered(self) -> bool:
+        """Whether all that was reported is there."""
+        coordinator = self._coordinator
+        return (
+            coordinator.phase is Phase.RUNNING and coordinator.completed >= coordinator.reported
+        )
 
     def _caught_up(self) -> bool:
         """Whether all that was in the log is done again."""

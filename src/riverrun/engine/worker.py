@@ -53,6 +53,7 @@ from typing import Any
 
 from riverrun.engine.messages import (
     COORDINATOR,
+    NO_EPOCH,
     ORIGIN,
     STORAGE,
     Announce,
@@ -155,7 +156,7 @@ class Worker:
                 self._send(peer, payload)
             if instance.completed > self._reported:
                 self._complete(instance)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
             return True
         return busy
@@ -204,7 +205,7 @@ class Worker:
         assert self.instance is not None
         try:
             self.instance.receive(index, message.payload)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
 
     def _on_feed(self, sender: int, message: Feed) -> None:
@@ -220,7 +221,7 @@ class Worker:
         assert self.instance is not None
         try:
             self.instance.feed(epoch, message.inputs)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
 
     def _is_current(self, sender: int, message: Any, execution: int) -> bool:
@@ -249,12 +250,13 @@ class Worker:
         self._reported = completed
         self._out.append((COORDINATOR, Completed(self.execution, completed)))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """The instance raised, or was interrupted by a user who then gets to know it."""
         self.instance = None
-        if not isinstance(error, RiverrunError):
-            error = _unexpected(error, self)
-        epoch = self._fed - 1
-        self._out.append((COORDINATOR, Failed(self.execution, epoch, error)))
+        said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
+        self._out.append((COORDINATOR, Failed(self.execution, self._fed - 1, said)))
+        if not isinstance(error, Exception):
+            raise error
 
     # ---- from one execution to the next
 
@@ -310,9 +312,8 @@ class Worker:
         try:
             self.instance = self._make(begin.index, begin.bounds, begin.epoch, states)
         except Exception as error:
-            if not isinstance(error, RiverrunError):
-                error = _unexpected(error, self)
-            self._out.append((COORDINATOR, Failed(begin.execution, None, error)))
+            said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
+            self._out.append((COORDINATOR, Failed(begin.execution, None, said)))
             return
         self._out.append((COORDINATOR, Ready(begin.execution)))
         held, self._held = self._held, []
@@ -332,20 +333,20 @@ class Worker:
             return
         if self._writing is not None and self._writing[0] >= message.attempt:
             return
-        if self.instance is None:
-            return  # it failed: the execution is over, and with it the attempt
         pin = self._pins[message.epoch]
         states = pin.states
         if states is None:  # the run started from nothing, and stands where it started
-            states = self.instance.pin()
+            states = {} if self.instance is None else self.instance.pin()
         self._writing = (message.attempt, message.epoch)
         write = Write(message.attempt, message.number, states, pin.low, pin.high)
         self._out.append((STORAGE, write))
 
     def _on_published(self, sender: int, message: Published) -> None:
-        if self._published is None or message.epoch > self._published:
+        if message.epoch == NO_EPOCH:
+            self._published = self._writing = None
+        elif self._published is None or message.epoch > self._published:
             self._published = message.epoch
-            self._drop_pins()
+        self._drop_pins()
 
     def _drop_pins(self) -> None:
         """Forget the pins that nobody can ask for any more (law 3)."""
@@ -383,7 +384,7 @@ def _range(begin: Begin) -> Range:
     return begin.bounds[begin.index], begin.bounds[begin.index + 1]
 
 
-def _unexpected(error: Exception, worker: Worker) -> OperatorFailed:
+def _unexpected(error: BaseException, worker: Worker) -> OperatorFailed:
     wrapped = OperatorFailed(
         "operator.raised",
         f"worker {worker.incarnation} stopped in execution {worker.execution}: "

@@ -33,6 +33,7 @@ from riverrun.engine.operators.arrange import Arrange, Consolidate
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.expire import DUE, MARKS, Due, Expire, Latest, Spread, Watermark
 from riverrun.engine.operators.linear import (
+    PATIENCE,
     Concat,
     DropNulls,
     Enter,
@@ -191,7 +192,11 @@ class Collection:
                         column=mine.name,
                     )
             parts.append(other._into(scope))
-        return self._add(Concat(), parts, self.schema)
+        made = [
+            mine.with_nullable(any(part.schema.field(mine.name).nullable for part in parts))
+            for mine in self.schema
+        ]
+        return self._add(Concat(), parts, pa.schema(made))
 
     def negate(self) -> Collection:
         """Every row as often as before, with the other sign: ``a.concat(b.negate())`` is a without b."""
@@ -369,14 +374,16 @@ class Collection:
         limit: int | None = None,
         at: pl.Expr | str | None = None,
         name: str | None = None,
+        patience: int = PATIENCE,
     ) -> Collection:
         """What repeated application of `body` comes to, starting with these rows.
 
-        See `frontends.iterate`.
+        Until nothing changes any more, or `limit` times; a loop without a limit that still changes
+        after `patience` rounds is an error. See `frontends.iterate`.
         """
         from riverrun.frontends.iterate import iterate
 
-        return iterate(self, body, limit=limit, at=at, name=name)
+        return iterate(self, body, limit=limit, at=at, name=name, patience=patience)
 
     # -- inside
 

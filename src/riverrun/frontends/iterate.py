@@ -12,8 +12,8 @@ an expression gives. The body takes two arguments then: the collection of the ro
 `start` that have joined by then, which it has to put into its result. Small labels first, for
 instance, so that most nodes never hear of a label that will not stay.
 
-**Rounds.** Inside a loop times have one coordinate more. A loop without a limit that does not come to
-rest is an error that shows rows that still change.
+**Rounds.** Inside a loop times have one coordinate more. A loop without a limit that still changes after
+`patience` rounds is an error that shows rows that do.
 
 >>> import riverrun as rr
 >>> from riverrun.testing import once
@@ -26,13 +26,14 @@ rest is an error that shows rows that still change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from riverrun.engine.operators.linear import Delay, Feedback, Leave
-from riverrun.engine.plan import users_line
+from riverrun.engine.operators.arrange import Consolidate
+from riverrun.engine.operators.linear import PATIENCE, Delay, Feedback, Leave
+from riverrun.engine.plan import Node, users_line
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, _is_count
 from riverrun.frontends.expressions import compile_columns
@@ -45,14 +46,22 @@ def iterate(
     limit: int | None = None,
     at: Any = None,
     name: str | None = None,
+    patience: int = PATIENCE,
 ) -> Collection:
     """See the module."""
-    builder, schema, line = start._builder, start.schema, users_line()
+    builder, line = start._builder, users_line()
+    schema = pa.schema([field.with_nullable(True) for field in start.schema])
     if limit is not None and not _is_count(limit, 0):
         raise PlanError(
             "plan.limit",
             f"cannot iterate {limit!r} rounds ({line}): a limit is a whole number from 0 on",
             hint="leave it out to go on until nothing changes",
+        )
+    if not _is_count(patience):
+        raise PlanError(
+            "plan.patience",
+            f"cannot iterate with patience={patience!r} ({line}): that is a whole number of rounds from 1 on",
+            hint=f"leave it out for {PATIENCE:,} rounds",
         )
     if limit == 0:
         return start
@@ -65,9 +74,25 @@ def iterate(
                 f"cannot enter a loop at {at} ({line}): it is {rounds.schema.field(0).type}, not a whole number",
                 hint="cast it: .cast(pl.Int64)",
             )
+    with builder.whole_or_not():
+        return _closed(start, body, schema, limit, rounds, name, patience, line)
+
+
+def _closed(
+    start: Collection,
+    body: Callable[..., Collection],
+    schema: pa.Schema,
+    limit: int | None,
+    rounds: Any,
+    name: str | None,
+    patience: int,
+    line: str,
+) -> Collection:
+    """The loop, once all that was asked for makes sense."""
+    builder = start._builder
     loop = builder.loop(start.scope, name)
     entered = start._into(loop, rounds, limit)
-    back = Collection(builder, builder.add(Feedback(limit), [], [schema], scope=loop))
+    back = Collection(builder, builder.add(Feedback(limit, patience), [], [schema], scope=loop))
     if rounds is not None:
         result = body(back, entered)
     else:
@@ -88,9 +113,28 @@ def iterate(
     if [f.type for f in result.schema] != [f.type for f in schema]:
         raise _other_columns(start, result, line)
     result = result._into(loop)
+    if _passes_no_state(builder.nodes, result._port.node, back._port.node):
+        # Nothing on the way adds up what cancels, and it would go around for ever.
+        result = result._add(Consolidate(), [result], schema)
     builder.close(back._port, result._port)
     port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
     return Collection(builder, port)
+
+
+def _passes_no_state(nodes: Sequence[Node], end: int, start: int) -> bool:
+    """Whether a way from node `start` to node `end` meets nothing that adds changes up."""
+    seen, waiting = {end}, [end]
+    while waiting:
+        number = waiting.pop()
+        if number == start:
+            return True
+        operator = nodes[number].operator
+        if operator.keeps_state or isinstance(operator, Consolidate):
+            continue
+        fresh = {port.node for port in nodes[number].inputs} - seen
+        seen |= fresh
+        waiting += fresh
+    return False
 
 
 def _other_columns(start: Collection, result: Collection, line: str) -> PlanError:

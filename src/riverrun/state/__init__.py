@@ -1,10 +1,11 @@
 """State: changes `(key, value, time, diff)` in sorted columnar batches that can be read as of a time.
 
 Read `batch` and `spine` first; `kernels` is where the time goes. In the order in which they build
-on each other: `schema` and `columns` (what rows are), `times` (times as codes), `block` and `batch`
-(sorted runs), `merge` (two become one, a step at a time), `view` (reads), `spine` (the chain of
-batches that takes changes in), `files`, `storage`, `manifest`, `joining` and `checkpoint` (the same
-on disk).
+on each other: `schema` and `columns` (what rows are), `times` (times as codes), `changes` (what comes
+in, unsorted), `block` and `batch` (sorted runs), `merge` (two become one, a step at a time), `keys`
+and `view` (reads), `matching` (pairs of equal keys), `sums` (floats that add up exactly), `spine`
+(the chain of batches that takes changes in), `files`, `storage`, `manifest`, `joining` and
+`checkpoint` (the same on disk).
 """
 
 from riverrun.state.batch import Batch

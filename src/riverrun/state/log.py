@@ -19,7 +19,10 @@ Laws:
 4. **One owner.** The run whose ``opened`` record is last owns the path. An owner before it appends
    next where that record stands, and is refused. ``opened`` records are never deleted, since
    otherwise a position would become free again under somebody who has slept for long; there is
-   one for each start of the run.
+   one for each start of the run. And one who takes over looks at the newest checkpoint once more:
+   if it covers the position of its record, that one had been used and collected, and the end of
+   the log is elsewhere. (If it had, the checkpoint that covers it was published before, and later
+   ones cover no less.)
 5. **Deterministic replay.** `take_over` gives the epochs from a checkpoint on, each with the number
    that it had: a refused epoch goes away if the next one has its number, and otherwise stays,
    without rows.
@@ -229,6 +232,10 @@ def _take_over(
             break
         last = position  # the owner before was faster: its record counts
     log._opened.add(position)
+    newest = checkpoints.latest()
+    if newest is not None and int(newest.about["position"]) > position:
+        # We were so slow that this position was used, covered and collected: it is not the end.
+        raise _gap(position, int(newest.about["position"]))
     replay.close()
     return Opening(
         owner=position,

@@ -12,9 +12,10 @@
 kept progress, silence, oracle, split, order, compaction, resume, rescale in 1 scripts
 """
 
+from riverrun.testing.checking import check_dataflow, check_operator
 from riverrun.testing.draws import Draw
 from riverrun.testing.harness import each_epoch, once
-from riverrun.testing.laws import LAWS, Checked, LawBroken, check_dataflow, check_operator
+from riverrun.testing.laws import LAWS, Checked, LawBroken
 from riverrun.testing.playing import play
 from riverrun.testing.script import (
     CHECKPOINT,

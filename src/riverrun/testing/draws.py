@@ -8,10 +8,9 @@ are known; or values of one's own for some columns; or example rows, which are t
 >>> script = draw_script({"people": people}, seed=1, epochs=2, rows=2)
 >>> print(shown(script))
 [
-    insert("people", [{'name': 'c', 'age': 7}, {'name': 'b', 'age': 8}]),
+    insert("people", [{'name': 'c', 'age': 8}, {'name': 'b', 'age': 7}]),
     COMMIT,
-    delete("people", [{'name': 'b', 'age': 8}]),
-    insert("people", [{'name': 'a', 'age': 7}]),
+    insert("people", [{'name': 'a', 'age': 8}, {'name': 'a', 'age': 7}]),
     COMMIT,
 ]
 
@@ -58,6 +57,8 @@ class Draw:
     """Example rows, which are drawn whole: a list of dicts, or a frame."""
     nulls: float = 0.0
     """How many of the drawn values are null instead, of 1."""
+    deletes: bool = True
+    """Whether rows are deleted too; say False for what is only ever appended."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Drawn:
     domains: Mapping[str, Sequence[Any]]
     rows: Sequence[Row]
     nulls: float
+    deletes: bool
 
     def row(self, source: random.Random) -> Row:
         """A row at random."""
@@ -109,7 +111,7 @@ def as_draw(name: str, given: Any, schema: pa.Schema | None = None, key: Any = N
     }
     chosen = key if key is not None else given.key
     listed = () if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
-    return Drawn(name, columns, listed, domains, examples, given.nulls)
+    return Drawn(name, columns, listed, domains, examples, given.nulls, given.deletes)
 
 
 def draw_script(
@@ -144,7 +146,7 @@ def _changes(
     luck = source.random()
     if luck < 0.1 and not first:
         return []
-    if luck < 0.2 and there:
+    if luck < 0.2 and there and drawn.deletes:
         left = [Change("delete", drawn.name, [row]) for row in there]
         gone += there
         there.clear()
@@ -152,7 +154,7 @@ def _changes(
     items: list[Item] = []
     for _ in range(most if first else source.randint(1, most)):
         luck = source.random()
-        if there and luck < 0.4:
+        if there and luck < 0.4 and drawn.deletes:
             row = there.pop(source.randrange(len(there)))
             gone.append(row)
             items.append(Change("delete", drawn.name, [row]))

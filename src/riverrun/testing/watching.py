@@ -4,8 +4,9 @@
 
 1. **Silence.** What an actor sends is at or after the time it handles (law 1 of DESIGN), and an actor
    that was told that a time is complete receives nothing at or before it any more (law 2).
-2. **Progress.** An actor is not run without end at one time, nor an epoch for ever: after `patience`
-   turns it is taken to hold time up. When an epoch is complete, every request in it was answered.
+2. **Progress.** An epoch does not go on for ever, nor is an actor run without end at one time: after
+   `patience` turns, or a part of them, time is taken to be held up. When an epoch is complete, every
+   request in it was answered.
 
 What breaks them raises an error with the code ``testing.silence`` or ``testing.progress``, so the epoch
 is refused. A `Watch` also strikes: it interrupts an epoch after a number of turns (`Strike`), or has it
@@ -35,10 +36,10 @@ from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state.changes import Changes
 
-PATIENCE = 1_000
-"""How often an actor may be run at one time before it is taken to hold that up."""
-LONG = 100_000
-"""How many turns an epoch may take."""
+PATIENCE = 1_000_000
+"""How many turns an epoch may take before it is taken to hang."""
+AT_ONE_TIME = 20
+"""The part of them that one actor may take at one time: one in so many."""
 
 
 class Strike(BaseException):
@@ -77,7 +78,7 @@ class Watch:
                     "testing.refused", "this epoch was to be refused", node=node.name
                 )
             raise Strike
-        if self.turns > LONG:
+        if self.turns > self.patience:
             raise _broken("progress", node, f"the epoch has taken {self.turns} turns and goes on")
 
 
@@ -135,7 +136,7 @@ class _Eye:
     def run(self, time: Timestamp, upper: Antichain) -> None:
         self._watch.turn(self._node)
         self._runs[time] += 1
-        if self._runs[time] > self._watch.patience:
+        if self._runs[time] > self._watch.patience // AT_ONE_TIME:
             raise _broken(
                 "progress",
                 self._node,

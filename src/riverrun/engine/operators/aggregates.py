@@ -39,6 +39,7 @@ Evaluated = tuple[Ints, tuple[pa.Array, ...], Ints | None]
 SLOT = "slot"
 _DIGIT = np.int64(32)
 _BASE = 256  # slots of one column
+_ZERO = 8  # where a column's own slots start to count: those of NaN and infinities are below 0
 
 
 def asked(found: Selection) -> Ints:
@@ -110,7 +111,7 @@ class Amounts(Linear):
         for number, amount in enumerate(self.amounts, 1):
             for row, slot, value in _split(changes.columns[amount.column], amount.form, diffs):
                 rows.append(row)
-                slots.append(slot.astype(np.int32) + np.int32(number * _BASE))
+                slots.append(slot.astype(np.int32) + np.int32(number * _BASE + _ZERO))
                 sums.append(value)
         chosen = np.concatenate(rows)
         taken = changes.with_columns(key).take(chosen)
@@ -185,7 +186,8 @@ class Sums(Part):
                 made.append(pa.array(rows[present]))
                 continue
             mine = numbers == amount + 1
-            q, s, c = queries[mine], slots[mine] - (amount + 1) * _BASE, counts[mine]
+            q, c = queries[mine], counts[mine]
+            s = slots[mine] - ((amount + 1) * _BASE + _ZERO)
             form = what.removeprefix("mean-")
             if form == "valid":
                 sums = np.zeros(len(keys), np.int64)

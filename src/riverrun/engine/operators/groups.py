@@ -58,10 +58,13 @@ class PolarsGroups(_Whole):
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         queries, frame = self._read(view, keys, time)
-        grouped = frame.with_columns(pl.Series(_GROUP, queries)).group_by(
-            _GROUP, maintain_order=True
-        )
-        made = grouped.agg(*self.expressions)
+        frame = frame.with_columns(pl.Series(_GROUP, queries, pl.Int64))
+        if len(queries) and queries[0] == queries[-1]:
+            # Polars takes a column of one row for a scalar, and rounds x / 3.7 another way then (law 4):
+            # a group is never alone.
+            frame = pl.concat([frame, frame.with_columns(pl.lit(-1, pl.Int64).alias(_GROUP))])
+        made = frame.group_by(_GROUP, maintain_order=True).agg(*self.expressions)
+        made = made.filter(pl.col(_GROUP) >= 0)
         present = made[_GROUP].to_numpy()
         rows = self.convert(made.drop(_GROUP), self.schema, "take what an aggregation gave")
         return present.astype(np.int64), canonical_columns(rows, self.schema), None

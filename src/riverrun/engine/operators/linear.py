@@ -22,6 +22,7 @@ from riverrun.state.schema import conform_column
 
 Columns = Sequence[pa.Array]
 
+PATIENCE = 100_000  # rounds; some ten seconds for a loop that adds a row in each
 _KINDS: dict[int, tuple[pa.Schema, tuple[pa.DataType, ...]]] = {}
 """Canonical types, by the identity of a schema, which is kept so that no other takes its place."""
 
@@ -336,7 +337,7 @@ class Feedback(Operator):
     """
 
     limit: int | None = None
-    patience: int = 1_000_000
+    patience: int = PATIENCE
     kind: ClassVar[str] = "feedback"
     is_feedback: ClassVar[bool] = True
 
@@ -391,7 +392,7 @@ class Returning(Actor):
             f"the loop {self.node.scope.path.rstrip('/')!r} ({self.node.line}) still changes after "
             f"{time[-1]} rounds; {changes.rows} rows changed in the last one, for instance "
             f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown.to_pylist()]}",
-            hint="make the body reach a fixed point, or give iterate a limit of rounds",
+            hint="make the body reach a fixed point, or give iterate a limit of rounds, or more patience",
             node=self.node.name,
             line=self.node.line,
             rounds=time[-1],

@@ -20,7 +20,16 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from riverrun.engine.operator import Actor, Context, Operator, by_time, present, settle, so_far
+from riverrun.engine.operator import (
+    Actor,
+    Context,
+    Operator,
+    by_time,
+    located,
+    present,
+    settle,
+    so_far,
+)
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp, less_equal
@@ -116,6 +125,8 @@ class VertexActor(Actor):
         before, self._now = self._now, time
         try:
             function()
+        except Exception as error:
+            raise located(self.node, error) from error
         finally:
             self._now = before
 

@@ -10,7 +10,7 @@
 
 A step turns columns into cells: NumPy values, and which of them are valid, or None where all are.
 
-Cost: about half a microsecond a node on ten rows, and two for the array around the result.
+Cost: about a microsecond a node on ten rows, and two for the array around the result.
 """
 
 from __future__ import annotations

@@ -1,0 +1,223 @@
+"""Components of a random graph by min-label propagation, plain and prioritised: the load, then edges moved.
+
+A move deletes one edge and inserts another, in one commit. A row touched is one that was appended to a
+state inside the loop: they are counted where batches are appended (`Spine.append`), after equal changes
+were added up. Reading the result is not part of a change.
+
+Peers: NumPy does the same rounds from scratch, in one thread; SciPy and igraph search the graph instead,
+which no change can be answered with but by searching again. Pathway keeps its result up to date, one
+thread, as ours is one worker. GraphX computes from scratch, on two cores. Nobody is durable here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+import riverrun as rr
+from bench.apart import run_apart
+from bench.measure import (
+    alone,
+    at_least,
+    at_most,
+    installed,
+    peak_resident_bytes,
+    scale,
+    seconds,
+    version,
+)
+from riverrun.algorithms import components
+from riverrun.state import Spine
+
+Ints = np.ndarray[Any, Any]
+FROM_SCRATCH = 5  # repetitions
+
+
+def random_graph(nodes: int, edges: int) -> tuple[np.random.Generator, Ints, Ints]:
+    rng = np.random.default_rng(0)
+    return rng, rng.integers(0, nodes, edges), rng.integers(0, nodes, edges)
+
+
+def least_labels(nodes: int, src: Ints, dst: Ints) -> Ints:
+    """The same rounds in NumPy: every node takes the least label it hears of, until none is less."""
+    labels = np.arange(nodes)
+    while True:
+        heard = labels.copy()
+        np.minimum.at(heard, src, labels[dst])
+        np.minimum.at(heard, dst, labels[src])
+        if np.array_equal(heard, labels):
+            return labels
+        labels = heard
+
+
+def program(prioritised: bool) -> rr.Dataflow:
+    flow = rr.Dataflow("components")
+    edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    nodes = flow.input("nodes", {"node": pl.Int64})
+    flow.output("components", components(edges, nodes, prioritised=prioritised))
+    return flow
+
+
+@contextmanager
+def counting_rows_of_loops() -> Iterator[list[int]]:
+    """The rows that are appended to states inside loops from now on, as a list of one number."""
+    appended, append = [0], Spine.append
+
+    def counted(spine: Spine, batch: Any) -> None:
+        if "/" in spine.name:  # loop-1/arrange-1
+            appended[0] += len(batch)
+        append(spine, batch)
+
+    Spine.append = counted  # type: ignore[method-assign]
+    try:
+        yield appended
+    finally:
+        Spine.append = append  # type: ignore[method-assign]
+
+
+def loaded(flow: rr.Dataflow, nodes: int, src: Ints, dst: Ints) -> tuple[rr.Run, float]:
+    """A run with a graph in it, and how long that took."""
+    run = flow.run()
+    start = time.perf_counter()
+    run.insert("nodes", pa.table({"node": np.arange(nodes)}))
+    run.insert("edges", pa.table({"src": src.copy(), "dst": dst.copy()}))
+    run.commit()
+    return run, time.perf_counter() - start
+
+
+def measure(prioritised: bool, nodes: int, edges: int, loads: int, singles: int, moved: int) -> Any:
+    """Our figures for one of the programs; called in a process of its own, for its memory."""
+    rng, src, dst = random_graph(nodes, edges)
+    flow = program(prioritised)
+    warm, _ = loaded(flow, 100, src[:200] % 100, dst[:200] % 100)
+    warm.close()
+    taken = []
+    for last in range(loads - 1, -1, -1):
+        run, spent = loaded(flow, nodes, src, dst)
+        taken.append(spent)
+        if last:
+            run.close()
+
+    def move(count: int) -> float:
+        places = rng.choice(edges, count, replace=False)
+        old = pa.table({"src": src[places], "dst": dst[places]})
+        src[places], dst[places] = rng.integers(0, nodes, (2, count))
+        new = pa.table({"src": src[places], "dst": dst[places]})
+        start = time.perf_counter()
+        run.delete("edges", old)
+        run.insert("edges", new)
+        run.commit()
+        return time.perf_counter() - start
+
+    with counting_rows_of_loops() as touched:
+        one = [move(1) for _ in range(singles)]
+        by_one, touched[0] = touched[0], 0
+        many = [move(moved) for _ in range(5)]
+        by_many = touched[0]
+    result = run.read("components").to_arrow()
+    found = np.empty(nodes, np.int64)
+    found[result["node"].to_numpy()] = result["component"].to_numpy()
+    assert np.array_equal(found, least_labels(nodes, src, dst))
+    states = run.status()["states"].values()
+    run.close()
+    return {
+        "load_s": round(float(np.median(taken)), 3),
+        "one_edge_ms": round(float(np.median(one)) * 1e3, 2),
+        "one_edge_ms_p99": round(float(np.percentile(one, 99)) * 1e3, 2),
+        "one_edge_rows": round(by_one / len(one)),
+        "many_edges_ms": round(float(np.median(many)) * 1e3, 1),
+        "many_edges_rows": round(by_many / len(many)),
+        "us_per_row_touched": round(sum(many) * 1e6 / by_many, 2),
+        "state_rows": sum(state["rows"] for state in states),
+        "state_MB": round(sum(state["bytes"] for state in states) / 1e6, 1),
+        "peak_resident_MB": round(peak_resident_bytes() / 1e6),
+    }
+
+
+def from_scratch(nodes: int, src: Ints, dst: Ints) -> dict[str, dict[str, Any]]:
+    """Peers in this process."""
+
+    def search_scipy() -> Any:
+        from scipy.sparse import coo_matrix
+        from scipy.sparse.csgraph import connected_components
+
+        ones = np.ones(len(src), np.int8)
+        matrix = coo_matrix((ones, (src, dst)), shape=(nodes, nodes)).tocsr()
+        return connected_components(matrix, directed=False)
+
+    def search_igraph() -> Any:
+        import igraph
+
+        return igraph.Graph(n=nodes, edges=np.c_[src, dst]).connected_components(mode="weak")
+
+    peers: dict[str, Callable[[], Any]] = {
+        "numpy": lambda: least_labels(nodes, src, dst),
+        "scipy": search_scipy,
+        "igraph": search_igraph,
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, run in peers.items():
+        if not installed(name):
+            found[name] = {"skipped": "not installed"}
+            continue
+        run()
+        found[name] = {"version": version(name), "load_s": round(seconds(run, FROM_SCRATCH), 4)}
+    return found
+
+
+def main() -> dict[str, Any]:
+    nodes, edges = scale("nodes", 100_000), scale("edges", 200_000)
+    large = nodes > 500_000
+    loads, singles = scale("loads", 1 if large else 3), scale("singles", 200)
+    moved = scale("moved", 1000)
+    sizes = f"{nodes}, {edges}, {loads}, {singles}, {moved}"
+    prioritised = alone(f"bench.components.measure(True, {sizes})")
+    plain = alone(f"bench.components.measure(False, {sizes})")
+    _, src, dst = random_graph(nodes, edges)
+    peers = from_scratch(nodes, src, dst)
+    if large:  # minutes, and nobody asked
+        peers |= {name: {"skipped": "too large"} for name in ("pathway", "graphx")}
+    else:
+        peers["pathway"] = run_apart(
+            "pathway_components", "pathway", nodes=nodes, edges=edges, moved=moved
+        )
+        peers["graphx"] = run_apart("graphx_components", "pyspark", nodes=nodes, edges=edges)
+    ratios = {}
+    for name, peer in peers.items():
+        for figure in ("load_s", "one_edge_ms", "many_edges_ms"):
+            if "skipped" in peer:
+                continue
+            # Who cannot change a result computes it again, whatever changed.
+            theirs = peer.get(figure, peer["load_s"] * 1e3)
+            ratios[f"{name}_{figure}"] = round(theirs / prioritised[figure], 2)
+    asked = {
+        "one_edge_ms": at_most(prioritised["one_edge_ms"], 3),
+        "many_edges_ms": at_most(prioritised["many_edges_ms"], 300),
+        "us_per_row_touched": at_most(prioritised["us_per_row_touched"], 1),
+        "load_s": at_most(prioritised["load_s"], 2.4),
+    }
+    if "pathway_load_s" in ratios:
+        asked["faster_than_pathway"] = at_least(ratios["pathway_load_s"], 20)
+    if "graphx_load_s" in ratios:
+        asked["faster_than_graphx"] = at_least(ratios["graphx_load_s"], 1)
+    if large:
+        asked = {
+            "load_s": at_most(prioritised["load_s"], 40),
+            "peak_resident_MB": at_most(prioritised["peak_resident_MB"], 6000),
+        }
+    return {
+        "nodes": nodes,
+        "edges": edges,
+        "moved": moved,
+        "prioritised": prioritised,
+        "plain": plain,
+        "asked": asked,
+        "peers": peers,
+        "ratios": ratios,
+    }

@@ -1,0 +1,147 @@
+"""Checking operators and programs: the laws of `laws`, tried on random scripts or given ones.
+
+>>> import riverrun as rr
+>>> from riverrun.testing import LawBroken, check_operator
+>>> def smallest(numbers):
+...     return numbers.group_by().agg(n=rr.min("n"))
+>>> print(check_operator(smallest, {"numbers": {"n": int}}, rounds=1, laws=["split", "order"]))
+kept split, order in 1 scripts
+>>> try:
+...     check_operator(smallest, {"numbers": {"n": int}}, oracle=lambda numbers: numbers)
+... except LawBroken as broken:
+...     print(broken.law, broken.script)
+oracle [insert("numbers", [{'n': 3}, {'n': 5}]), COMMIT]
+
+Cost: see `laws`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from riverrun.engine.operators.linear import Input
+from riverrun.errors import PlanError
+from riverrun.frontends.flow import Dataflow
+from riverrun.run.live import CLOCK
+from riverrun.testing.draws import as_draw
+from riverrun.testing.harness import build
+from riverrun.testing.laws import LAWS, Checked
+from riverrun.testing.script import Item
+from riverrun.testing.trials import Check
+
+Oracle = Callable[..., Any]
+
+
+def check_operator(
+    operator: Callable[..., Any],
+    inputs: Mapping[str, Any],
+    *,
+    oracle: Oracle | None = None,
+    script: Iterable[Item] | None = None,
+    seed: int = 0,
+    rounds: int = 3,
+    epochs: int = 5,
+    rows: int = 5,
+    laws: Iterable[str] | None = None,
+    patience: int = 10_000,
+) -> Checked:
+    """Try all laws on a function of collections to a collection, or to several by name.
+
+    `inputs` says what the rows of each input are like: a schema, example rows, or a `Draw`. Without a
+    `script` of one's own, `rounds` of them are drawn, with the seeds from `seed` on. `oracle` is a
+    function of lists of rows (dicts), one for each input, to rows (dicts or tuples); without one, the
+    operator itself is the judge: run from scratch, by one worker, in one epoch. An epoch that takes more
+    than `patience` turns of operators is taken to hang. (A function of Python that does not return is
+    not noticed.)
+
+    >>> import riverrun as rr
+    >>> from riverrun.testing import check_operator
+    >>> def oracle(words):
+    ...     return {(row["word"], words.count(row)) for row in words}
+    >>> print(
+    ...     check_operator(
+    ...         lambda w: w.group_by("word").count(), {"words": {"word": str}}, oracle=oracle
+    ...     )
+    ... )
+    kept progress, silence, oracle, split, order, compaction, resume, rescale in 3 scripts
+    """
+    draws = [as_draw(name, given) for name, given in inputs.items()]
+    keys = {each.name: each.key or None for each in draws}
+    flow = build(operator, {each.name: each.schema for each in draws}, keys)
+    judge = None if oracle is None else (lambda bags: oracle(*(bags[d.name] for d in draws)))
+    check = Check(flow.plan, draws, judge, _listed(laws), patience)
+    return check.all(script, seed, rounds, epochs, rows)
+
+
+def check_dataflow(
+    program: Dataflow | Callable[[], Dataflow],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    oracle: Oracle | None = None,
+    script: Iterable[Item] | None = None,
+    seed: int = 0,
+    rounds: int = 3,
+    epochs: int = 5,
+    rows: int = 5,
+    laws: Iterable[str] | None = None,
+    patience: int = 10_000,
+) -> Checked:
+    """Try all laws on a whole program, a dataflow or a function that makes one; all outputs count.
+
+    As `check_operator`; besides, it is resumed from checkpoints in a real directory. `inputs` may
+    give example rows or a `Draw` for some inputs; of the others the schema is known. `oracle` is
+    called with keywords, the names of the inputs, and gives the rows of each output by name, or of
+    the only one.
+
+    >>> import riverrun as rr
+    >>> from riverrun.testing import check_dataflow
+    >>> flow = rr.Dataflow("friends")
+    >>> likes = flow.input("likes", {"who": str, "whom": str})
+    >>> flow.output("mutual", likes.join(likes.rename(whom="who", who="whom"), on=["who", "whom"]))
+    >>> check_dataflow(
+    ...     flow, {"likes": [{"who": "a", "whom": "b"}, {"who": "b", "whom": "a"}]}
+    ... ).exempt
+    ()
+    """
+    flow = program if isinstance(program, Dataflow) else program()
+    if not isinstance(flow, Dataflow):
+        raise PlanError(
+            "testing.program",
+            f"cannot check {flow!r}: it is no dataflow",
+            hint="give a dataflow, or a function without arguments that returns one",
+        )
+    known = {
+        node.operator.name: node.operator.key
+        for node in flow.plan.nodes
+        if isinstance(node.operator, Input) and node.operator.name != CLOCK
+    }
+    for name in inputs or {}:
+        if name not in known:
+            raise PlanError(
+                "plan.input_unknown",
+                f"cannot draw rows of {name!r}: the inputs are: {', '.join(known)}",
+                hint="check the spelling",
+                input=name,
+            )
+    draws = [
+        as_draw(name, (inputs or {}).get(name, flow.schema(name)), flow.schema(name), key)
+        for name, key in known.items()
+    ]
+    judge = None if oracle is None else (lambda bags: oracle(**bags))
+    check = Check(flow.plan, draws, judge, _listed(laws), patience, in_directory=True)
+    return check.all(script, seed, rounds, epochs, rows)
+
+
+def _listed(laws: Iterable[str] | None) -> list[str]:
+    if laws is None:
+        return list(LAWS)
+    asked = list(laws)
+    for law in asked:
+        if law not in LAWS:
+            raise PlanError(
+                "testing.law",
+                f"cannot check the law of {law!r}: there are {', '.join(LAWS)}",
+                hint="check the spelling",
+            )
+    return [law for law in LAWS if law in asked]

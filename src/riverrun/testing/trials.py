@@ -1,0 +1,337 @@
+"""Trials: the ways in which each law is tried on a script, and what comes of it.
+
+A trial is a script with marks in it, and a way to play it. Its results are compared with those of the
+plain script, played plainly; for the law of oracle, those are compared with the judge's. Laws:
+
+1. The first trial that fails is the answer: the laws are tried in the order of `laws.LAWS`.
+2. An error that is about a law (a time that went back, an epoch that hangs) breaks that law, whichever was being
+   tried. Any other error of the plain script is the program's own, and is raised as it is, with the
+   script as a note; where only the trial has it, it breaks the law being tried.
+3. The same seed gives the same trials.
+
+Cost: one run for each trial, one more for each epoch where the program is its own judge; up to
+`shrinking.TRIES` times two when a law is broken.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from riverrun.engine.operators.arrange import Output
+from riverrun.engine.plan import Plan
+from riverrun.errors import PlanError, RiverrunError
+from riverrun.run import Result
+from riverrun.run.rows import as_table
+from riverrun.testing.draws import Drawn, draw_script
+from riverrun.testing.laws import FOR_DETERMINED, Checked, LawBroken
+from riverrun.testing.playing import PLAIN, Stage, Way
+from riverrun.testing.script import (
+    CHECKPOINT,
+    COMMIT,
+    CRASH,
+    KILL,
+    REFUSE,
+    SCALE,
+    Change,
+    Item,
+    Row,
+    accumulated,
+    frozen,
+    insert,
+    plain,
+    shown,
+    whole,
+)
+from riverrun.testing.shrinking import shrink
+
+_CODES = {"operator.diverges": "progress", "testing.progress": "progress"}
+
+Bag = Counter[tuple[Any, ...]]
+Bags = dict[str, Bag]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One way to try a law: a script with marks, and how it is played."""
+
+    law: str
+    script: list[Item]
+    way: Way = PLAIN
+    place: str | None = None
+    """Where checkpoints are: "memory" or "directory"; None where there are none."""
+    rereads: bool = False
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A law that is broken, and how that shows."""
+
+    law: str
+    shows: str
+    cause: BaseException | None = None
+
+
+class Check:
+    """A program, and what is known of its inputs."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        draws: Sequence[Drawn],
+        judge: Callable[[Mapping[str, list[Row]]], Any] | None,
+        laws: Sequence[str],
+        patience: int,
+        *,
+        in_directory: bool = False,
+    ) -> None:
+        self._stage = Stage(plan, patience)
+        self._draws = draws
+        self._keys = {each.name: each.key for each in draws if each.key}
+        self._judge = judge
+        self._in_directory = in_directory
+        self._outputs = {
+            node.operator.name: node for node in plan.nodes if isinstance(node.operator, Output)
+        }
+        doubtful = [n for n in self._outputs.values() if n.number in plan.arrival_dependent]
+        marked = sorted(
+            (n for n in plan.nodes if not n.operator.deterministic), key=lambda n: n.number
+        )
+        self._is_determined = not doubtful or judge is not None
+        self._why = f"{marked[0].name!r} ({marked[0].line}) depends on arrival" if doubtful else ""
+        self._laws = [each for each in laws if self._is_determined or each not in FOR_DETERMINED]
+        self._exempt = [each for each in laws if each not in self._laws]
+
+    def all(
+        self, script: Iterable[Item] | None, seed: int, rounds: int, epochs: int, rows: int
+    ) -> Checked:
+        if script is not None:
+            self._one(self._normal(script), None)
+            count = 1
+        else:
+            draws = {each.name: each for each in self._draws}
+            for at in range(rounds):
+                self._one(draw_script(draws, seed + at, epochs, rows), seed + at)
+            count = rounds
+        return Checked(
+            tuple(self._laws), tuple(self._exempt), self._why if self._exempt else "", count
+        )
+
+    def _normal(self, script: Iterable[Item]) -> list[Item]:
+        """A user's script, without failures (they are ours to choose), its rows as dicts."""
+        schemas = {each.name: each.schema for each in self._draws}
+        return [
+            replace(
+                item,
+                rows=as_table(
+                    item.rows, schemas[item.input], f"{item.kind} {item.input!r}"
+                ).to_pylist(),
+            )
+            if isinstance(item, Change)
+            else item
+            for item in plain(whole(script))
+        ]
+
+    def _one(self, script: list[Item], seed: int | None) -> None:
+        known: dict[str, list[Bags]] = {}
+        for trial in self._trials(script, random.Random(seed or 0)):
+            fault = self._fault(trial, known)
+            if fault is not None:
+                raise self._smallest(trial, fault, seed)
+
+    def _trials(self, script: list[Item], source: random.Random) -> Iterator[_Trial]:
+        """The ways in which each law is tried, in the order of the laws."""
+        number = source.randrange
+        some_way = Way(seed=number(1000))
+        boundaries = script.count(COMMIT)
+        for law in self._laws:
+            if law in ("progress", "silence"):
+                yield _Trial(law, script)
+                yield _Trial(law, script, Way(workers=2, seed=number(1000)))
+            elif law == "oracle":
+                yield _Trial(law, script)
+            elif law == "split":
+                yield _Trial(law, script, Way(cut=1))
+                yield _Trial(law, script, Way(cut=3))
+            elif law == "order":
+                yield _Trial(law, script, Way(shuffle=number(1000)))
+                yield _Trial(law, script, Way(cut=1, shuffle=number(1000)))
+            elif law == "compaction":
+                yield _Trial(law, script, Way(compact=True))
+                yield _Trial(law, script, Way(history=boundaries), rereads=True)
+            elif law == "resume":
+                yield _Trial(law, _marked(script, after=[CHECKPOINT, CRASH]), some_way, "memory")
+                yield _Trial(law, _marked(script, inside=[REFUSE]), some_way, "memory")
+                yield _Trial(law, _marked(script, inside=[KILL(0)]), some_way, "memory")
+                here = number(boundaries)
+                place = "directory" if self._in_directory else "memory"
+                middle = _marked(script, after=[CHECKPOINT], at=here)
+                crashed = _marked(middle, inside=[CRASH], at=number(boundaries))
+                yield _Trial(law, crashed, some_way, place)
+            elif law == "rescale":
+                for workers in (2, 3, 4):
+                    yield _Trial(law, script, Way(workers=workers, seed=number(1000)))
+                sizes = [SCALE(n) for n in (3, 2, 4, 1)]
+                moved = _marked(script, after=sizes, alternate=True)
+                yield _Trial(law, moved, Way(cut=2, seed=number(1000)))
+                lost = _marked(script, inside=[KILL(1)], at=number(boundaries))
+                resumed = _marked(lost, after=[CHECKPOINT, CRASH(3)], at=number(boundaries))
+                yield _Trial(law, resumed, Way(workers=2, seed=number(1000)), "memory")
+
+    # -- one trial
+
+    def _fault(self, trial: _Trial, known: dict[str, list[Bags]]) -> _Fault | None:
+        """How a trial breaks its law, or another that shows at any time; None where it does not."""
+        script = trial.script
+        if "plain" not in known:
+            try:
+                known["plain"] = self._bags(self._stage.play(plain(script)))
+            except (RiverrunError, AssertionError) as error:
+                law = _law_of(error)
+                if law is None:
+                    error.add_note(f"in play(flow, {shown(plain(script))})")
+                    raise
+                return _Fault(law, f"it raised {type(error).__name__}: {error}", error)
+        if trial.law == "oracle":
+            if "oracle" not in known:
+                known["oracle"] = [self._judged(bags) for bags in accumulated(script, self._keys)]
+            return self._difference("oracle", known["oracle"], known["plain"])
+        if trial == _Trial(trial.law, script):
+            return None
+        try:
+            found = self._bags(self._played(trial))
+        except (RiverrunError, AssertionError) as error:
+            law = _law_of(error) or trial.law
+            return _Fault(law, f"it raised {type(error).__name__}: {error}", error)
+        if trial.law in ("progress", "silence"):
+            return None  # whether the result is right is the business of the law of rescale
+        return self._difference(trial.law, known["plain"], found)
+
+    def _played(self, trial: _Trial) -> list[dict[str, Result]]:
+        if trial.rereads:
+            return self._stage.reread(trial.script, trial.way)
+        if trial.place == "directory":
+            with tempfile.TemporaryDirectory(prefix="riverrun-check-") as folder:
+                return self._stage.play(trial.script, replace(trial.way, seed=None), folder)
+        return self._stage.play(trial.script, trial.way)
+
+    def _bags(self, results: Sequence[Mapping[str, Result]]) -> list[Bags]:
+        return [{name: _bag(result) for name, result in each.items()} for each in results]
+
+    def _judged(self, rows: Mapping[str, list[Row]]) -> Bags:
+        """What the result has to be, for some rows."""
+        given = {each.name: rows.get(each.name, []) for each in self._draws}
+        if self._judge is None:
+            script: list[Item] = [
+                *(insert(name, some) for name, some in given.items() if some),
+                COMMIT,
+            ]
+            return self._bags(self._stage.play(script))[0]
+        judged = self._judge(given)
+        by_name = judged if isinstance(judged, Mapping) else dict.fromkeys(self._outputs, judged)
+        return {
+            name: _counted(by_name[name], node.schemas[0].names)
+            for name, node in self._outputs.items()
+        }
+
+    def _difference(self, law: str, expected: list[Bags], found: list[Bags]) -> _Fault | None:
+        for epoch, (wanted, given) in enumerate(zip(expected, found, strict=True)):
+            for name in self._outputs:
+                missing, surplus = wanted[name] - given[name], given[name] - wanted[name]
+                if missing or surplus:
+                    columns = ", ".join(self._outputs[name].schemas[0].names)
+                    lines = [f"{name!r} ({columns}) after epoch {epoch}, - expected, + found:"]
+                    lines += _signed("-", missing) + _signed("+", surplus)
+                    return _Fault(law, "\n".join(lines))
+        return None
+
+    def _smallest(self, trial: _Trial, fault: _Fault, seed: int | None) -> LawBroken:
+        """The error, for the smallest script that breaks the same law in the same way."""
+        last = fault
+
+        def fails(script: list[Item]) -> bool:
+            nonlocal last
+            try:
+                found = self._fault(replace(trial, script=script), {})
+            except Exception:  # it fails in another way
+                return False
+            if found is None or found.law != fault.law:
+                return False
+            last = found
+            return True
+
+        script = shrink(trial.script, fails, self._keys)
+        broken = LawBroken(last.law, seed, script, trial.way, last.shows)
+        broken.__cause__ = last.cause
+        return broken
+
+
+def _law_of(error: BaseException) -> str | None:
+    """The law that an error is about, wherever it rose."""
+    if isinstance(error, RiverrunError):
+        if error.code == "testing.silence" or error.code.startswith("time."):
+            return "silence"
+        return _CODES.get(error.code)
+    return "progress" if "nothing to do, and not done" in str(error) else None
+
+
+def _marked(
+    script: Sequence[Item],
+    *,
+    inside: Sequence[Item] = (),
+    after: Sequence[Item] = (),
+    at: int | None = None,
+    alternate: bool = False,
+) -> list[Item]:
+    """The script with marks before and after each commit, or one of them; `alternate` takes them in turn."""
+    found: list[Item] = []
+    epoch = 0
+    for item in script:
+        chosen = item == COMMIT and at in (None, epoch)
+        if chosen:
+            found += inside
+        found.append(item)
+        if chosen:
+            found += [after[epoch % len(after)]] if alternate else after
+        epoch += item == COMMIT
+    return found
+
+
+def _bag(result: Result) -> Bag:
+    columns = [column.to_pylist() for column in result.to_arrow().columns]
+    if not columns:
+        return Counter({(): len(result)})
+    return Counter(frozen(row) for row in zip(*columns, strict=True))
+
+
+def _counted(rows: Iterable[Any], columns: Sequence[str]) -> Bag:
+    """The rows of an oracle."""
+    bag: Bag = Counter()
+    for row in rows:
+        if isinstance(row, Mapping):
+            if set(row) != set(columns):
+                raise PlanError(
+                    "testing.oracle",
+                    f"cannot compare with the oracle: it gave a row of {', '.join(row)}, and the columns are: "
+                    f"{', '.join(columns)}",
+                    hint="give dicts with these columns, or tuples in their order",
+                )
+            row = tuple(row[name] for name in columns)
+        elif not isinstance(row, tuple) or len(row) != len(columns):
+            raise PlanError(
+                "testing.oracle",
+                f"cannot compare with the oracle: it gave {row!r}, and the columns are: {', '.join(columns)}",
+                hint="an oracle gives dicts, or tuples in the order of the columns",
+            )
+        bag[frozen(row)] += 1
+    return bag
+
+
+def _signed(sign: str, bag: Bag, most: int = 10) -> list[str]:
+    rows = sorted(bag.elements(), key=repr)
+    lines = [f"  {sign} {row}" for row in rows[:most]]
+    return lines + ([f"  {sign} ... and {len(rows) - most} more"] if len(rows) > most else [])

@@ -1,0 +1,158 @@
+"""Real programs for the simulation: collections, as a user writes them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+import riverrun as rr
+from riverrun.engine.instance import Instance
+from riverrun.engine.messages import Inputs, States
+from tests.chaos.programs import POISON, Result
+
+NODES = 7
+
+
+class EdgesProgram:
+    """Something about a graph whose edges come and go."""
+
+    name = ""
+    columns: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        flow = rr.Dataflow(self.name)
+        edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+        flow.output("result", self.build(edges))
+        self.plan = flow.plan
+
+    def build(self, edges: Any) -> Any:
+        raise NotImplementedError
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        raise NotImplementedError
+
+    def make_instance(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+    ) -> Instance:
+        return Instance(self.plan, index, bounds, epoch, states)
+
+    def edges(self, past: Sequence[Inputs]) -> Counter[tuple[int, int]]:
+        edges: Counter[tuple[int, int]] = Counter()
+        for inputs in past:
+            for batch in inputs.values():
+                for src, dst, diff in zip(*batch.to_pydict().values(), strict=True):
+                    edges[src, dst] += diff
+        return +edges
+
+    def draw(self, source: random.Random, past: Sequence[Inputs]) -> Inputs:
+        there = sorted(self.edges([inputs for inputs in past if not self.fails(inputs)]))
+        rows = []
+        for _ in range(source.choice((0, 1, 2, 3))):
+            if there and source.random() < 0.4:
+                rows.append((*there.pop(source.randrange(len(there))), -1))
+            else:
+                rows.append((source.randrange(NODES), source.randrange(NODES), 1))
+        if source.random() < 0.06:
+            rows.append((POISON, 0, 1))
+        columns = [pa.array([row[at] for row in rows], pa.int64()) for at in range(3)]
+        return {"edges": pa.record_batch(columns, names=["src", "dst", "diff"])}
+
+    def fails(self, inputs: Inputs) -> bool:
+        return any(POISON in batch.column(0).to_pylist() for batch in inputs.values())
+
+    def oracle(self, past: Sequence[Inputs]) -> Result:
+        return self.answer(self.edges(past))
+
+    def read(self, instances: Sequence[Any], epoch: int) -> Result:
+        found: Counter[Any] = Counter()
+        for instance in instances:
+            rows = instance.outputs["result"].view().to_batch((epoch,)).to_pydict()
+            for *row, count in zip(*(rows[name] for name in (*self.columns, "count")), strict=True):
+                found[tuple(row)] += count
+        return dict(found)
+
+
+def refuse_poison(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What every program passes its edges through."""
+    if row["src"] == POISON:
+        raise ValueError("poison")
+    return [row]
+
+
+class Degrees(EdgesProgram):
+    """How many edges leave each node."""
+
+    name = "degrees"
+    columns = ("src", "n")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        return checked.group_by("src").agg(n=rr.count())
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        degrees: Counter[int] = Counter()
+        for (src, _), count in edges.items():
+            degrees[src] += count
+        return dict.fromkeys(degrees.items(), 1)
+
+
+class Paths(EdgesProgram):
+    """Paths of two edges: a join of the edges with themselves."""
+
+    name = "paths"
+    columns = ("src", "mid", "dst")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        first = checked.select("src", mid="dst")
+        second = checked.select(mid="src", dst="dst")
+        return first.join(second, on="mid").select("src", "mid", "dst")
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        paths: Counter[tuple[int, int, int]] = Counter()
+        for (a, b), n in edges.items():
+            for (c, d), k in edges.items():
+                if b == c:
+                    paths[a, b, d] += n * k
+        return paths
+
+
+class Reached(EdgesProgram):
+    """The least node that each node can be reached from: a loop."""
+
+    name = "reached"
+    columns = ("node", "label")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        ends = checked.select(node="src").concat(checked.select(node="dst"))
+        nodes = ends.distinct().select("node", label="node")
+
+        def step(labels: Any) -> Any:
+            moved = labels.join(checked, left_on="node", right_on="src")
+            return (
+                moved.select(node="dst", label="label")
+                .concat(nodes)
+                .group_by("node")
+                .agg(label=rr.min("label"))
+            )
+
+        return nodes.iterate(step)
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        labels = {node: node for edge in edges for node in edge}
+        changed = True
+        while changed:
+            changed = False
+            for src, dst in edges:
+                if labels[src] < labels[dst]:
+                    labels[dst], changed = labels[src], True
+        return dict.fromkeys(labels.items(), 1)
+
+
+FLOWS = {program.name: program for program in (Degrees, Paths, Reached)}

@@ -1,0 +1,471 @@
+"""The coordinator by itself: what it waits for, what it drops, where it goes back to."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from riverrun.engine.coordinator import Coordinator, Phase, even_bounds
+from riverrun.engine.messages import (
+    CLIENT,
+    ORIGIN,
+    PINNED,
+    STORAGE,
+    SUPERVISOR,
+    Announce,
+    Append,
+    Begin,
+    Broken,
+    Closed,
+    Completed,
+    Failed,
+    Feed,
+    Found,
+    Heartbeat,
+    Join,
+    Leave,
+    Logged,
+    NotReady,
+    Outcome,
+    Publish,
+    Published,
+    Ready,
+    Refused,
+    Reported,
+    Saved,
+    Scaled,
+    Start,
+    Stop,
+    Survey,
+    Wrote,
+)
+from riverrun.engine.saving import Saver
+from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
+from riverrun.state.checkpoint import Part
+from riverrun.state.log import Opening, Pending
+from riverrun.state.manifest import END
+
+POISON = OperatorFailed("operator.poison", "poison", hint="")
+LOST = TransportError("storage.unreachable", "lost", hint="")
+NEW = Opening(owner=0, number=0, epoch=0, start=0, top=0, next=1, pending=())
+
+
+class Bench:
+    """A coordinator, and workers that answer at once unless told otherwise."""
+
+    def __init__(self, workers: int = 2, opening: Opening | None = NEW, **options: Any) -> None:
+        self.coordinator = Coordinator(workers, opening=opening, **options)
+        self.log: list[tuple[int, Any]] = []
+        self.turn()
+        self.join()
+        self.ready()
+
+    def turn(self) -> list[tuple[int, Any]]:
+        out = self.coordinator.take()
+        self.log += out
+        return out
+
+    def tell(self, sender: int, message: Any) -> list[tuple[int, Any]]:
+        self.coordinator.receive(sender, message)
+        return self.turn()
+
+    def join(self) -> None:
+        for member in list(self.coordinator.members):
+            self.tell(member, Join())
+
+    def ready(self) -> None:
+        for member in list(self.coordinator.members):
+            self.tell(member, Ready(self.coordinator.execution))
+
+    def complete(self) -> list[tuple[int, Any]]:
+        coordinator, out = self.coordinator, []
+        for member in list(coordinator.members):
+            out += self.tell(member, Completed(coordinator.execution, coordinator.released))
+        return out
+
+    def submit(self, inputs: Any = None, answer: bool = True) -> list[tuple[int, Any]]:
+        self.coordinator.submit(inputs or {})
+        out = self.turn()
+        for to, message in list(out):
+            if answer and to == STORAGE:
+                out += self.tell(STORAGE, Outcome(message))
+        return out
+
+    def write(self, base: int = 0) -> list[tuple[int, Any]]:
+        """All members write their parts."""
+        attempt = self.coordinator.saver.attempt
+        assert attempt is not None
+        out = []
+        for member in attempt.members:
+            out += self.tell(member, Wrote(attempt.id, Part(attempt.number, base, {})))
+        return out
+
+    def publish(self, base: int = 0) -> list[tuple[int, Any]]:
+        ((_, publish),) = of(self.write(base), Publish)
+        return self.tell(STORAGE, Outcome(publish))
+
+
+def of(out: list[tuple[int, Any]], *kinds: type) -> list[tuple[int, Any]]:
+    return [(to, message) for to, message in out if isinstance(message, kinds)]
+
+
+def test_it_gathers_then_begins_then_feeds() -> None:
+    coordinator = Coordinator(2)
+    assert coordinator.take() == [(SUPERVISOR, Start(1)), (SUPERVISOR, Start(2))]
+    coordinator.submit({"a": pa.record_batch({"n": [1, 2, 3]})})
+    coordinator.receive(1, Join())
+    assert coordinator.take() == []
+    coordinator.receive(2, Join())
+    bounds = even_bounds(2)
+    assert coordinator.take() == [
+        (1, Begin(1, 0, ORIGIN, 0, bounds, (1, 2))),
+        (2, Begin(1, 0, ORIGIN, 1, bounds, (1, 2))),
+    ]
+    coordinator.receive(1, Ready(1))
+    assert coordinator.take() == []
+    coordinator.receive(2, Ready(1))
+    feeds = coordinator.take()
+    assert [(to, feed.epoch, feed.inputs["a"].num_rows) for to, feed in feeds] == [
+        (1, 0, 1),
+        (2, 0, 2),
+    ]
+
+
+def test_an_epoch_is_released_when_logged_and_when_the_one_before_is_complete() -> None:
+    bench = Bench()
+    ((_, append),) = bench.submit(answer=False)
+    assert isinstance(append, Append)
+    assert bench.submit(answer=False) == []  # one at a time
+    out = bench.tell(STORAGE, Outcome(append))
+    assert of(out, Logged) == [(CLIENT, Logged(0))]
+    assert len(of(out, Feed)) == 2
+    ((_, second),) = of(out, Append)
+    assert of(bench.tell(STORAGE, Outcome(second)), Feed) == []
+    out = bench.complete()
+    assert of(out, Reported) == [(CLIENT, Reported(0))]
+    assert [feed.epoch for _, feed in of(out, Feed)] == [1, 1]
+
+
+def test_appends_are_tried_again_and_a_foreign_record_ends_the_run() -> None:
+    bench = Bench()
+    ((_, append),) = bench.submit(answer=False)
+    assert bench.tell(STORAGE, Outcome(append, error=LOST)) == [(STORAGE, append)]
+    taken = CheckpointError("log.taken", "taken", hint="")
+    out = bench.tell(STORAGE, Outcome(append, error=taken))
+    assert (CLIENT, Closed(taken)) in out
+    assert of(out, Leave) == [(1, Leave()), (2, Leave())]
+    with pytest.raises(RiverrunError, match="closed"):
+        bench.coordinator.submit({})
+
+
+def test_a_storage_that_stays_away_ends_the_run() -> None:
+    bench = Bench()
+    ((_, append),) = bench.submit(answer=False)
+    for _ in range(4):
+        bench.tell(STORAGE, Outcome(append, error=LOST))
+        assert bench.coordinator.phase is Phase.RUNNING
+    bench.tell(STORAGE, Outcome(append, error=LOST))
+    assert bench.coordinator.error is LOST
+
+
+def test_a_refused_epoch_is_logged_before_anybody_knows() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.submit()
+    out = bench.tell(1, Failed(1, 0, POISON))
+    assert [type(message) for _, message in out] == [Append]
+    assert bench.tell(2, Failed(1, 0, POISON)) == []  # it is known
+    assert bench.tell(2, Completed(1, 1)) == []
+    out = bench.tell(STORAGE, Outcome(out[0][1]))
+    assert out[0] == (CLIENT, Refused(0, POISON))
+    assert [(b.execution, b.epoch, b.source) for _, b in of(out, Begin)] == [(2, 0, PINNED)] * 2
+    bench.ready()
+    assert [feed.inputs for _, feed in of(bench.log, Feed)][-2:] == [{}, {}]
+    assert of(bench.complete(), Reported) == []  # its end is no news
+    assert of(bench.complete(), Reported) == [(CLIENT, Reported(1))]
+
+
+def test_the_number_of_the_last_epoch_is_used_again_once_the_refusal_is_logged() -> None:
+    bench = Bench()
+    bench.submit()
+    ((_, append),) = bench.tell(1, Failed(1, 0, POISON))
+    assert bench.coordinator.next == 1
+    bench.tell(STORAGE, Outcome(append))
+    assert bench.coordinator.next == 0
+
+
+def test_a_member_lost_while_a_refusal_is_logged() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.submit()
+    ((_, append),) = bench.tell(1, Failed(1, 0, POISON))
+    bench.coordinator.lost(2)
+    bench.turn()
+    bench.join()
+    bench.ready()
+    assert of(bench.log, Feed)[-1][1].execution == 1  # nothing is fed before the log knows
+    out = bench.tell(STORAGE, Outcome(append))
+    assert of(out, Refused)
+    assert [feed.inputs for _, feed in of(out, Feed)] == [{}, {}]
+
+
+def test_an_epoch_that_was_reported_cannot_be_refused() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.complete()
+    bench.coordinator.lost(1)
+    bench.turn()
+    bench.join()
+    bench.ready()
+    assert bench.coordinator.released == 1
+    bench.tell(2, Failed(2, 0, POISON))
+    error = bench.coordinator.error
+    assert error is not None
+    assert error.code == "run.not_repeatable"
+    assert error.__cause__ is POISON
+
+
+def test_nor_one_that_the_owner_before_reported() -> None:
+    pending = (Pending(1, {}), Pending(2, {}))
+    opening = Opening(4, 0, 0, 0, 0, 5, pending, reported=1)
+    bench = Bench(1, opening)
+    bench.tell(1, Failed(1, 0, POISON))
+    assert bench.coordinator.error is not None
+    bench = Bench(1, opening)
+    bench.complete()
+    bench.tell(1, Failed(1, 1, POISON))
+    assert bench.coordinator.phase is Phase.REFUSING
+
+
+def test_failures_with_nothing_under_way_do_not_go_on_for_ever() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.complete()
+    for _ in range(2):
+        bench.tell(1, Failed(bench.coordinator.execution, 0, POISON))
+        assert bench.coordinator.phase is Phase.STARTING
+        bench.ready()
+    bench.tell(1, Failed(bench.coordinator.execution, 0, POISON))
+    assert bench.coordinator.error is POISON
+
+
+def test_an_instance_that_cannot_be_made_ends_the_run() -> None:
+    bench = Bench()
+    bench.tell(1, Failed(1, None, POISON))
+    assert bench.coordinator.error is POISON
+
+
+def test_what_is_of_another_execution_or_of_a_stranger_is_dropped() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.tell(1, Completed(0, 1))
+    bench.tell(2, Completed(1, 1))
+    assert bench.coordinator.completed == 0
+    assert bench.tell(9, Completed(1, 1)) == [(9, Leave())]
+    assert bench.tell(9, Join()) == [(9, Leave())]
+    assert bench.coordinator.completed == 0
+
+
+def test_a_lost_worker_is_replaced_from_the_checkpoint() -> None:
+    bench = Bench(every=2)
+    for _ in range(4):
+        bench.submit()
+        bench.complete()
+        if bench.coordinator.completed == 2:
+            bench.publish()
+    bench.coordinator.lost(1)
+    out = bench.turn()
+    assert (1, Leave()) in out
+    assert (SUPERVISOR, Stop(1)) in out
+    assert (SUPERVISOR, Start(3)) in out
+    assert bench.tell(1, Completed(1, 5)) == [(1, Leave())]
+    out = bench.tell(3, Join())
+    assert [(to, b.epoch, b.source, b.index, b.peers) for to, b in of(out, Begin)] == [
+        (3, 2, 1, 0, (3, 2)),
+        (2, 2, 1, 1, (3, 2)),
+    ]
+    bench.ready()
+    assert bench.coordinator.reported == 4
+    assert of(bench.complete() + bench.complete(), Reported) == []
+    bench.submit()
+    assert of(bench.complete(), Reported) == [(CLIENT, Reported(4))]
+
+
+def test_or_its_range_is_spread() -> None:
+    bench = Bench(3, policy="spread")
+    bench.coordinator.lost(2)
+    out = bench.turn()
+    assert [(to, b.index, b.bounds, b.peers) for to, b in of(out, Begin)] == [
+        (1, 0, even_bounds(2), (1, 3)),
+        (3, 1, even_bounds(2), (1, 3)),
+    ]
+
+
+def test_silence_is_death_after_a_deadline() -> None:
+    bench = Bench(deadline=3)
+    for _ in range(4):
+        bench.tell(2, Heartbeat())
+        bench.coordinator.tick()
+        assert bench.coordinator.members == [1, 2] or bench.coordinator.members == [3, 2]
+    assert bench.coordinator.members == [3, 2]
+    assert bench.coordinator.phase is Phase.GATHERING
+
+
+def test_a_broken_connection_begins_again_where_all_are() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.complete()
+    bench.submit()
+    out = bench.tell(1, Broken(1, 2))
+    assert [(b.execution, b.epoch, b.source) for _, b in of(out, Begin)] == [(2, 1, PINNED)] * 2
+    out = bench.tell(2, Broken(1, 1))  # of the execution before: something of this one may be lost
+    assert [(b.execution, b.epoch, b.source) for _, b in of(out, Begin)] == [(3, 1, PINNED)] * 2
+
+
+def test_a_checkpoint_is_published_when_all_parts_are_there() -> None:
+    bench = Bench(every=1)
+    bench.submit()
+    out = bench.complete()
+    assert [(to, a.number, a.epoch) for to, a in of(out, Announce)] == [(1, 1, 1), (2, 1, 1)]
+    part = Part(1, 0, {})
+    assert bench.tell(1, Wrote(1, part)) == []
+    assert bench.tell(1, Wrote(1, part)) == []
+    assert bench.tell(2, Wrote(0, part)) == []
+    assert bench.tell(3, Wrote(1, part)) == [(3, Leave())]
+    ((to, publish),) = bench.tell(2, Wrote(1, part))
+    assert to == STORAGE
+    assert publish.about["epoch"] == 1
+    assert publish.about["position"] == 2
+    assert publish.about["bounds"] == ["0", f"{END // 2:x}", f"{END:x}"]
+    out = bench.tell(STORAGE, Outcome(publish))
+    assert of(out, Saved) == [(CLIENT, Saved(1, 1))]
+    assert of(out, Published) == [(1, Published(1)), (2, Published(1))]
+
+
+def test_epochs_go_on_while_it_is_written_and_a_failure_is_made_up_for() -> None:
+    bench = Bench(every=1)
+    bench.submit()
+    bench.complete()
+    bench.submit()
+    bench.complete()
+    assert bench.coordinator.reported == 2
+    out = bench.tell(1, Wrote(1, None, LOST))
+    assert of(out, Saved) == [(CLIENT, Saved(1, 1, LOST))]
+    assert bench.coordinator.status()["checkpoint"]["failures"] == 1
+    assert bench.tell(2, Wrote(1, Part(1, 0, {}))) == []
+    for _ in range(3):
+        bench.submit()
+        bench.complete()
+    assert [a.attempt for _, a in of(bench.log, Announce)] == [1, 1, 2, 2]
+
+
+def test_a_checkpoint_survives_a_refusal_and_not_a_loss() -> None:
+    bench = Bench(every=1)
+    bench.submit()
+    bench.complete()
+    bench.submit()
+    ((_, append),) = bench.tell(1, Failed(1, 1, POISON))
+    bench.tell(STORAGE, Outcome(append))
+    bench.ready()
+    assert of(bench.publish(), Saved) == [(CLIENT, Saved(1, 1))]
+    bench.submit()
+    bench.complete()
+    assert bench.coordinator.saver.attempt is not None
+    bench.coordinator.lost(2)
+    assert bench.coordinator.saver.attempt is None
+
+
+def test_a_publish_whose_answer_was_lost_is_repeated() -> None:
+    bench = Bench(every=1)
+    bench.submit()
+    bench.complete()
+    ((_, publish),) = of(bench.write(), Publish)
+    assert bench.tell(STORAGE, Outcome(publish, error=LOST)) == [(STORAGE, publish)]
+
+
+def overtaken(owner: int, epoch: int, position: int) -> tuple[Bench, list[tuple[int, Any]]]:
+    """Somebody else has published number 1; the survey that follows finds it."""
+    opening = Opening(5, 0, 0, 0, 0, 6, tuple(Pending(at, {}) for at in range(1, 5)))
+    bench = Bench(1, opening, every=1)
+    bench.complete()
+    ((_, publish),) = of(bench.write(), Publish)
+    conflict = CheckpointError("checkpoint.conflict", "conflict", hint="")
+    bench.tell(STORAGE, Outcome(publish, error=conflict))
+    bench.coordinator.checkpoint()
+    bench.turn()
+    bench.complete()
+    assert (STORAGE, Survey()) in bench.log
+    about = {"owner": owner, "epoch": epoch, "position": position}
+    return bench, bench.tell(STORAGE, Outcome(Survey(), Found(1, about, 1)))
+
+
+def test_a_checkpoint_of_the_owner_before_changes_the_numbers() -> None:
+    bench, out = overtaken(owner=0, epoch=1, position=1)
+    assert bench.coordinator.error is None
+    assert out == []  # an epoch is under way: at the next boundary
+    assert [a.number for _, a in of(bench.complete(), Announce)] == [2]
+
+
+def test_no_checkpoint_covers_less_of_the_log_than_the_one_before() -> None:
+    bench, out = overtaken(owner=0, epoch=4, position=5)
+    assert out == []
+    assert bench.coordinator.saver.number == 0  # and it is ahead of us: we do not go there
+    assert of(bench.complete(), Announce) == []
+    assert [(a.number, a.epoch) for _, a in of(bench.complete(), Announce)] == [(2, 4)]
+
+
+def test_a_checkpoint_of_a_later_owner_ends_the_run() -> None:
+    bench, _ = overtaken(owner=7, epoch=1, position=9)
+    assert bench.coordinator.error is not None
+    assert bench.coordinator.error.code == "checkpoint.taken_over"
+
+
+def test_scaling_waits_for_the_boundary_and_its_checkpoint() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.coordinator.scale(3)
+    bench.submit()
+    out = bench.complete()
+    assert of(out, Feed) == []
+    assert len(of(out, Announce)) == 2
+    out = bench.publish()
+    assert of(out, Start) == [(SUPERVISOR, Start(3))]
+    out = bench.tell(3, Join())
+    assert [(b.epoch, b.source, b.bounds) for _, b in of(out, Begin)] == [
+        (1, 1, even_bounds(3))
+    ] * 3
+    bench.ready()
+    assert of(bench.log, Scaled) == [(CLIENT, Scaled(3))]
+    assert len(of(bench.log, Feed)[-3:]) == 3
+    bench.complete()
+    bench.coordinator.scale(1)
+    bench.turn()
+    out = bench.publish(base=1)
+    assert of(out, Stop) == [(SUPERVISOR, Stop(2)), (SUPERVISOR, Stop(3))]
+
+
+def test_states_that_cannot_be_read_end_the_run() -> None:
+    bench = Bench(every=1)
+    bench.submit()
+    bench.complete()
+    bench.publish()
+    bench.coordinator.lost(1)
+    bench.turn()
+    bench.join()
+    missing = CheckpointError("checkpoint.missing", "gone", hint="")
+    bench.tell(3, NotReady(1, missing))
+    assert bench.coordinator.error is None  # that was another execution
+    bench.tell(3, NotReady(2, missing))
+    assert bench.coordinator.error is missing
+
+
+def test_by_time() -> None:
+    saver = Saver(every=timedelta(seconds=10))
+    assert not saver.is_due(1, None)
+    assert not saver.is_due(1, 100.0)
+    assert not saver.is_due(2, 109.0)
+    assert saver.is_due(2, 110.0)
+    assert not Saver(every=timedelta(seconds=0)).is_due(0, 1.0)  # nothing has happened
