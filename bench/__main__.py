@@ -17,7 +17,6 @@ import sys
 import bench
 from bench.measure import hardware
 
-
 NOT_BENCHMARKS = ("__main__", "apart", "measure", "peers")
 
 

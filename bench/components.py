@@ -28,6 +28,7 @@ from bench.measure import (
     at_most,
     installed,
     peak_resident_bytes,
+    ratio,
     scale,
     seconds,
     version,
@@ -167,7 +168,7 @@ def from_scratch(nodes: int, src: Ints, dst: Ints) -> dict[str, dict[str, Any]]:
             found[name] = {"skipped": "not installed"}
             continue
         run()
-        found[name] = {"version": version(name), "load_s": round(seconds(run, FROM_SCRATCH), 4)}
+        found[name] = {"version": version(name), "load_s": round(seconds(run, FROM_SCRATCH), 5)}
     return found
 
 
@@ -195,7 +196,7 @@ def main() -> dict[str, Any]:
                 continue
             # Who cannot change a result computes it again, whatever changed.
             theirs = peer.get(figure, peer["load_s"] * 1e3)
-            ratios[f"{name}_{figure}"] = round(theirs / prioritised[figure], 2)
+            ratios[f"{name}_{figure}"] = ratio(theirs, prioritised[figure])
     asked = {
         "one_edge_ms": at_most(prioritised["one_edge_ms"], 3),
         "many_edges_ms": at_most(prioritised["many_edges_ms"], 300),

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 import riverrun as rr
-from bench.measure import at_most, resident_bytes, scale
+from bench.measure import at_most, ratio, resident_bytes, scale
 
 KEYS = 1000
 
@@ -60,5 +60,5 @@ def main() -> dict[str, Any]:
         "state_rows": state_rows,
         "asked": {"slower": at_most(slower, 1.2), "larger": at_most(larger, 1.05)},
         "peers": {},
-        "ratios": {"first_to_last": round(1 / slower, 2)},
+        "ratios": {"first_to_last": ratio(first["us_p50"], last["us_p50"])},
     }

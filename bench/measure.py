@@ -59,6 +59,11 @@ def at_least(figure: float, limit: float) -> dict[str, Any]:
     return {"ours": figure, "asked": f">= {limit}", "met": figure >= limit}
 
 
+def ratio(over: float, under: float) -> float:
+    """To three digits."""
+    return float(f"{over / under:.3g}")
+
+
 def installed(package: str) -> bool:
     return find_spec(package) is not None
 
@@ -95,6 +100,9 @@ def hardware() -> dict[str, Any]:
     return {
         "cpu": model,
         "cores": os.cpu_count(),
+        "load": round(
+            os.getloadavg()[0], 1
+        ),  # who else is using it: above 1 with our own work, others are
         "python": platform.python_version(),
         "loop_ns": round(seconds(loop) * 1e3, 1),
         "random_read_ns": round(seconds(read) * 1e9 / (1 << 20), 2),

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import riverrun as rr
 from bench.apart import run_apart
-from bench.measure import at_least, scale, version
+from bench.measure import at_least, ratio, scale, version
 
 Counts = dict[str, int]
 
@@ -65,7 +65,7 @@ def main() -> dict[str, Any]:
         "asked": {"words_per_s": at_least(mine, 4_000_000)},
         "peers": peers,
         "ratios": {
-            name: round(mine / peer["words_per_s"], 2)
+            name: ratio(mine, peer["words_per_s"])
             for name, peer in peers.items()
             if "words_per_s" in peer
         },

@@ -1,8 +1,8 @@
-"""How examples/data/npm-2016.txt.xz was cut from the whole graph: ``python -m examples.cut_npm DEPS NAMES``.
+"""How data/npm-2016.txt.xz was cut from the whole graph: ``python -m examples.cut_npm DEPENDENCIES NAMES``.
 
-DEPS has a line ``package<TAB>dependency`` for each edge, as ids; NAMES has a line ``id<TAB>name``; both
-are compressed with gzip. What is kept: every package that another one depends on, everything that
-depends on left-pad, directly or not, and all edges among these. The most depended-upon comes first.
+DEPENDENCIES has a line ``package<TAB>dependency`` for each, as ids; NAMES a line ``id<TAB>name``; both are
+compressed with gzip. What is kept: every package that another one depends on, all packages that depend
+on left-pad, directly or not, and every dependency among these.
 """
 
 from __future__ import annotations
@@ -10,31 +10,36 @@ from __future__ import annotations
 import gzip
 import lzma
 import sys
-from collections import Counter, defaultdict
-from pathlib import Path
+from collections import defaultdict
 
 from examples.npm import SAMPLE
 
+HIGHEST = 9 | lzma.PRESET_EXTREME
 
-def main(edges_file: str, names_file: str) -> None:
-    names = dict(line.rstrip("\n").split("\t") for line in gzip.open(names_file, "rt"))
-    # A name with a space in it, or none, is a slip in somebody's package.json.
-    valid = {number for number, name in names.items() if name and name.split() == [name]}
-    edges = [
-        (names[package], names[dependency])
-        for package, dependency in (line.split() for line in gzip.open(edges_file, "rt"))
-        if package in valid and dependency in valid
-    ]
-    dependents = defaultdict(list)
-    for package, dependency in edges:
-        dependents[dependency].append(package)
-    kept, found = set(dependents), ["left-pad"]
-    while found:
-        fresh = set(dependents[found.pop()]) - kept
-        kept |= fresh
-        found += fresh
-    found = [p for d in list(kept) for p in ()]
-    SAMPLE.write_bytes(b"")
+
+def main(dependencies_file: str, names_file: str) -> None:
+    with gzip.open(names_file, "rt", encoding="utf-8") as file:
+        names = dict(line.rstrip("\n").split("\t") for line in file)
+    with gzip.open(dependencies_file, "rt", encoding="utf-8") as file:
+        pairs = [tuple(names[number] for number in line.split()) for line in file]
+    # An empty name, or one with a space in it, is a slip in somebody's package.json.
+    pairs = [pair for pair in pairs if all(name.split() == [name] for name in pair)]
+    needs, needed_by = defaultdict(set), defaultdict(set)
+    for package, dependency in pairs:
+        needs[package].add(dependency)
+        needed_by[dependency].add(package)
+    broken, asked = {"left-pad"}, ["left-pad"]
+    while asked:
+        fresh = needed_by.get(asked.pop(), set()) - broken
+        broken |= fresh
+        asked += fresh
+    kept = needed_by.keys() | broken
+    lines = [" ".join([package, *sorted(needs[package] & kept)]) for package in sorted(kept)]
+    SAMPLE.write_bytes(
+        lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=HIGHEST)
+    )
+    count = sum(line.count(" ") for line in lines)
+    print(f"{len(lines)} packages, {count} dependencies, {SAMPLE.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

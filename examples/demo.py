@@ -1,154 +1,246 @@
-"""`make demo`: a ledger of a million accounts, changed epoch by epoch and read as of any of them.
+"""`make demo`: npm, the day left-pad is unpublished.
 
-Nothing here is prepared: the ledger is generated, changed at random, and every answer is compared with recomputing it
-from the full history.
+80,417 packages and 200,840 dependencies (a part of npm of 2016, data/ORIGIN.md). Four questions are asked
+once and answered all the time: what is broken, which packages hang together, which need each other in
+circles, which are needed most. Then packages come and go. After each change all four answers are
+compared with recomputing them from scratch in plain Python (plain.py). Last, the process is killed, and
+another goes on where it was.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Iterable
 
-import numpy as np
-import pyarrow as pa
+import polars as pl
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from riverrun import TimeViolation
-from riverrun.progress import Antichain
-from riverrun.state import Checkpoints, Schema, Spine
+import riverrun as rr
+from examples import plain
+from examples.npm import Npm, load
+from riverrun.algorithms import components, strongly_connected_components
 
-ACCOUNTS = 1_000_000
-EPOCHS = 20
-MOVED = 10_000  # accounts whose balance changes in an epoch
-
-T = TypeVar("T")
-console = Console()
+OUTPUTS = ("broken", "islands", "cycles", "most_needed")
+TOP = 5
+console = Console(highlight=False)
 
 
-def timed(run: Callable[[], T]) -> tuple[T, float]:
-    start = time.perf_counter()
-    result = run()
-    return result, time.perf_counter() - start
+def program() -> rr.Dataflow:
+    """The four questions. Packages are numbers; a dependency says that package `src` needs `dst`."""
+    flow = rr.Dataflow("npm")
+    published = flow.input("published", {"node": pl.Int64})
+    dependencies = flow.input("dependencies", {"src": pl.Int64, "dst": pl.Int64})
+
+    # Broken is what needs a package that is missing, or one that is broken itself.
+    missing = dependencies.select(node="dst").distinct().anti_join(published, "node")
+
+    def spread(lost: rr.Collection) -> rr.Collection:
+        needing = lost.join(dependencies, left_on="node", right_on="dst").select(node="src")
+        return needing.concat(missing).distinct()
+
+    flow.output("broken", missing.iterate(spread).semi_join(published, "node"))
+
+    # The other questions are about dependencies of which both ends are there.
+    live = dependencies.semi_join(published, left_on="src", right_on="node")
+    live = live.semi_join(published, left_on="dst", right_on="node")
+
+    islands = components(live, published)
+    flow.output("islands", islands.group_by("component").count("packages"))
+
+    circles = strongly_connected_components(live).group_by("component").count("packages")
+    flow.output("cycles", circles.filter(pl.col("packages") > 1))
+
+    dependents = live.group_by(node="dst").count("dependents")
+    flow.output("most_needed", dependents.group_by().top(TOP, by="dependents"))
+    return flow
+
+
+class Registry:
+    """A run of the program, and beside it the same packages as plain sets, to compare with."""
+
+    def __init__(self, run: rr.Run) -> None:
+        self.run = run
+        self.published: set[int] = set()
+        self.dependencies: set[tuple[int, int]] = set()
+
+    def publish(self, packages: Iterable[int], needing: Iterable[tuple[int, int]] = ()) -> None:
+        packages, needing = list(packages), list(needing)
+        self.run.insert("published", pl.DataFrame({"node": packages}))
+        self.run.insert("dependencies", pl.DataFrame(needing, ["src", "dst"], orient="row"))
+        self.published.update(packages)
+        self.dependencies.update(needing)
+
+    def unpublish(self, package: int) -> None:
+        self.run.delete("published", [(package,)])
+        self.published.remove(package)
+
+    def drop(self, package: int, dependency: int) -> None:
+        self.run.delete("dependencies", [(package, dependency)])
+        self.dependencies.remove((package, dependency))
+
+    def commit(self) -> float:
+        """Seconds until all four answers are right again."""
+        start = time.perf_counter()
+        self.run.commit()
+        return time.perf_counter() - start
+
+    def check(self) -> float:
+        """Seconds that recomputing takes; its answers are those that were kept up to date."""
+        start = time.perf_counter()
+        recomputed = plain.answers(self.published, self.dependencies, TOP)
+        taken = time.perf_counter() - start
+        for name in OUTPUTS:
+            assert self.run.read(name).rows() == recomputed[name], name
+        return taken
 
 
 def main() -> None:
-    console.print("[bold]Riverrun[/]: a state that keeps its versions\n")
-    rng = np.random.default_rng(7)
-    accounts = np.arange(ACCOUNTS)
-    history = [rng.integers(0, 10_000, ACCOUNTS)]  # every balance at every epoch: the slow way
+    console.print("[bold]Riverrun[/]: answers that stay right while the data changes\n")
+    npm = load()
+    with console.status("compiling kernels (once for a checkout, about a minute)"):
+        warm_up(npm)
+    with program().run() as run:
+        change_packages(Registry(run), npm)
+    kill_and_resume(npm)
 
-    with console.status("compiling kernels (once for a checkout, about half a minute)"):
-        _, warm = timed(warm_up)
 
-    ledger = Spine("ledger", Schema.of({"account": pa.int64()}, {"balance": pa.int64()}))
-    table = Table("step", "rows", "time", "rate")
-    table.columns[1].justify = table.columns[2].justify = "right"
-    first = pa.table({"account": accounts, "balance": history[0]})
-    _, taken = timed(lambda: ledger.insert(first, time=(0,)))
-    table.add_row("load epoch 0", f"{ACCOUNTS:,}", milliseconds(taken), rate(ACCOUNTS, taken))
-
-    spent = 0.0
-    for epoch in range(1, EPOCHS):
-        moved = rng.choice(ACCOUNTS, MOVED, replace=False)
-        old, new = history[-1][moved], rng.integers(0, 10_000, MOVED)
-        history.append(history[-1].copy())
-        history[-1][moved] = new
-        # A new balance is two changes: the old one goes (-1), the new one comes (+1).
-        changes = pa.table({"account": np.r_[moved, moved], "balance": np.r_[old, new]})
-        diffs = np.repeat([-1, 1], MOVED)
-        _, taken = timed(lambda c=changes, d=diffs, e=epoch: ledger.insert(c, (e,), d))  # type: ignore[misc]
-        spent += taken
-    changed = 2 * MOVED * (EPOCHS - 1)
-    table.add_row(
-        f"change it in {EPOCHS - 1} epochs",
-        f"{changed:,}",
-        milliseconds(spent),
-        rate(changed, spent),
+def change_packages(registry: Registry, npm: Npm) -> None:
+    number, run = npm.number, registry.run
+    timings = Table(
+        "what happens", "broken", "islands", "cycles", "Riverrun", "from scratch", "", box=SIMPLE_HEAD
     )
+    for column in timings.columns[1:]:
+        column.justify = "right"
 
-    asked = rng.choice(ACCOUNTS, 100_000, replace=False)
-    for epoch in (0, EPOCHS // 2, EPOCHS - 1):
-        found, taken = timed(lambda e=epoch: balances(ledger, asked, e))  # type: ignore[misc]
-        assert np.array_equal(found, history[epoch][asked])
-        table.add_row(
-            f"look up as of epoch {epoch}", "100,000", milliseconds(taken), rate(100_000, taken)
-        )
+    def commit(what: str) -> None:
+        """Commit what was changed, compare with recomputation, and add a line to the table."""
+        taken = registry.commit()
+        again = registry.check()
+        sizes = [f"{len(run.read(name)):,}" for name in ("broken", "islands", "cycles")]
+        faster = f"{again / taken:,.0f} x" if again > taken else ""
+        timings.add_row(what, *sizes, f"{taken * 1e3:,.1f} ms", f"{again * 1e3:,.0f} ms", faster)
 
-    total, taken = timed(lambda: total_as_of(ledger, EPOCHS // 2))
-    assert total == history[EPOCHS // 2].sum()
-    table.add_row(
-        f"add up all as of {EPOCHS // 2}", f"{ACCOUNTS:,}", milliseconds(taken), "= recomputed"
-    )
+    registry.publish(range(len(npm.packages)), npm.dependencies)
+    commit("all is loaded")
+    show_answers(run, npm)
 
-    before = len(ledger)
-    ledger.advance_since(Antichain([(EPOCHS - 1,)]))
-    _, taken = timed(ledger.compact)
-    table.add_row(
-        "forget older epochs", f"{len(ledger):,}", milliseconds(taken), f"from {before:,}"
-    )
+    registry.unpublish(number["left-pad"])
+    commit("[bold]left-pad is unpublished[/]")
+    broken = [node for (node,) in run.read("broken").rows()]
+    registry.publish([number["left-pad"]])
+    commit("left-pad comes back")
+    registry.drop(number["es5-ext"], number["es6-iterator"])
+    registry.drop(number["es5-ext"], number["es6-symbol"])
+    commit("es5-ext leaves its circle")
+    ours = len(npm.packages)
+    registry.publish([ours], [(ours, number["left-pad"]), (number["left-pad"], ours)])
+    commit("left-pad gets a circle")
+    registry.unpublish(number["is-promise"])
+    commit("is-promise is unpublished")
+    registry.publish([number["is-promise"]])
+    commit("is-promise comes back")
+    registry.unpublish(number["lodash"])
+    commit("lodash is unpublished")
 
-    with tempfile.TemporaryDirectory() as place:
-        checkpoints = Checkpoints(place)
-        view = ledger.view()
-        size = sum(batch.nbytes for batch in view.batches)
-        _, taken = timed(lambda: checkpoints.save({"ledger": view}))
-        table.add_row(
-            "checkpoint", f"{len(ledger):,}", milliseconds(taken), f"{size / taken / 1e6:,.0f} MB/s"
-        )
-        restored, taken = timed(lambda: Spine.from_view(Checkpoints(place).restore("ledger")))
-        table.add_row(
-            "restore", f"{len(restored):,}", milliseconds(taken), f"{size / taken / 1e6:,.0f} MB/s"
-        )
-        assert np.array_equal(balances(restored, asked, EPOCHS - 1), history[-1][asked])
-
-    console.print(table)
+    console.print(timings)
+    needed = Counter(dependency for _, dependency in npm.dependencies)
+    known = sorted(broken, key=lambda node: -needed[node])[:5]
     console.print(
-        f"\nEvery answer equals recomputation from the full history.\nKernels took {warm:.1f} s to load."
+        f"Without left-pad {len(broken)} packages broke, "
+        f"[bold]{', '.join(npm.packages[node] for node in known)}[/] among them.\n"
+        "All four answers equal recomputation from scratch after every change.\n"
     )
-    try:
-        ledger.lookup(asked, as_of=(3,))
-    except TimeViolation as refused:
-        console.print("\nAsked for an epoch that was forgotten, it says so:")
-        console.print(str(refused), style="dim", markup=False, highlight=False)
 
 
-def warm_up() -> None:
-    """Use every kind of operation once on a few rows, so that timings show work and not compilation."""
-    schema = Schema.of({"k": pa.int64()}, {"v": pa.int64()})
-    spine = Spine("warm", schema)
-    for epoch in range(20):
-        keys = np.arange(1000) + epoch
-        spine.insert(pa.table({"k": keys, "v": keys}), (epoch,))
-    balances_of = spine.lookup(np.arange(100), (3,))
-    balances_of.column("v")
-    spine.to_batch((3,))
-    spine.advance_since(Antichain([(19,)]))
-    spine.compact()
-    with tempfile.TemporaryDirectory() as place:
-        Checkpoints(place).save({"warm": spine.view()})
-        Checkpoints(place).restore("warm")
+def show_answers(run: rr.Run, npm: Npm) -> None:
+    """What is known once everything is loaded."""
+    islands = [size for _, size in run.read("islands").rows()]
+    most = sorted(run.read("most_needed").rows(), key=lambda row: -row[1])
+    needed = ", ".join(f"[bold]{npm.packages[node]}[/] ({count:,})" for node, count in most)
+    console.print(
+        f"{len(npm.packages):,} packages with {len(npm.dependencies):,} dependencies. "
+        f"{max(islands):,} of them hang together, the others are {len(islands) - 1:,} islands.\n"
+        f"{len(run.read('cycles'))} groups of packages need each other in circles. Needed most: {needed}.\n"
+    )
 
 
-def balances(ledger: Spine, accounts: np.ndarray[Any, Any], epoch: int) -> np.ndarray[Any, Any]:
-    found = ledger.lookup(accounts, as_of=(epoch,))
-    return found.column("balance").to_numpy()  # type: ignore[no-any-return]
+def warm_up(npm: Npm) -> None:
+    """A few packages come and go, so that timings show work and not compilation."""
+    few = range(300)
+    with program().run() as run:
+        registry = Registry(run)
+        registry.publish(few, [pair for pair in npm.dependencies if max(pair) < len(few)])
+        registry.commit()
+        for package in few[::30]:
+            registry.unpublish(package)
+            registry.commit()
+            registry.publish([package])
+            registry.commit()
+        registry.check()
 
 
-def total_as_of(ledger: Spine, epoch: int) -> int:
-    pieces = ledger.scan(as_of=(epoch,))
-    return int(sum((piece.column("balance").to_numpy() * piece.counts).sum() for piece in pieces))
+# -- the process is killed
 
 
-def milliseconds(taken: float) -> str:
-    return f"{taken * 1e3:,.1f} ms"
+def kill_and_resume(npm: Npm) -> None:
+    """Kill a process that unpublishes packages one by one, and go on with two workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "examples.demo", folder], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        with console.status("another process loads the packages and unpublishes some"):
+            last = next(line for line in child.stdout if int(line) >= 5)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        start = time.perf_counter()
+        with program().run(workers=2, checkpoint=folder) as run:
+            registry = Registry(run)
+            taken = time.perf_counter() - start
+            assert run.epoch is not None
+            assert run.epoch >= int(last)  # what was committed is there
+            registry.published = set(range(len(npm.packages))) - set(victims(npm)[: run.epoch])
+            registry.dependencies = set(npm.dependencies)
+            registry.check()
+            registry.unpublish(victims(npm)[run.epoch])
+            registry.commit()
+            registry.check()
+            console.print(
+                f"Another process was killed (-9) after it had committed epoch {int(last)}. Two workers went on from "
+                f"its checkpoint and log within {taken:.1f} s, and did the next change. The answers equal "
+                "recomputation."
+            )
 
 
-def rate(rows: int, taken: float) -> str:
-    return f"{rows / taken / 1e6:,.1f} M/s"
+def unpublish_one_by_one(folder: str) -> None:
+    """What the process does that is killed: load, make a checkpoint, then one package less in each epoch."""
+    npm = load()
+    run = program().run(checkpoint=folder)
+    registry = Registry(run)
+    registry.publish(range(len(npm.packages)), npm.dependencies)
+    registry.commit()
+    run.checkpoint()
+    for package in victims(npm):
+        registry.unpublish(package)
+        registry.commit()
+        print(run.epoch, flush=True)
+
+
+def victims(npm: Npm) -> list[int]:
+    """Packages to unpublish, one after the other."""
+    return list(range(0, len(npm.packages), 1000))
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        unpublish_one_by_one(sys.argv[1])
+    else:
+        main()

@@ -70,7 +70,7 @@ class Edges(pw.io.python.ConnectorSubject):
             self.next(number=2 * number + 1, src=there, dst=here)
         self.commit()
         with arrived:
-            arrived.wait_for(lambda: (found == wanted).all())
+            arrived.wait_for(lambda: np.array_equal(found, wanted))
             taken.setdefault(what, []).append(ended_at[0] - start)
 
 

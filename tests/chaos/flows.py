@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 import riverrun as rr
+from riverrun.algorithms.components import strongly_connected_components
 from riverrun.engine.instance import Instance
 from riverrun.engine.messages import Inputs, States
 from tests.chaos.programs import POISON, Result
@@ -155,4 +156,24 @@ class Reached(EdgesProgram):
         return dict.fromkeys(labels.items(), 1)
 
 
-FLOWS = {program.name: program for program in (Degrees, Paths, Reached)}
+class Strong(EdgesProgram):
+    """The strong component of each node: a loop around two loops."""
+
+    name = "strong"
+    columns = ("node", "component")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        return strongly_connected_components(checked)
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        nodes = {node for edge in edges for node in edge}
+        reached = {node: {node} for node in nodes}
+        for _ in nodes:
+            for src, dst in edges:
+                reached[src] |= reached[dst]
+        mates = {node: [n for n in reached[node] if node in reached[n]] for node in nodes}
+        return {(node, min(mates[node])): 1 for node in nodes}
+
+
+FLOWS = {program.name: program for program in (Degrees, Paths, Reached, Strong)}

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tests.chaos.simulation import Simulation
 
 
+# What may end a run: its path was taken over, or the storage stayed away.
+ENDS = ("log.taken", "checkpoint.taken_over", "checkpoint.missing", "storage.unreachable")
+
+
 class Violation(AssertionError):
     """The run did what it must not."""
 
@@ -140,7 +144,8 @@ class Life:
         if not queue:
             del self.links[link]
         simulation = self.simulation
-        if simulation.harmful and simulation.random.random() < 0.02:
+        often = 0.1 if type(message) is m.Completed else 0.02
+        if simulation.harmful and simulation.random.random() < often:
             self.echoes.append((sender, to, message))
             self.notices.append(("echo", len(self.echoes) - 1, 0))
         simulation.trace(self, "deliver", sender, "->", to, message)
@@ -179,7 +184,8 @@ class Life:
 
     def notice(self, at: int) -> None:
         kind, who, other = self.notices.pop(at)
-        if kind == "stop" and self.simulation.harmful and self.simulation.random.random() < 0.7:
+        late = kind in ("stop", "echo") and self.simulation.harmful
+        if late and self.simulation.random.random() < 0.7:
             self.notices.append((kind, who, other))  # a zombie lives on for a while
             return
         self.simulation.trace(self, "notice", kind, who, other)
@@ -266,6 +272,8 @@ class Life:
                 self.truth[message.epoch] = {}
         elif kind is m.Reported:
             self._check_reported(message.epoch)
+        elif kind is m.Closed and message.error.code not in ENDS:
+            raise Violation(f"{self} ends: {message.error}")
 
     def _check_reported(self, epoch: int) -> None:
         if epoch <= self.last_reported:

@@ -219,6 +219,12 @@ def test_reads_are_tried_again_and_given_up(worker: Worker) -> None:
     assert worker.take() == [(COORDINATOR, NotReady(2, missing))]
 
 
+def test_a_pin_that_is_not_there_is_an_error(worker: Worker) -> None:
+    worker.receive(COORDINATOR, begin(6, 3, PINNED))
+    ((_, answer),) = worker.take()
+    assert answer.error.code == "run.not_pinned"
+
+
 def test_one_that_has_left_says_nothing(worker: Worker) -> None:
     worker.receive(COORDINATOR, Leave())
     worker.receive(COORDINATOR, Feed(5, 0, {}))

@@ -148,8 +148,8 @@ def check(
         for _ in range(epochs):
             for name, rows in inputs.items():
                 feed(run, name, rows.epoch(source, most))
-            run.commit()
             expected = from_scratch(program, schemas, {n: r.there for n, r in inputs.items()})
+            run.commit()
             comparison.compare(run, expected)
             if scale and source.random() < 0.5:
                 run.scale(source.randint(1, 4))

@@ -300,3 +300,101 @@ def test_bad_vertices_are_refused_while_building():
     with pytest.raises(PlanError) as caught:
         flow.vertex(Halve, {"n": numbers}, {"n": int}, routes={"n": "m"})
     assert caught.value.code == "plan.column_unknown"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_an_epoch_causes_belongs_to_it(workers):
+    class Later(rr.Vertex):
+        def on_recv(self, port, rows, time):
+            self.notify_at((time[0] + 1,))
+
+    flow = rr.Dataflow("later")
+    numbers = flow.input("numbers", {"n": pl.Int64})
+    flow.output("n", flow.vertex(Later, {"n": numbers}, {"n": pl.Int64}, name="later"))
+    with flow.run(workers=workers) as run:
+        run.insert("numbers", [(1,)])
+        with pytest.raises(OperatorFailed) as caught:
+            run.commit()
+        assert caught.value.code == "time.later_epoch"
+        assert "flow.clock()" in str(caught.value)
+
+
+@WORKERS
+def test_rows_wait_in_a_table_for_a_later_epoch(workers, seed):
+    class Delayed(rr.Vertex):
+        """Gives rows on one epoch after they came."""
+
+        deterministic = True
+
+        def on_recv(self, port, rows, time):
+            if port == "ticks":
+                due = self.table("waiting").scan().filter(pl.col("epoch") < time[0])
+                self.send(due.select("n"))
+                self.table("waiting").delete(due.select("n"))
+            else:
+                self.table("waiting").write(rows.select("n", epoch=pl.lit(time[0], pl.Int64)))
+
+    flow = rr.Dataflow("delayed")
+    numbers = flow.input("numbers", {"n": pl.Int64})
+    made = flow.vertex(
+        Delayed,
+        {"numbers": numbers, "ticks": flow.clock()},
+        {"n": pl.Int64},
+        routes={"numbers": "n", "ticks": rr.TO_ALL},
+        tables={"waiting": ({"n": pl.Int64}, {"epoch": pl.Int64})},
+    )
+    flow.output("n", made)
+    with flow.run(workers=workers, seed=seed) as run:
+        run.insert("numbers", [(1,), (2,)])
+        run.commit()
+        assert run.read("n").rows() == []
+        run.insert("numbers", [(3,)])
+        run.commit()
+        assert run.read("n").rows() == [(1,), (2,)]
+        run.commit()
+        assert run.read("n").rows() == [(1,), (2,), (3,)]
+
+
+@WORKERS
+def test_two_outputs_are_sent_to_when_notified(workers, seed):
+    class Parity(rr.Vertex):
+        deterministic = True
+
+        def start(self):
+            self.rows = {}
+
+        def on_recv(self, port, rows, time):
+            if time not in self.rows:
+                self.notify_at(time)
+            self.rows.setdefault(time, []).append(rows)
+
+        def on_notify(self, time):
+            rows = pl.concat(self.rows.pop(time))
+            self.send(rows.filter(pl.col("n") % 2 == 0), output="even")
+            self.send(rows.filter(pl.col("n") % 2 == 1), output="odd")
+
+    flow = rr.Dataflow("parity")
+    numbers = flow.input("numbers", {"n": pl.Int64})
+    made = flow.vertex(
+        Parity, {"n": numbers}, {"even": {"n": int}, "odd": {"n": int}}, routes={"n": "n"}
+    )
+    flow.output("even", made["even"].select(n=pl.col("n") // 2).group_by("n").count())
+    flow.output("odd", made["odd"])
+    with flow.run(workers=workers, seed=seed) as run:
+        run.insert("numbers", [(n,) for n in range(6)])
+        run.commit()
+        assert run.read("even").rows() == [(0, 1), (1, 1), (2, 1)]
+        assert run.read("odd").rows() == [(1,), (3,), (5,)]
+
+
+def test_nothing_is_sent_while_starting():
+    class Hasty(rr.Vertex):
+        def start(self):
+            self.send([{"n": 1}])
+
+    flow = rr.Dataflow("hasty")
+    numbers = flow.input("numbers", {"n": pl.Int64})
+    flow.output("n", flow.vertex(Hasty, {"n": numbers}, {"n": pl.Int64}, name="hasty"))
+    with pytest.raises(OperatorFailed) as caught:
+        flow.run()
+    assert caught.value.code == "time.not_held"

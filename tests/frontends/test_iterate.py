@@ -160,7 +160,8 @@ FIXED_POINTS = {
         lambda rows: rows.semi_join(rows.select("dst"), left_on="src", right_on="dst")
     ),
     "topped": lambda edges: edges.iterate(
-        lambda rows: step(rows, edges).concat(edges).distinct().group_by("src").top(2, by="dst")
+        lambda rows: step(rows, edges).concat(edges).distinct().group_by("src").top(2, by="dst"),
+        limit=6,
     ),
     "applied": lambda edges: edges.iterate(
         lambda rows: (
@@ -168,7 +169,8 @@ FIXED_POINTS = {
             .concat(edges)
             .group_by("src")
             .apply(lambda group: group["dst"].max(), {"dst": pl.Int64})
-        )
+        ),
+        limit=6,
     ),
     "two_loops_in_a_row": lambda edges: components(edges).rename(src="node", dst="label").iterate(
         lambda rows: step(rows, edges).concat(rows).distinct()
@@ -298,7 +300,10 @@ def random_loop(source: random.Random, depth: int):
         return around(draw, edges.distinct(), [edges], depth).distinct()
 
     def around(draw, rows, scope, depth):
-        def body(variable):
+        inner = draw.getrandbits(32)
+
+        def body(variable):  # the same in every round
+            draw = random.Random(inner)
             around_it = [*scope, variable]
             made = variable
             for _ in range(draw.randint(1, 2)):

@@ -224,7 +224,8 @@ def located(node: Node, error: Exception) -> RiverrunError:
     failure = OperatorFailed(
         code,
         f"{node.operator.describe()} ({node.name!r}, {node.line}): {message}",
-        hint=hint or "mend the function or the rows, and commit again",
+        hint=hint
+        or "the epoch was refused, with all its rows: mend the function or the rows, insert and commit again",
         **{**fields, "node": node.name, "line": node.line},
     )
     failure.__cause__ = error.__cause__ if isinstance(error, OperatorFailed) else error

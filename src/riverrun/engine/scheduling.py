@@ -109,15 +109,16 @@ class Together:
 
     def request(self, actor: Actor, time: Timestamp) -> None:
         """Have `actor` run at `time`; until then it may send at that time."""
-        self._event.append((*self._capability(actor, time), 1))
+        self._hold(actor, time, 1)
         self._pending.setdefault(actor.node.number, (actor, set()))[1].add(time)
 
-    def _capability(self, actor: Actor, time: Timestamp) -> tuple[int, Timestamp]:
+    def _hold(self, actor: Actor, time: Timestamp, delta: int) -> None:
+        """Take (1) or give up (-1) the right to send at a time from each output."""
         ports = self._ports[actor.node.number]
         assert ports is not None
         summary = actor.node.operator.summary(len(time))
         held = time if summary is None else summary.results_in(time)
-        return (ports.outputs or ports.inputs)[0], held
+        self._event += [(location, held, delta) for location in ports.outputs]
 
     def passes(self, location: int, times: Iterable[Timestamp]) -> None:
         """Changes pass a port, on their way, on this worker."""
@@ -176,7 +177,7 @@ class Together:
 
     def ran(self, actor: Actor, time: Timestamp) -> None:
         """`actor` has been run at `time`, and gives up the right to send at it."""
-        self._event.append((*self._capability(actor, time), -1))
+        self._hold(actor, time, -1)
 
     def close(self, epoch: int) -> None:
         """All input of `epoch` has been fed."""

@@ -289,9 +289,7 @@ class LocalCluster:
     def _recovered(self) -> bool:
         """Whether all that was reported is there."""
         coordinator = self._coordinator
-        return (
-            coordinator.phase is Phase.RUNNING and coordinator.completed >= coordinator.reported
-        )
+        return coordinator.phase is Phase.RUNNING and coordinator.completed >= coordinator.reported
 
     def _caught_up(self) -> bool:
         """Whether all that was in the log is done again."""

@@ -55,6 +55,7 @@ from riverrun.engine.messages import (
     COORDINATOR,
     NO_EPOCH,
     ORIGIN,
+    PINNED,
     STORAGE,
     Announce,
     Begin,
@@ -79,7 +80,7 @@ from riverrun.engine.messages import (
     Write,
     Wrote,
 )
-from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.joining import join_views
 from riverrun.state.view import View
 
@@ -293,7 +294,10 @@ class Worker:
             kept.append({name: slice_view(view, *inner) for name, view in pin.states.items()})
             missing = [(a, b) for a, b in ((low, inner[0]), (inner[1], high)) if a < b]
         self._assembly = _Assembly(begin, kept, tuple(missing))
-        if missing:
+        if missing and begin.source == PINNED:
+            error = _not_pinned(begin, self.pinned)
+            self._out.append((COORDINATOR, NotReady(begin.execution, error)))
+        elif missing:
             self._out.append((STORAGE, Read(begin.execution, begin.source, tuple(missing))))
         else:
             self._assembled([])
@@ -382,6 +386,15 @@ def slice_view(view: View, low: int, high: int) -> View:
 
 def _range(begin: Begin) -> Range:
     return begin.bounds[begin.index], begin.bounds[begin.index + 1]
+
+
+def _not_pinned(begin: Begin, pinned: list[int]) -> CheckpointError:
+    return CheckpointError(
+        "run.not_pinned",
+        f"cannot go back to epoch {begin.epoch}: worker {begin.index} has pinned {pinned}",
+        hint="this is a defect of Riverrun: please report it; a run with checkpoints can be resumed",
+        epoch=begin.epoch,
+    )
 
 
 def _unexpected(error: BaseException, worker: Worker) -> OperatorFailed:

@@ -290,8 +290,8 @@ class Collection:
                     hint="give a whole number from 1 on",
                 )
             dues = self._add(Due(None, epochs), [self], made)
-            clock = _clock(self._builder)
-            marks = clock._add(Spread(), [clock], MARKS)
+            ticks = clock(self._builder)
+            marks = ticks._add(Spread(), [ticks], MARKS)
         else:
             assert column is not None
             assert after is not None
@@ -504,7 +504,7 @@ class Collection:
         return self.columns.index(column)
 
 
-def _clock(builder: PlanBuilder) -> Collection:
+def clock(builder: PlanBuilder) -> Collection:
     """The input that has one row for each epoch; the run feeds it."""
     from riverrun.engine.operators.linear import Input
 
@@ -512,8 +512,8 @@ def _clock(builder: PlanBuilder) -> Collection:
     if CLOCK not in made:
         schema = pa.schema({"epoch": pa.int64()})
         made[CLOCK] = Collection(builder, builder.add(Input(CLOCK), [], [schema], name="clock"))
-    clock: Collection = made[CLOCK]
-    return clock
+    ticks: Collection = made[CLOCK]
+    return ticks
 
 
 def _named(columns: Sequence[Any], named: Mapping[str, Any], what: str) -> dict[str, Any]:

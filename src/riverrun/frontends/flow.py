@@ -30,7 +30,7 @@ from riverrun.engine.operators.upsert import Upsert, commands_schema
 from riverrun.engine.plan import Plan, PlanBuilder, check_name
 from riverrun.engine.transport import EVERY
 from riverrun.errors import PlanError
-from riverrun.frontends.collection import CLOCK, Collection
+from riverrun.frontends.collection import CLOCK, Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
 from riverrun.run import Run
 from riverrun.run.rows import as_schema
@@ -134,6 +134,10 @@ class Dataflow:
         one they stay where they are. `tables` declares state: by name, the key and the other columns.
         """
         return add_vertex(self._builder, make, inputs, outputs, routes, tables, name)
+
+    def clock(self) -> Collection:
+        """One row for each epoch, with its number in the column `epoch`: something happens in every one."""
+        return clock(self._builder)
 
     def loop(self, around: Collection | None = None, name: str | None = None) -> Loop:
         """A loop made by hand, inside the one that a collection belongs to, or at the outside."""

@@ -2,8 +2,8 @@
 
 A vertex is told of rows as they arrive (``on_recv``) and, when it asked for that (``notify_at``), that a
 time is complete (``on_notify``). While it handles something of time t it may send, and ask for
-notifications, at t or later; anything earlier is refused (law 1 of DESIGN). A notification at t
-comes when no row at or before t can arrive any more, on any worker (law 2).
+notifications, at t or at a later round of the same epoch; anything earlier is refused (law 1 of
+DESIGN), and so are later epochs: what waits for one is in a table. A notification at t comes when no row at or before t can arrive any more, on any worker (law 2).
 
 What it keeps across epochs it declares: a `Table` from keys to rows. Rows that are written are seen
 by reads at once, on this worker, and become part of the state at the end of the epoch.
@@ -103,10 +103,13 @@ class VertexActor(Actor):
             name: Table(name, context.spine(schema, f".{name}"), self.node.depth, operator.convert)
             for name, schema in operator.tables.items()
         }
-        self._vertex = operator.make()
-        self._vertex.bind(Link(self, self._tables))
         self._now: Timestamp | None = None
         self._asked: set[Timestamp] = set()
+        self._vertex = operator.make()
+        try:
+            self._vertex.bind(Link(self, self._tables))
+        except Exception as error:
+            raise located(self.node, error) from error
 
     def receive(self, port: int, changes: Changes) -> None:
         for time, piece in by_time(changes):
@@ -177,6 +180,16 @@ class VertexActor(Actor):
                 f"cannot {what} at {time} while handling {now} in {self.node.name!r} ({self.node.line}): "
                 "time does not go back",
                 hint=f"send at {now}, or later in every coordinate",
+                node=self.node.name,
+                line=self.node.line,
+                time=time,
+            )
+        if time[0] != now[0]:
+            raise TimeViolation(
+                "time.later_epoch",
+                f"cannot {what} at {time} while handling {now} in {self.node.name!r} ({self.node.line}): what an "
+                "epoch causes belongs to it, so that every boundary between epochs can be returned to",
+                hint="keep the rows in a table until that epoch comes; flow.clock() has a row in every epoch",
                 node=self.node.name,
                 line=self.node.line,
                 time=time,
