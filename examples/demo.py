@@ -9,8 +9,6 @@ another goes on where it was.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -114,11 +112,10 @@ def main() -> None:
 
 def change_packages(registry: Registry, npm: Npm) -> None:
     number, run = npm.number, registry.run
-    timings = Table(
-        "what happens", "broken", "islands", "cycles", "Riverrun", "from scratch", "", box=SIMPLE_HEAD
-    )
-    for column in timings.columns[1:]:
-        column.justify = "right"
+    timings = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    timings.add_column("what happens", no_wrap=True)
+    for column in ("broken", "islands", "cycles", "Riverrun", "recomputed", ""):
+        timings.add_column(column, justify="right")
 
     def commit(what: str) -> None:
         """Commit what was changed, compare with recomputation, and add a line to the table."""
@@ -126,7 +123,7 @@ def change_packages(registry: Registry, npm: Npm) -> None:
         again = registry.check()
         sizes = [f"{len(run.read(name)):,}" for name in ("broken", "islands", "cycles")]
         faster = f"{again / taken:,.0f} x" if again > taken else ""
-        timings.add_row(what, *sizes, f"{taken * 1e3:,.1f} ms", f"{again * 1e3:,.0f} ms", faster)
+        timings.add_row(what, *sizes, milliseconds(taken), milliseconds(again), faster)
 
     registry.publish(range(len(npm.packages)), npm.dependencies)
     commit("all is loaded")
@@ -172,6 +169,10 @@ def show_answers(run: rr.Run, npm: Npm) -> None:
     )
 
 
+def milliseconds(taken: float) -> str:
+    return f"{taken * 1e3:,.{0 if taken > 0.1 else 1}f} ms"
+
+
 def warm_up(npm: Npm) -> None:
     """A few packages come and go, so that timings show work and not compilation."""
     few = range(300)
@@ -193,14 +194,12 @@ def warm_up(npm: Npm) -> None:
 def kill_and_resume(npm: Npm) -> None:
     """Kill a process that unpublishes packages one by one, and go on with two workers."""
     with tempfile.TemporaryDirectory() as folder:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "examples.demo", folder], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        with console.status("another process loads the packages and unpublishes some"):
-            last = next(line for line in child.stdout if int(line) >= 5)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
+        command = [sys.executable, "-m", "examples.demo", folder]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            with console.status("another process loads the packages and unpublishes some"):
+                last = next(line for line in child.stdout if int(line) >= 5)
+            child.kill()
         start = time.perf_counter()
         with program().run(workers=2, checkpoint=folder) as run:
             registry = Registry(run)

@@ -55,12 +55,16 @@ def test_the_program_agrees_with_plain_python(npm: Npm, workers: int) -> None:
         registry.commit()
         registry.check()
         assert run.read("broken").rows() == []
-        for package in (few[0][1], few[-1][1]):
+        needed = sorted({dependency for _, dependency in few})
+        for package in (needed[0], needed[-1]):
             registry.unpublish(package)
             registry.commit()
             registry.check()
         assert len(run.read("broken")) > 0
         registry.drop(*few[len(few) // 2])
-        registry.publish([few[0][1]], [(few[0][1], few[0][0])])  # in a circle with what needs it
+        needing = min(src for src, dst in few if dst == needed[0])
+        registry.publish(
+            [needed[0]], [(needed[0], needing)]
+        )  # back, in a circle with what needs it
         registry.commit()
         registry.check()

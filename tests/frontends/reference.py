@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import polars as pl
@@ -304,7 +305,7 @@ class Groups:
 def _aggregate(group: Bag, aggregate: Any) -> Any:
     if isinstance(aggregate, pl.Expr):
         listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
-        return group.frame(listed).select(aggregate.alias("__made"))["__made"].to_list()[0]
+        return _by_polars(group.frame(listed), aggregate).to_list()[0]
     kind, counts = aggregate.kind, list(group.rows.values())
     if kind == "count":
         return sum(counts)
@@ -326,6 +327,11 @@ def _aggregate(group: Bag, aggregate: Any) -> Any:
     return min(pairs, key=lambda pair: (_in_order(pair[0], kind == "last"), rank(pair[1])))[1]
 
 
+def _by_polars(frame: pl.DataFrame, aggregate: pl.Expr) -> pl.Series:
+    whole = frame.with_columns(__group=0).group_by("__group")
+    return whole.agg(aggregate.alias("__made"))["__made"]
+
+
 def exact_sum(cells: Sequence[Any]) -> Any:
     """The exact sum, rounded once where it is a float."""
     if not any(isinstance(cell, float) for cell in cells):
@@ -333,12 +339,18 @@ def exact_sum(cells: Sequence[Any]) -> Any:
     if any(math.isnan(cell) for cell in cells) or {math.inf, -math.inf} <= set(cells):
         return NAN
     infinite = [cell for cell in cells if math.isinf(cell)]
-    return infinite[0] if infinite else math.fsum(cells)
+    if infinite:
+        return infinite[0]
+    exact = sum(map(Fraction, cells))
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 def _aggregate_type(bag: Bag, aggregate: Any) -> Any:
     if isinstance(aggregate, pl.Expr):
-        return bag.frame([]).select(aggregate.alias("__made"))["__made"].dtype
+        return _by_polars(bag.frame([]), aggregate).dtype
     if aggregate.kind in ("count", "count_distinct"):
         return pl.Int64
     if aggregate.kind == "mean":

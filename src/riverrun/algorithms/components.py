@@ -7,8 +7,9 @@ that it has heard of along its edges until nobody hears of a lesser one.
 each of these must be kept, since a deletion may bring it back. So labels enter the loop in turn, those
 of one bit more `SPACING` rounds later: the few small ones are everywhere before the many large ones
 set out, which then go nowhere. (Differential dataflow does the same.) It changes only when a label is
-heard, not where the loop ends. On a random graph of 100,000 nodes and 200,000 edges the state is a
-fifteenth, loading takes 0.4 and a change of one edge 0.5 of the time.
+heard, not where the loop ends. On a random graph of 100,000 nodes and 200,000 edges, one worker, both
+loading (0.7 against 3.4 s) and changing one edge (median 1.7 against 7.8 ms) take a fifth of the time,
+and the state is a seventh.
 """
 
 from __future__ import annotations

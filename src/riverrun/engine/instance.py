@@ -20,7 +20,7 @@ import pyarrow as pa
 from riverrun.engine.operator import Actor, Arranged, Context, Linear, located
 from riverrun.engine.operators.arrange import Output, Tap
 from riverrun.engine.operators.exchange import Exchange
-from riverrun.engine.operators.linear import Input, Source, canonical_columns
+from riverrun.engine.operators.linear import CLOCK, Input, Source, canonical_columns
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.engine.scheduling import Alone, Together
 from riverrun.errors import RiverrunError
@@ -108,6 +108,8 @@ class Instance:
                 self._guarded(
                     source.node, partial(source.feed, _as_changes(source.node, batch, epoch))
                 )
+        if CLOCK in self._sources and self.index == 0:
+            self._sources[CLOCK].feed(Changes.of([pa.array([epoch])], (epoch,)))
         self._schedule.close(epoch)
         self._settle()
 
@@ -291,7 +293,7 @@ class Instance:
 
 def _as_changes(node: Node, batch: pa.RecordBatch, epoch: int) -> Changes:
     """Rows that were fed, as changes."""
-    columns = canonical_columns(batch.select(batch.schema.names[:-1]), node.schemas[0])
+    columns = canonical_columns(batch, node.schemas[0])  # by position: a column may be called diff
     diffs = np.asarray(batch.column(batch.num_columns - 1))
     if (diffs == diffs[0]).all():
         return Changes(columns, batch.num_rows, ((epoch,),), None, int(diffs[0]), None)

@@ -20,6 +20,7 @@ Polars expressions that look at one row at a time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -31,15 +32,25 @@ from riverrun.engine.operator import Operator
 from riverrun.engine.operators.aggregates import Present
 from riverrun.engine.operators.arrange import Arrange, Consolidate
 from riverrun.engine.operators.exchange import Exchange
-from riverrun.engine.operators.expire import DUE, MARKS, Due, Expire, Latest, Spread, Watermark
+from riverrun.engine.operators.expire import (
+    MARKS,
+    Due,
+    Expire,
+    Latest,
+    Spread,
+    Watermark,
+    due_name,
+)
 from riverrun.engine.operators.linear import (
     PATIENCE,
+    CLOCK,
     Concat,
     DropNulls,
     Enter,
     Explode,
     Filter,
     FlatMap,
+    Input,
     Inspect,
     MapBatches,
     Negate,
@@ -57,7 +68,6 @@ if TYPE_CHECKING:
     from riverrun.frontends.grouping import Grouped
 
 Column = str | pl.Expr
-CLOCK = "__clock__"
 
 
 class Collection:
@@ -126,7 +136,7 @@ class Collection:
     def filter(self, predicate: pl.Expr) -> Collection:
         """The rows for which an expression is true."""
         compiled = compile_filter(self.schema, predicate, f"filter {self._name}")
-        return self._add(Filter(compiled, str(predicate)), [self], self.schema)
+        return self._add(Filter(compiled, told(predicate)), [self], self.schema)
 
     def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Any) -> Collection:
         """A function of whole frames that gives one row for each row, in the same order.
@@ -281,7 +291,8 @@ class Collection:
                 hint='expire("at", after=3600) or expire(epochs=10)',
                 line=line,
             )
-        made = pa.schema([pa.field(DUE, pa.int64()), *self.schema])
+        due = due_name(self.schema)
+        made = pa.schema([pa.field(due, pa.int64()), *self.schema])
         if epochs is not None:
             if not _is_count(epochs):
                 raise PlanError(
@@ -303,7 +314,7 @@ class Collection:
             latest = self._add(Latest(at, behind), [self], pa.schema({"mark": pa.int64()}))
             gathered = latest._add(Exchange("one"), [latest], latest.schema)
             marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}-watermark")
-        rows = dues._exchanged((DUE,))
+        rows = dues._exchanged((due,))
         told = marks._exchanged(("shard",))
         return self._add(Expire(), [rows, told], self.schema, name)
 
@@ -407,7 +418,7 @@ class Collection:
         if projection.sources == tuple(range(len(self.schema))) and list(wanted) == self.columns:
             return self
         text = ", ".join(
-            name if isinstance(value, str) and value == name else f"{name}={value}"
+            name if isinstance(value, str) and value == name else f"{name}={told(value)}"
             for name, value in wanted.items()
         )
         return self._add(Project(projection, text), [self], projection.schema)
@@ -505,9 +516,7 @@ class Collection:
 
 
 def clock(builder: PlanBuilder) -> Collection:
-    """The input that has one row for each epoch; the run feeds it."""
-    from riverrun.engine.operators.linear import Input
-
+    """The input that has one row for each epoch."""
     made = builder.shared
     if CLOCK not in made:
         schema = pa.schema({"epoch": pa.int64()})
@@ -538,6 +547,19 @@ def _named(columns: Sequence[Any], named: Mapping[str, Any], what: str) -> dict[
             raise _twice(name, what)
         found[name] = value
     return found
+
+
+def told(expression: Any) -> str:
+    """An expression on one line, for plans: as Polars writes it, with less around the names.
+
+    >>> told((pl.col("price") > 5) & pl.col("item").is_not_null())
+    '[([price > 5]) & (item.is_not_null())]'
+    """
+    text = " ".join(str(expression).split())
+    text = (
+        re.sub(r'col\("([^"]*)"\)', r"\1", text).replace("dyn int: ", "").replace("dyn float: ", "")
+    )
+    return re.sub(r"(?<=[\[ ])\(([\w.]+)\)(?=[ \]])", r"\1", text)
 
 
 def _twice(name: str, what: str) -> PlanError:

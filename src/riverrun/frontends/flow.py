@@ -25,12 +25,12 @@ import pyarrow as pa
 
 from riverrun.engine.drawing import explain, to_dot, to_svg
 from riverrun.engine.operators.arrange import Output
-from riverrun.engine.operators.linear import Input
-from riverrun.engine.operators.upsert import Upsert, commands_schema
+from riverrun.engine.operators.linear import CLOCK, Input
+from riverrun.engine.operators.upsert import DELETED, SEQUENCE, Upsert, commands_schema
 from riverrun.engine.plan import Plan, PlanBuilder, check_name
 from riverrun.engine.transport import EVERY
 from riverrun.errors import PlanError
-from riverrun.frontends.collection import CLOCK, Collection, clock
+from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
 from riverrun.run import Run
 from riverrun.run.rows import as_schema
@@ -75,6 +75,14 @@ class Dataflow:
         columns = pa.schema(
             [field.with_nullable(field.nullable and field.name not in listed) for field in columns]
         )
+        for column in (SEQUENCE, DELETED):
+            if column in columns.names:
+                raise PlanError(
+                    "plan.name",
+                    f"cannot key input {name!r}: a column is called {column!r}, which is ours in keyed inputs",
+                    hint="rename the column",
+                    column=column,
+                )
         commands = commands_schema(columns)
         port = self._builder.add(Input(name, listed), [], [commands], name=name)
         moved = Collection(self._builder, port)._exchanged(listed)

@@ -23,7 +23,7 @@ from riverrun.engine.operators.aggregates import (
     Part,
     Sums,
 )
-from riverrun.engine.operators.groups import PolarsGroups, PythonGroups
+from riverrun.engine.operators.groups import PolarsGroups, PythonGroups, group_name
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends.aggregates import Aggregate
@@ -217,12 +217,20 @@ class _Building:
         found = collection._reduced(operator, self.inputs, pa.schema([*keys, *self.made]), name)
         return found.select(*key, *self.wanted)
 
+    @property
+    def _free(self) -> str:
+        """What no column of the key starts with: names of our own do."""
+        free = "_"
+        while any(column.startswith(free) for column in self.grouped.key):
+            free += "_"
+        return free
+
     def _source(self, expression: Any, column: str) -> tuple[Collection, str]:
         """The collection with the key and one more column."""
         collection, key = self.grouped.collection, self.grouped.key
         if isinstance(expression, str) and expression not in key:
             return collection.select(*key, expression), expression
-        inner = f"{column}__"
+        inner = f"{self._free}{column}"
         return collection.select(
             *key, **{inner: pl.col(expression) if isinstance(expression, str) else expression}
         ), inner
@@ -235,8 +243,9 @@ class _Building:
             for column, aggregate in self.wanted.items()
             if isinstance(aggregate, Aggregate) and aggregate.kind in ("count", "sum", "mean")
         }
+        free = self._free
         exprs = {
-            f"{column}__": pl.col(a.column) if isinstance(a.column, str) else a.column
+            f"{free}{column}": pl.col(a.column) if isinstance(a.column, str) else a.column
             for column, a in mine.items()
             if a.kind != "count"
         }
@@ -258,15 +267,15 @@ class _Building:
                 results.append(("count", 0, 0))
                 fields.append(pa.field(column, pa.int64()))
                 continue
-            kind = types.field(f"{column}__").type
+            kind = types.field(f"{free}{column}").type
             form = _form(kind)
             if form is None:  # decimals, durations: Polars adds them up, over the whole group
-                expression = exprs[f"{column}__"]
+                expression = exprs[f"{free}{column}"]
                 self.wanted[column] = (
                     expression.sum() if aggregate.kind == "sum" else expression.mean()
                 )
                 continue
-            used[f"{column}__"] = exprs[f"{column}__"]
+            used[f"{free}{column}"] = exprs[f"{free}{column}"]
             amounts.append(Amount(at, form))
             if aggregate.kind == "sum":
                 results.append((form, len(amounts) - 1, 0))
@@ -292,7 +301,7 @@ class _Building:
         operator = Amounts(tuple(range(len(key))), tuple(amounts))
         columns = [source.schema.field(one) for one in key]
         if amounts:
-            columns.append(pa.field(SLOT, pa.int32()))
+            columns.append(pa.field(f"{self._free}{SLOT}", pa.int32()))
         stream = source._add(operator, [source], pa.schema(columns))
         part = Sums(len(self.inputs), pa.schema(fields), tuple(results), bool(amounts))
         self._add_part(part, stream._arranged(key, combine=True), fields)
@@ -309,13 +318,13 @@ class _Building:
         by = inner
         if aggregate.by is not None:
             expression = aggregate.by
-            by = f"{column}_by__"
+            by = f"{self._free}by_{column}"
             whole = self.grouped.collection
             value = (
                 pl.col(aggregate.column) if isinstance(aggregate.column, str) else aggregate.column
             )
             order = pl.col(expression) if isinstance(expression, str) else expression
-            inner = f"{column}__"
+            inner = f"{self._free}{column}"
             source = whole.select(*key, **{by: order, inner: value})
         arranged = source._arranged(key, (Order(by, descending),))
         made = pa.field(column, source.schema.field(inner).type)
@@ -345,18 +354,14 @@ class _Building:
         source = collection.select(*key, *needed)
         frame = pl.DataFrame(pl.from_arrow(source.schema.empty_table()))
         try:
-            found = (
-                frame.with_columns(pl.lit(0).alias("__group__"))
-                .group_by("__group__")
-                .agg(*mine.values())
-            )
+            found = frame.group_by(pl.lit(0).alias(group_name(frame, mine))).agg(*mine.values())
         except pl.exceptions.PolarsError as error:
             raise PlanError(
                 "plan.expression",
                 f"cannot aggregate {collection._name}: {error}",
                 hint=_HINT,
             ) from error
-        made = as_schema(found.drop("__group__").schema, "aggregate")
+        made = as_schema(found.select(*mine).schema, "aggregate")
         part = PolarsGroups(
             len(self.inputs),
             made,

@@ -51,14 +51,15 @@ def join(
     left_key, right_key = _keys(left, right, on, left_on, right_on, how)
     scope = _deepest(left, right)
     left, right = left._into(scope), right._into(scope)
-    left, right = _same_types(left, left_key, right, right_key)
+    mine, its = _casts(left, left_key, right, right_key)
+    right = right.with_columns(**its) if its else right
+    if how in ("semi", "anti"):
+        found = _semi_cast(left, left_key, right, right_key, mine)
+        return found if how == "semi" else left.concat(found.negate())
+    left = left.with_columns(**mine) if mine else left
     if how == "right":
         flipped = join(right, left, None, right_key, left_key, "left", suffix)
         return _in_order_of(left, left_key, right, right_key, flipped, suffix)
-    if how == "semi":
-        return _semi(left, left_key, right, right_key)
-    if how == "anti":
-        return left.concat(_semi(left, left_key, right, right_key).negate())
     names = _result_names(left, right, right_key, suffix)
     pairs = _pairs(left, left_key, right, right_key, names)
     if how in ("inner", "cross"):
@@ -106,9 +107,26 @@ def _pairs(
 def _semi(
     left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
 ) -> Collection:
+    return _semi_cast(left, left_key, right, right_key, {})
+
+
+def _semi_cast(
+    left: Collection,
+    left_key: tuple[str, ...],
+    right: Collection,
+    right_key: tuple[str, ...],
+    casts: dict[str, Any],
+) -> Collection:
+    """The rows of `left` as they are, also where their key is compared as another type."""
     partners = right._without_null(right_key).select(*right_key).distinct()
     names = {name: (0, name) for name in left.columns}
-    return _pairs(left, left_key, partners, right_key, names)
+    free = "_"
+    while any(name.startswith(free) for name in left.columns):
+        free += "_"
+    if casts:
+        left = left.with_columns(**{free + name: cast for name, cast in casts.items()})
+    key = tuple(free + name if name in casts else name for name in left_key)
+    return _pairs(left, key, partners, right_key, names)
 
 
 def _in_order_of(
@@ -184,10 +202,10 @@ def _listed(columns: Any) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _same_types(
+def _casts(
     left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
-) -> tuple[Collection, Collection]:
-    """Both sides with keys of one type: the wider one, where it holds all values of the other."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What brings both keys to one type: the wider one, where it holds all values of the other."""
     casts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for mine, its in zip(left_key, right_key, strict=True):
         a, b = left.schema.field(mine).type, right.schema.field(its).type
@@ -203,10 +221,7 @@ def _same_types(
                 f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}: they are {a} and {b}",
                 hint=f"cast one of them: with_columns({its}=pl.col({its!r}).cast(...))",
             )
-    return (
-        left.with_columns(**casts[0]) if casts[0] else left,
-        right.with_columns(**casts[1]) if casts[1] else right,
-    )
+    return casts
 
 
 def _polars_type(kind: pa.DataType) -> Any:

@@ -40,17 +40,14 @@ import pyarrow as pa
 
 from riverrun.engine.instance import Instance
 from riverrun.engine.operators.arrange import Output
-from riverrun.engine.operators.linear import Input
+from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.engine.operators.upsert import DELETED, SEQUENCE
-from riverrun.engine.plan import Node, Plan
+from riverrun.engine.plan import Node, Plan, Port
 from riverrun.engine.transport import EVERY, LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table
-
-CLOCK = "__clock__"
-_NO_ROWS = pa.record_batch({"epoch": pa.array([], pa.int64())})
 
 
 class Commit:
@@ -79,16 +76,16 @@ class Commit:
 class _Inlet:
     """An input, and the rows that were given to it since the last commit."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, plan: Plan) -> None:
         operator = node.operator
         assert isinstance(operator, Input)
         self.name = operator.name
         self.key = operator.key
         self.schema = node.schemas[0]
-        if self.key:
-            self.schema = pa.schema(
-                [f for f in node.schemas[0] if f.name not in (SEQUENCE, DELETED)]
-            )
+        if self.key:  # commands may have nulls where rows may not
+            ((moved, _),) = plan.consumers[Port(node.number)]
+            ((kept, _),) = plan.consumers[Port(moved.number)]
+            self.schema = kept.schemas[0]
         self._pieces: list[tuple[pa.RecordBatch, int]] = []
         self._sequence = 0
         self.rows = 0
@@ -139,11 +136,11 @@ class Run:
         self.plan = plan
         self._history = history
         self._inlets = {
-            node.operator.name: _Inlet(node)
+            node.operator.name: _Inlet(node, plan)
             for node in plan.nodes
             if isinstance(node.operator, Input)
         }
-        self._clock = self._inlets.pop(CLOCK, None)
+        self._inlets.pop(CLOCK, None)
         self._outputs = {
             node.operator.name: node for node in plan.nodes if isinstance(node.operator, Output)
         }
@@ -214,12 +211,6 @@ class Run:
             batch = inlet.take()
             if batch is not None:
                 inputs[name] = batch
-        if self._clock is not None:
-            epoch = self._cluster.epoch
-            self._clock.add(pa.record_batch({"epoch": pa.array([epoch])}), 1)
-            ticked = self._clock.take()
-            assert ticked is not None
-            inputs[CLOCK] = ticked
         commit = Commit(self, self._cluster.submit(inputs))
         if wait:
             rows = sum(batch.num_rows for batch in inputs.values())

@@ -43,7 +43,7 @@ class Result:
         while diff in schema.names:
             diff += "_"
         whole = schema.append(pa.field(diff, pa.int64()))
-        renamed = [batch.rename_columns(whole.names) for batch in batches]
+        renamed = [pa.record_batch(batch.columns, schema=whole) for batch in batches]
         return cls(name, epoch, whole, lambda: pa.Table.from_batches(renamed, whole))
 
     @cached_property

@@ -41,6 +41,16 @@ from riverrun.state.keys import Keys
 SHARDS = 256
 DUE = "__due__"
 MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
+
+
+def due_name(columns: pa.Schema) -> str:
+    """What the due is called, beside these columns."""
+    name = DUE
+    while name in columns.names:
+        name += "_"
+    return name
+
+
 _NUMBERS = pa.array(np.arange(SHARDS))
 
 
@@ -190,7 +200,7 @@ class Expirer(Actor):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         columns = self.node.schemas[0]
-        self._schema = Schema.of({DUE: pa.int64()}, columns)
+        self._schema = Schema.of({due_name(columns): pa.int64()}, columns)
         self._kept = _Kept(context, self._schema)
         self._marks = _Kept(
             context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), ".marks"

@@ -7,7 +7,7 @@ of the groups touched, not of the change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,7 +22,10 @@ from riverrun.progress import Timestamp
 from riverrun.state.keys import Keys
 from riverrun.state.view import View
 
-_GROUP = "__group__"
+
+def group_name(frame: pl.DataFrame, made: Iterable[str]) -> str:
+    """A name for the number of a group, beside the columns of a frame and those made of it."""
+    return "_" + "".join(sorted({*frame.columns, *made}))
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,16 @@ class PolarsGroups(_Whole):
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         queries, frame = self._read(view, keys, time)
-        frame = frame.with_columns(pl.Series(_GROUP, queries, pl.Int64))
+        group = group_name(frame, self.schema.names)
+        frame = frame.with_columns(pl.Series(group, queries, pl.Int64))
         if len(queries) and queries[0] == queries[-1]:
             # Polars takes a column of one row for a scalar, and rounds x / 3.7 another way then (law 4):
             # a group is never alone.
-            frame = pl.concat([frame, frame.with_columns(pl.lit(-1, pl.Int64).alias(_GROUP))])
-        made = frame.group_by(_GROUP, maintain_order=True).agg(*self.expressions)
-        made = made.filter(pl.col(_GROUP) >= 0)
-        present = made[_GROUP].to_numpy()
-        rows = self.convert(made.drop(_GROUP), self.schema, "take what an aggregation gave")
+            frame = pl.concat([frame, frame.with_columns(pl.lit(-1, pl.Int64).alias(group))])
+        made = frame.group_by(group, maintain_order=True).agg(*self.expressions)
+        made = made.filter(pl.col(group) >= 0)
+        present = made[group].to_numpy()
+        rows = self.convert(made.drop(group), self.schema, "take what an aggregation gave")
         return present.astype(np.int64), canonical_columns(rows, self.schema), None
 
 

@@ -21,6 +21,8 @@ from riverrun.state.changes import Changes
 from riverrun.state.schema import conform_column
 
 Columns = Sequence[pa.Array]
+CLOCK = "__clock__"
+"""The input that has a row for each epoch, which nobody has to feed."""
 
 PATIENCE = 100_000  # rounds; some ten seconds for a loop that adds a row in each
 _KINDS: dict[int, tuple[pa.Schema, tuple[pa.DataType, ...]]] = {}

@@ -1,9 +1,10 @@
 """Vertex: a user's own operator, in the terms of timely dataflow.
 
-A vertex is told of rows as they arrive (``on_recv``) and, when it asked for that (``notify_at``), that a
-time is complete (``on_notify``). While it handles something of time t it may send, and ask for
-notifications, at t or at a later round of the same epoch; anything earlier is refused (law 1 of
-DESIGN), and so are later epochs: what waits for one is in a table. A notification at t comes when no row at or before t can arrive any more, on any worker (law 2).
+A vertex is told of rows as they arrive (``on_recv``) and, when it asked for that (``notify_at``),
+that a time is complete (``on_notify``). While it handles something of time t it may send, and ask
+for notifications, at t or at a later round of the same epoch; anything earlier is refused (law 1 of
+DESIGN), and so are later epochs: what waits for one is in a table. A notification at t comes when
+no row at or before t can arrive any more, on any worker (law 2).
 
 What it keeps across epochs it declares: a `Table` from keys to rows. Rows that are written are seen
 by reads at once, on this worker, and become part of the state at the end of the epoch.
