@@ -15,7 +15,7 @@ Polars expressions that look at one row at a time.
 ...     sales.filter(pl.col("price") > 5).group_by("item").agg(n=rr.count(), paid=rr.sum("price"))
 ... )
 >>> dear
-<Collection of item: string, n: int64, paid: double>
+<Collection of item: large_string, n: int64, paid: double>
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from riverrun.engine.operators.expire import (
     due_name,
 )
 from riverrun.engine.operators.linear import (
-    PATIENCE,
     CLOCK,
+    PATIENCE,
     Concat,
     DropNulls,
     Enter,

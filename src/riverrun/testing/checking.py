@@ -20,10 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from riverrun.engine.operators.linear import Input
+from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.errors import PlanError
 from riverrun.frontends.flow import Dataflow
-from riverrun.run.live import CLOCK
 from riverrun.testing.draws import as_draw
 from riverrun.testing.harness import build
 from riverrun.testing.laws import LAWS, Checked
