@@ -4,7 +4,8 @@ Each prints one JSON line: its name, our figures, each peer's with its version, 
 smaller), and the hardware. BENCH_ROWS=1e6 and the like in the environment make it smaller. Peers that are not
 installed are skipped, and the line says so; those that need an environment of their own are found through
 BENCH_PYTHONS, interpreters separated by colons.
-This machine may be shared: read ratios within one line, not figures across lines.
+This machine may be shared: read ratios within one line, not figures across lines. `granted` is the part of the time
+that this process wanted the processor in which it had it.
 """
 
 from __future__ import annotations

@@ -41,6 +41,18 @@ def peak_resident_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
+def granted() -> float | None:
+    """Of the time that this thread wanted to run so far, the part in which it did; the rest it stood in line.
+
+    At 0.5 others had the processor half of the time, and every figure is twice what it would be alone.
+    """
+    try:
+        ran, waited = map(int, Path("/proc/self/schedstat").read_text().split()[:2])
+    except OSError:
+        return None
+    return round(ran / (ran + waited), 2)
+
+
 def alone(call: str) -> Any:
     """The value of a call such as ``bench.memory.measure_ours(10)``, made in a process of its own."""
     module = call.partition("(")[0].rpartition(".")[0]
@@ -100,9 +112,8 @@ def hardware() -> dict[str, Any]:
     return {
         "cpu": model,
         "cores": os.cpu_count(),
-        "load": round(
-            os.getloadavg()[0], 1
-        ),  # who else is using it: above 1 with our own work, others are
+        "load": round(os.getloadavg()[0], 1),
+        "granted": granted(),
         "python": platform.python_version(),
         "loop_ns": round(seconds(loop) * 1e3, 1),
         "random_read_ns": round(seconds(read) * 1e9 / (1 << 20), 2),

@@ -35,7 +35,10 @@ Hint: add the column, or declare the state without it
 
 from __future__ import annotations
 
+import linecache
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -46,7 +49,10 @@ __all__ = [
     "SchemaError",
     "TimeViolation",
     "TransportError",
+    "users_line",
 ]
+
+_PACKAGE = str(Path(__file__).resolve().parent)
 
 
 class RiverrunError(Exception):
@@ -70,6 +76,8 @@ class RiverrunError(Exception):
 
     def __str__(self) -> str:
         lines = [self.message]
+        if self.fields.get("line") and self.fields["line"] not in self.message:
+            lines.append(f"At: {self.fields['line']}")
         if self.hint:
             lines.append(f"Hint: {self.hint}")
         if self.story:
@@ -93,7 +101,19 @@ def _rebuild(
 
 
 class PlanError(RiverrunError):
-    """The program cannot run as written; found while it is being built."""
+    """The program cannot run as written; found while it is being built. ``line`` is the user's own."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        story: Sequence[str] = (),
+        **fields: Any,
+    ) -> None:
+        fields.setdefault("line", users_line())
+        super().__init__(code, message, hint=hint, story=story, **fields)
 
 
 class SchemaError(RiverrunError):
@@ -114,3 +134,16 @@ class CheckpointError(RiverrunError):
 
 class TransportError(RiverrunError):
     """A peer could not be reached; the only kind of error that is retried."""
+
+
+def users_line() -> str:
+    """The innermost line of the program that is not ours: ``file.py:12: source``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_code.co_filename.startswith(f"{_PACKAGE}/algorithms"):
+            break
+        frame = frame.f_back
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    source = linecache.getline(file, line).strip()
+    shown = Path(file).name if not file.startswith("<") else file
+    return f"{shown}:{line}" + (f": {source}" if source else "")

@@ -128,8 +128,8 @@ walk: 15 nodes, 1 input, 1 output, 1 loop
    5       concat-1    3, 4  program.py:7   concat
    6  ⇄    exchange-1  5     program.py:7   exchange by src
    7  ■    arrange-1   6     program.py:8   arrange by src; shared by 8, 9
-   8       join-1      7, 7  program.py:9   join
-   9       join-2      7, 7  program.py:10  join
+   8       join-1      7, 7  program.py:9   join all pairs
+   9       join-2      7, 7  program.py:10  join all pairs
   10       concat-2    8, 9  program.py:11  concat
   11     leave-1       8     program.py:12  leave
   12  ⇄  exchange-1    11    program.py:13  exchange to any; depends on arrival

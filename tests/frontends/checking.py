@@ -115,7 +115,9 @@ class Comparison:
                 assert diff != 0, said
                 sums[next(iter(counted([row])))] += diff
             left = {row: count for row, count in sums.items() if count}
-            assert left == bag.rows, f"{said}: the changes do not add up: {_differences(left, bag.rows)}"
+            assert left == bag.rows, (
+                f"{said}: the changes do not add up: {_differences(left, bag.rows)}"
+            )
 
 
 def _differences(found: Mapping[Row, int], expected: Mapping[Row, int]) -> str:

@@ -185,10 +185,14 @@ class Bag:
             pairs = [(a[x], b[y]) for x, y in zip(left, right, strict=True)]
             return all(x is not None and (x is y or x == y) for x, y in pairs)
 
-        partners = {a: [b for b, n in other.rows.items() if n > 0 and match(a, b)] for a in self.rows}
+        partners = {
+            a: [b for b, n in other.rows.items() if n > 0 and match(a, b)] for a in self.rows
+        }
         if how in ("semi", "anti"):
             wanted = how == "semi"
-            return Bag(self.schema, {a: n for a, n in self.rows.items() if bool(partners[a]) == wanted})
+            return Bag(
+                self.schema, {a: n for a, n in self.rows.items() if bool(partners[a]) == wanted}
+            )
         rest = [at for at in range(len(other.columns)) if at not in right]
         kept = [at for at in range(len(self.columns)) if how != "right" or at not in left]
         taken = rest if how != "right" else range(len(other.columns))
@@ -204,7 +208,9 @@ class Bag:
             if how in ("left", "full") and not partners[a]:
                 pairs.append(([a[at] for at in kept] + [None for _ in taken], n))
         for b, m in other.rows.items():
-            if how in ("right", "full") and not any(n > 0 and match(a, b) for a, n in self.rows.items()):
+            if how in ("right", "full") and not any(
+                n > 0 and match(a, b) for a, n in self.rows.items()
+            ):
                 alone: list[Any] = [None] * len(self.columns)
                 for x, y in zip(left, right, strict=True):
                     alone[x] = b[y]
@@ -278,7 +284,9 @@ class Groups:
 
         def place(row: Row) -> Any:
             first = [_in_order(row[at], descending) for at in inside]
-            rest = [at for at, each in enumerate(columns) if at not in inside and each not in self.key]
+            rest = [
+                at for at, each in enumerate(columns) if at not in inside and each not in self.key
+            ]
             return [*first, *(rank(row[at]) for at in rest)]
 
         pairs = []

@@ -145,7 +145,6 @@ def test_what_belongs_to_a_loop_stays_in_it():
 
 def test_a_dataflow_without_outputs_does_not_run():
     with pytest.raises(rr.PlanError, match="no output"):
-        rows()._builder  # noqa: B018
         rr.Dataflow("none").run()
 
 
@@ -170,6 +169,9 @@ def group_fails_at(number):
     return function
 
 
+_round = pl.when(a == 100).then(-1).otherwise(a)
+
+
 def diverges(rows):
     return rows.select("a").iterate(
         lambda r: r.concat(r.filter(a >= 100).select(a=a + 1)).distinct(), patience=50
@@ -183,7 +185,7 @@ def diverges_without_state(rows):
 
 
 def diverges_inside(rows):
-    return rows.select("a").iterate(lambda outer: diverges(outer), limit=2)
+    return rows.select("a").iterate(diverges, limit=2)
 
 
 WHILE_RUNNING = {
@@ -234,14 +236,14 @@ WHILE_RUNNING = {
         "not this one",
     ),
     "round": (
-        lambda rows: rows.iterate(lambda r, seeds: r.concat(seeds).distinct(), at=5 - a % 10 - a // 10),
+        lambda rows: rows.iterate(lambda r, seeds: r.concat(seeds).distinct(), at=_round),
         "round",
     ),
     "diverges": (diverges, "50 rounds"),
     "diverges_without_state": (diverges_without_state, "50 rounds"),
     "diverges_inside": (diverges_inside, "50 rounds"),
     "overflow": (
-        lambda rows: rows.group_by("b").agg(s=rr.sum(a * 2**55), n=rr.count()),
+        lambda rows: rows.group_by("b").agg(s=rr.sum(a * 2**56), n=rr.count()),
         "64 bits",
     ),
 }  # fmt: skip

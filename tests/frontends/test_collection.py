@@ -107,7 +107,18 @@ def test_consolidate_lets_nothing_pass_that_cancels():
 
 def test_names_that_we_use_ourselves():
     """Columns may have any name, also those that the engine uses for itself."""
-    names = ["diff", "time", "slot", "count", "__due__", "mark", "shard", "epoch", "__group__", "round"]
+    names = [
+        "diff",
+        "time",
+        "slot",
+        "count",
+        "__due__",
+        "mark",
+        "shard",
+        "epoch",
+        "__group__",
+        "round",
+    ]
     schema = dict.fromkeys(names, pl.Int64)
     row = tuple(range(len(names)))
 
@@ -116,7 +127,9 @@ def test_names_that_we_use_ourselves():
         return {
             "all": rows,
             "kinds": rows.distinct(),
-            "grouped": grouped.agg(n=rr.sum("count"), m=rr.min("shard"), p=pl.col("__group__").sum()),
+            "grouped": grouped.agg(
+                n=rr.sum("count"), m=rr.min("shard"), p=pl.col("__group__").sum()
+            ),
             "applied": rows.group_by("slot").apply(lambda group: group.height, {"n": pl.Int64}),
             "joined": rows.join(rows, on=names[:4]).select(*names),
             "young": rows.expire("epoch", after=5),
@@ -239,7 +252,9 @@ def test_what_may_be_null_is_known_after_a_concat():
 
 
 def test_rows_only_deleted_are_said_when_read_and_may_come_later():
-    flow = build(lambda rows: {"all": rows, "count": rows.distinct().count()}, {"rows": {"a": pl.Int64}})
+    flow = build(
+        lambda rows: {"all": rows, "count": rows.distinct().count()}, {"rows": {"a": pl.Int64}}
+    )
     with flow.run(workers=2) as run:
         run.delete("rows", [(1,)])
         run.commit()
@@ -302,7 +317,9 @@ def random_program(shape: int):
         if kind == 10:
             return one.group_by("b").agg(a=x.max(), x=rr.count_distinct("a"))
         if kind == 11:
-            return one.group_by("b").apply(lambda g: (g.height % 3, 1), {"a": pl.Int64, "x": pl.Int64})
+            return one.group_by("b").apply(
+                lambda g: (g.height % 3, 1), {"a": pl.Int64, "x": pl.Int64}
+            )
         if kind == 12:
             return one.flat_map(
                 lambda row: [(row["x"], row["b"], n) for n in range((row["a"] or 0) % 3)],

@@ -233,7 +233,9 @@ def test_decimals_and_durations():
         {"rows": {"k": pl.Int64, "d": pl.Decimal(12, 2), "t": pl.Duration("us")}},
     )
     with flow.run() as run:
-        run.insert("rows", [(1, Decimal("1.10"), hour), (1, Decimal("2.25"), hour), (2, None, None)])
+        run.insert(
+            "rows", [(1, Decimal("1.10"), hour), (1, Decimal("2.25"), hour), (2, None, None)]
+        )
         run.commit()
         found = {row["k"]: (row["d"], row["t"], row["lo"]) for row in run.read("result")}
         assert found[1] == (Decimal("3.35"), 2 * hour, Decimal("1.10"))
@@ -245,9 +247,13 @@ def test_decimals_and_durations():
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize(("kind", "value"), [(pl.Int64, 2**62), (pl.Int64, -(2**62) - 1), (pl.UInt64, 2**63)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pl.Int64, 2**62), (pl.Int64, -(2**62) - 1), (pl.UInt64, 2**63)]
+)
 def test_a_sum_that_does_not_fit_is_said(kind, value, workers):
-    flow = build(lambda rows: rows.group_by("k").agg(s=rr.sum("v")), {"rows": {"k": pl.Int64, "v": kind}})
+    flow = build(
+        lambda rows: rows.group_by("k").agg(s=rr.sum("v")), {"rows": {"k": pl.Int64, "v": kind}}
+    )
     with flow.run(workers=workers) as run:
         run.insert("rows", [(1, value), (2, 5)])
         run.commit()

@@ -24,7 +24,9 @@ def test_on_one_column(how, seed):
 @pytest.mark.parametrize("how", HOW)
 def test_on_columns_of_other_names(how, seed):
     def program(left, right):
-        return left.join(right, left_on=["l", "v"], right_on=["m", "k"], how=how, suffix="_of_right")
+        return left.join(
+            right, left_on=["l", "v"], right_on=["m", "k"], how=how, suffix="_of_right"
+        )
 
     check(program, BOTH, seed=seed, most=12)
 
@@ -82,10 +84,15 @@ def test_two_joins_on_one_arrangement(seed):
 
 def test_an_arrangement_is_shared():
     flow = build(
-        lambda left, right: {"p": left.join(right, on="k"), "q": left.join(right, on="k", suffix="_q")},
+        lambda left, right: {
+            "p": left.join(right, on="k"),
+            "q": left.join(right, on="k", suffix="_q"),
+        },
         BOTH,
     )
-    arranged = [n for n in flow.plan.nodes if n.operator.kind == "arrange" and n.operator.key == ("k",)]
+    arranged = [
+        n for n in flow.plan.nodes if n.operator.kind == "arrange" and n.operator.key == ("k",)
+    ]
     assert len(arranged) == 2
 
 
@@ -105,7 +112,9 @@ def test_floats_match_as_numbers(how):
 )
 def test_keys_of_different_types(mine, its, how):
     schemas = {"left": {"k": mine, "p": pl.Int64}, "right": {"k": its, "q": pl.Int64}}
-    make = dict.fromkeys(schemas, lambda source: (source.choice([0, 1, 2, None]), source.randrange(2)))
+    make = dict.fromkeys(
+        schemas, lambda source: (source.choice([0, 1, 2, None]), source.randrange(2))
+    )
     for seed in range(2):
         check(lambda left, right: left.join(right, on="k", how=how), schemas, seed=seed, make=make)
 
@@ -140,7 +149,9 @@ def test_many_duplicates(how, workers):
         ]
         run.delete("right", [(1, "y", 6)])
         run.commit()
-        left_alone = {"inner": None, "left": 35, "right": 5, "full": 40, "semi": None, "anti": 35}[how]
+        left_alone = {"inner": None, "left": 35, "right": 5, "full": 40, "semi": None, "anti": 35}[
+            how
+        ]
         assert run.read("result").rows() == ([] if left_alone is None else [(left_alone,)])
 
 

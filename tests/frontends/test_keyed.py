@@ -56,7 +56,9 @@ def test_the_last_command_counts(key, seed):
             run.commit()
             said = f"seed {seed}, epoch {epoch}"
             assert counted(run.read("rows").rows()) == counted(model.values()), said
-            assert counted(run.read("high").rows()) == counted(r for r in model.values() if r[2] > 1)
+            assert counted(run.read("high").rows()) == counted(
+                r for r in model.values() if r[2] > 1
+            )
             sums, counts = Counter(), Counter()
             for _, part, v in model.values():
                 sums[part] += v

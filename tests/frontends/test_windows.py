@@ -33,7 +33,9 @@ def check_windows(kind, values, size, step, seed):
     check(program, schema, seed=seed, make=make)
 
 
-@pytest.mark.parametrize(("size", "step"), [(5, None), (5, 5), (6, 2), (5, 2), (2, 5), (1, 1), (7, 3)])
+@pytest.mark.parametrize(
+    ("size", "step"), [(5, None), (5, 5), (6, 2), (5, 2), (2, 5), (1, 1), (7, 3)]
+)
 def test_windows_over_integers(size, step):
     values = [*range(-12, 13, 3), -1, 0, 1, 4, 5, None]
     for seed in range(3):
@@ -142,7 +144,7 @@ def test_expire_by_epochs(workers, again, tmp_path):
             run = flow.run(workers=workers % 3 + 1, checkpoint=tmp_path)
         expected = sum(history[-3:], Counter())
         assert counted(run.read("recent").rows()) == expected, epoch
-        assert {row for row in run.read("kinds").rows()} == set(expected), epoch
+        assert set(run.read("kinds").rows()) == set(expected), epoch
     run.close()
 
 

@@ -74,7 +74,9 @@ def test_the_past_can_be_read_as_far_as_history_goes(history, workers):
                 before = playing.past[old - 1]["pairs"].rows if old else Counter()
                 expected = Counter(playing.past[old]["pairs"].rows)
                 expected.subtract(before)
-                assert {r: n for r, n in sums.items() if n} == {r: n for r, n in expected.items() if n}
+                assert {r: n for r, n in sums.items() if n} == {
+                    r: n for r, n in expected.items() if n
+                }
             if oldest:
                 for ask in (run.read, run.changes):
                     with pytest.raises(rr.TimeViolation) as told:
@@ -188,11 +190,11 @@ def test_a_closed_run_says_so():
     for ask in (
         lambda: run.insert("rows", [(1, 2)]),
         lambda: run.delete("rows", [(1, 2)]),
-        lambda: run.commit(),
+        run.commit,
         lambda: run.read("all"),
         lambda: run.changes("all"),
         lambda: run.scale(2),
-        lambda: run.checkpoint(),
+        run.checkpoint,
     ):
         with pytest.raises(rr.RiverrunError, match="closed"):
             ask()
@@ -250,7 +252,9 @@ def test_closed_and_resumed_with_another_number_of_workers(seed, tmp_path):
         workers = draw.randint(1, 4)
         said = f"seed {seed}, life {life}, workers {workers}"
         turns = draw.choice([None, seed])
-        with flow.run(workers=workers, checkpoint=tmp_path, every=draw.choice([1, 2, None]), seed=turns) as run:
+        with flow.run(
+            workers=workers, checkpoint=tmp_path, every=draw.choice([1, 2, None]), seed=turns
+        ) as run:
             if playing.past:
                 assert run.epoch == len(playing.past) - 1, said
                 playing.check(run, said=said)

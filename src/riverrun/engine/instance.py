@@ -20,10 +20,11 @@ import pyarrow as pa
 from riverrun.engine.operator import Actor, Arranged, Context, Linear, located
 from riverrun.engine.operators.arrange import Output, Tap
 from riverrun.engine.operators.exchange import Exchange
-from riverrun.engine.operators.linear import CLOCK, Input, Source, canonical_columns
+from riverrun.engine.operators.linear import CLOCK, Input, Probe, Source, canonical_columns
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.engine.scheduling import Alone, Together
 from riverrun.errors import RiverrunError
+from riverrun.progress import Antichain
 from riverrun.progress.reachability import ProgressChange
 from riverrun.state import Spine
 from riverrun.state.changes import Changes
@@ -90,6 +91,9 @@ class Instance:
             actor.node.operator.name: actor
             for actor in self._actors.values()
             if isinstance(actor, Tap) and isinstance(actor.node.operator, Output)
+        }
+        self.probes = {
+            node.operator.name: node for node in plan.nodes if isinstance(node.operator, Probe)
         }
         if epoch:
             for actor in self._actors.values():
@@ -278,6 +282,22 @@ class Instance:
             function()
         except RiverrunError as error:
             raise located(node, error) from error.__cause__
+
+    def frontier(self, name: str) -> Antichain:
+        """The times that can still come to a probe, as far as is known here."""
+        node = self.probes[name]
+        ports = self.plan.ports[node.number]
+        assert ports is not None
+        return self._schedule.frontier(ports.inputs[0])
+
+    @property
+    def touched(self) -> int:
+        """How many changes were made to arrangements so far: the measure of work. Any thread may ask."""
+        return sum(
+            actor.arrangement.rows
+            for actor in self._actors.values()
+            if isinstance(actor, Arranged) and not isinstance(actor, Tap)
+        )
 
     def arrangements(self) -> dict[str, Spine]:
         """Every state on this worker, by name."""

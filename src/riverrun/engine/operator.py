@@ -143,11 +143,13 @@ class Actor:
 class Arrangement:
     """A spine that several nodes read: they hear of every batch, in order, before anything else happens."""
 
-    __slots__ = ("before", "keeps_before", "readers", "spine")
+    __slots__ = ("before", "keeps_before", "readers", "rows", "spine")
 
     def __init__(self, spine: Spine) -> None:
         self.spine = spine
         self.readers: list[Callable[[Batch, Timestamp], None]] = []
+        self.rows = 0
+        """How many changes were appended so far."""
         self.keeps_before = False
         self.before: View | None = None
         """While a batch is announced: the state without it, where a reader asked for that."""
@@ -157,6 +159,7 @@ class Arrangement:
         if self.keeps_before:
             self.before = self.spine.view()
         self.spine.append(batch)
+        self.rows += len(batch)
         if len(batch):
             for reader in self.readers:
                 reader(batch, time)

@@ -31,25 +31,20 @@ they arrived (law 4 of DESIGN); others are marked, and so is all that lies behin
 from __future__ import annotations
 
 import hashlib
-import linecache
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from riverrun.errors import PlanError
+from riverrun.errors import PlanError, users_line
 from riverrun.progress import Topology, TopologyBuilder
 from riverrun.progress.topology import NodePorts
 
 if TYPE_CHECKING:
     from riverrun.engine.operator import Operator
-
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +170,15 @@ class Plan:
         if node.operator.tracked:
             return {port}
         return set().union(*(self.origins(source) for source in node.inputs))
+
+    @cached_property
+    def sources(self) -> list[int]:
+        """The ports of `topology` at which rows come in."""
+        return [
+            ports.outputs[0]
+            for node, ports in zip(self.nodes, self.ports, strict=True)
+            if ports is not None and not node.inputs and not node.operator.is_feedback
+        ]
 
     def _input_depth(self, node: Node) -> int:
         return node.depth + node.operator.steps_out
@@ -355,16 +359,3 @@ def check_name(name: object) -> None:
         hint="for instance 'edges' or 'by-user'",
         name=name,
     )
-
-
-def users_line() -> str:
-    """The innermost line of the program that is not ours: ``file.py:12: source``."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_code.co_filename.startswith(f"{_PACKAGE}/algorithms"):
-            break
-        frame = frame.f_back
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    source = linecache.getline(file, line).strip()
-    shown = Path(file).name if not file.startswith("<") else file
-    return f"{shown}:{line}" + (f": {source}" if source else "")

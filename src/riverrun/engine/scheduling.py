@@ -34,7 +34,10 @@ class Alone:
     """The schedule of a worker that has no peers."""
 
     def __init__(self, plan: Plan, epoch: int) -> None:
+        self._topology = plan.topology
         self._order = plan.topology.order
+        self._sources = plan.sources
+        self._fed = epoch
         self._outputs = [ports.outputs[0] if ports else -1 for ports in plan.ports]
         self._summaries = [
             node.operator.summary(node.depth) if node.operator.is_feedback else None
@@ -63,6 +66,15 @@ class Alone:
     def ran(self, actor: Actor, time: Timestamp) -> None:
         """`actor` has been run at `time`."""
 
+    def frontier(self, location: int) -> Antichain:
+        """The times that can still come to a port. Looked up from all that is outstanding: for people."""
+        outstanding = [(source, (self._fed,)) for source in self._sources]
+        for _, number, time in self._heap:
+            summary = self._summaries[number]
+            held = time if summary is None else summary.results_in(time)
+            outstanding.append((self._outputs[number], held))
+        return Tracker(self._topology, outstanding).frontier(location)
+
     def close(self, epoch: int) -> None:
         """All input of `epoch` has been fed."""
         self._fed = epoch + 1
@@ -71,8 +83,6 @@ class Alone:
         """Take note of what has happened so far."""
         if not self._heap and self._fed > self.completed:
             self.completed = self._fed
-
-    _fed = 0
 
 
 def after(time: Timestamp) -> Antichain:
@@ -92,11 +102,7 @@ class Together:
         topology = plan.topology
         self._plan = plan
         self._ports = plan.ports
-        sources = [
-            ports.outputs[0]
-            for node, ports in zip(plan.nodes, plan.ports, strict=True)
-            if ports is not None and not node.inputs and not node.operator.is_feedback
-        ]
+        sources = plan.sources
         mine = [(location, (epoch,)) for location in sources]
         self._sources = sources
         self._ledger = Ledger(topology, mine)
@@ -178,6 +184,10 @@ class Together:
     def ran(self, actor: Actor, time: Timestamp) -> None:
         """`actor` has been run at `time`, and gives up the right to send at it."""
         self._hold(actor, time, -1)
+
+    def frontier(self, location: int) -> Antichain:
+        """The times that can still come to a port, as far as is known here."""
+        return self._tracker.frontier(location)
 
     def close(self, epoch: int) -> None:
         """All input of `epoch` has been fed."""

@@ -54,12 +54,13 @@ from riverrun.engine.operators.linear import (
     Inspect,
     MapBatches,
     Negate,
+    Probe,
     Project,
 )
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.engine.operators.reshape import Windows
-from riverrun.engine.plan import PlanBuilder, Port, Scope, users_line
-from riverrun.errors import PlanError
+from riverrun.engine.plan import PlanBuilder, Port, Scope
+from riverrun.errors import PlanError, users_line
 from riverrun.frontends.expressions import compile_columns, compile_filter
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
@@ -223,6 +224,18 @@ class Collection:
             function = _show
         _check_callable(function, "inspect")
         return self._add(Inspect(function, self.schema), [self], self.schema)
+
+    def probe(self, name: str) -> Collection:
+        """The same rows; ``run.frontier(name)`` tells which times can still come here."""
+        for node in self._builder.nodes:
+            if isinstance(node.operator, Probe) and node.operator.name == name:
+                raise PlanError(
+                    "plan.name_taken",
+                    f"cannot put two probes called {name!r} into {self._builder.name!r}",
+                    hint="give another name",
+                    name=name,
+                )
+        return self._add(Probe(name), [self], self.schema)
 
     # -- windows
 

@@ -49,8 +49,8 @@ import pyarrow as pa
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import Feedback, Leave
 from riverrun.engine.operators.vertex import Link, Table, VertexOperator
-from riverrun.engine.plan import PlanBuilder, Port, Scope, users_line
-from riverrun.errors import PlanError
+from riverrun.engine.plan import PlanBuilder, Port, Scope
+from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.progress import Timestamp
 from riverrun.run.rows import as_schema, as_table

@@ -203,6 +203,7 @@ class _Building:
         self._linear()
         for column, aggregate in self.wanted.items():
             if isinstance(aggregate, Aggregate):
+                self._check(column, aggregate)
                 if aggregate.kind in ("min", "max", "first", "last"):
                     self._ordered(column, aggregate)
                 elif aggregate.kind == "count_distinct":
@@ -216,6 +217,13 @@ class _Building:
         operator = Reduce(key, tuple(self.parts), text)
         found = collection._reduced(operator, self.inputs, pa.schema([*keys, *self.made]), name)
         return found.select(*key, *self.wanted)
+
+    def _check(self, column: str, aggregate: Aggregate) -> None:
+        """Refuse what cannot be made, under the names that the user gave."""
+        collection = self.grouped.collection
+        made = {column: aggregate.column, f"{column}, by": aggregate.by}
+        given = {name: expression for name, expression in made.items() if expression is not None}
+        compile_columns(collection.schema, given, f"aggregate {collection._name}")
 
     @property
     def _free(self) -> str:
@@ -245,7 +253,7 @@ class _Building:
         }
         free = self._free
         exprs = {
-            f"{free}{column}": pl.col(a.column) if isinstance(a.column, str) else a.column
+            column: pl.col(a.column) if isinstance(a.column, str) else a.column
             for column, a in mine.items()
             if a.kind != "count"
         }
@@ -253,7 +261,7 @@ class _Building:
             if aggregate.kind != "count" and isinstance(aggregate.column, str):
                 collection._check_columns([aggregate.column], "aggregate")
         types = (
-            compile_columns(collection.schema, exprs, "aggregate").schema
+            compile_columns(collection.schema, exprs, f"aggregate {collection._name}").schema
             if exprs
             else pa.schema([])
         )
@@ -267,15 +275,15 @@ class _Building:
                 results.append(("count", 0, 0))
                 fields.append(pa.field(column, pa.int64()))
                 continue
-            kind = types.field(f"{free}{column}").type
+            kind = types.field(column).type
             form = _form(kind)
             if form is None:  # decimals, durations: Polars adds them up, over the whole group
-                expression = exprs[f"{free}{column}"]
+                expression = exprs[column]
                 self.wanted[column] = (
                     expression.sum() if aggregate.kind == "sum" else expression.mean()
                 )
                 continue
-            used[f"{free}{column}"] = exprs[f"{free}{column}"]
+            used[f"{free}{column}"] = exprs[column]
             amounts.append(Amount(at, form))
             if aggregate.kind == "sum":
                 results.append((form, len(amounts) - 1, 0))

@@ -33,8 +33,8 @@ import pyarrow as pa
 
 from riverrun.engine.operators.arrange import Consolidate
 from riverrun.engine.operators.linear import PATIENCE, Delay, Feedback, Leave
-from riverrun.engine.plan import Node, users_line
-from riverrun.errors import PlanError
+from riverrun.engine.plan import Node
+from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _is_count
 from riverrun.frontends.expressions import compile_columns
 
@@ -67,7 +67,9 @@ def iterate(
         return start
     rounds = None
     if at is not None:
-        rounds = compile_columns(schema, {"round": at}, "order the rows that enter a loop")
+        rounds = compile_columns(
+            schema, {"round": at}, f"let the rows of {start._name} into a loop"
+        )
         if not pa.types.is_integer(rounds.schema.field(0).type):
             raise PlanError(
                 "plan.type",

@@ -29,6 +29,7 @@ Laws:
 from __future__ import annotations
 
 import gc
+import html
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -38,6 +39,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from riverrun.engine.drawing import explain, to_svg
 from riverrun.engine.instance import Instance
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.linear import CLOCK, Input
@@ -45,6 +47,7 @@ from riverrun.engine.operators.upsert import DELETED, SEQUENCE
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.engine.transport import EVERY, LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
+from riverrun.progress import Antichain
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table
@@ -144,7 +147,8 @@ class Run:
         self._outputs = {
             node.operator.name: node for node in plan.nodes if isinstance(node.operator, Output)
         }
-        self._progress = Progress(plan.name)
+        self._progress = Progress(plan.name, self._touched)
+        self._made: dict[int, Instance] = {}
         self._cluster = LocalCluster(
             self._make,
             workers,
@@ -158,7 +162,13 @@ class Run:
     def _make(
         self, index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, Any] | None
     ) -> Instance:
-        return Instance(self.plan, index, bounds, epoch, states, history=self._history)
+        made = Instance(self.plan, index, bounds, epoch, states, history=self._history)
+        self._made[index] = made
+        return made
+
+    def _touched(self) -> int:
+        """How many changes the present execution has made; asked for from another thread."""
+        return sum(instance.touched for instance in list(self._made.values()))
 
     # -- rows in
 
@@ -223,7 +233,7 @@ class Run:
             inlet.drop()
 
     def _wait(self, epoch: int, rows: int = 0) -> None:
-        with self._progress.watching(epoch, rows, self._cluster):
+        with self._progress.watching(epoch, rows):
             self._cluster.wait(epoch)
 
     # -- results out
@@ -255,6 +265,21 @@ class Run:
             batch for instance in self._instances() for batch in instance.outputs[name].changes(at)
         ]
         return Result.of_changes(name, node.schemas[0], batches, at)
+
+    def frontier(self, probe: str) -> Antichain:
+        """The times that can still come to a probe: epochs, and inside a loop rounds."""
+        self._check_open("ask a probe")
+        found = Antichain()
+        for instance in self._instances():
+            if probe not in instance.probes:
+                raise PlanError(
+                    "plan.probe_unknown",
+                    f"cannot ask the probe {probe!r}: there are: {', '.join(instance.probes) or 'none'}",
+                    hint="put one into the plan: collection.probe(name)",
+                    probe=probe,
+                )
+            found = found.meet(instance.frontier(probe))
+        return found
 
     def _instances(self) -> list[Instance]:
         return [each for each in self._cluster.instances if isinstance(each, Instance)]
@@ -312,9 +337,12 @@ class Run:
 
     def explain(self) -> str:
         """The plan, as text."""
-        from riverrun.engine.drawing import explain
-
         return explain(self.plan)
+
+    def _repr_html_(self) -> str:
+        status = self.status()
+        told = f"{html.escape(repr(self))}, {status['workers']} workers"
+        return f"<p>{told}</p>{to_svg(self.plan)}"
 
     def close(self) -> None:
         """End the run. What was committed is complete, and with a checkpoint path can be resumed."""

@@ -244,6 +244,21 @@ class Inspect(Linear):
 
 
 @dataclass(frozen=True)
+class Probe(Linear):
+    """A place at which one can ask which times can still come. Changes nothing."""
+
+    name: str
+    kind: ClassVar[str] = "probe"
+    tracked: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return f"probe {self.name!r}"
+
+    def apply(self, changes: Changes) -> Changes:
+        return changes
+
+
+@dataclass(frozen=True)
 class Enter(Linear):
     """Into a loop: at round 0, or each row at a round of its own."""
 
@@ -392,12 +407,12 @@ class Returning(Actor):
         raise OperatorFailed(
             "operator.diverges",
             f"the loop {self.node.scope.path.rstrip('/')!r} ({self.node.line}) still changes after "
-            f"{time[-1]} rounds; {changes.rows} rows changed in the last one, for instance "
+            f"{time[-1] + 1} rounds; {changes.rows} rows changed in the last one, for instance "
             f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown.to_pylist()]}",
             hint="make the body reach a fixed point, or give iterate a limit of rounds, or more patience",
             node=self.node.name,
             line=self.node.line,
-            rounds=time[-1],
+            rounds=time[-1] + 1,
             rows=shown.to_pylist(),
         )
 
