@@ -180,3 +180,21 @@ def test_expiry_goes_on_after_a_resume(tmp_path):
         run.commit()
         assert run.read("result").rows() == [(7,), (9,)]
         assert run.changes("result").rows() == [(3, -1), (4, -1), (9, 1)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_insertions_move_the_watermark(workers):
+    flow = build(lambda rows: rows.expire("at", after=5), {"rows": {"at": pl.Int64}})
+    with flow.run(workers=workers) as run:
+        run.insert("rows", [(1,), (2,)])
+        run.delete("rows", [(100,)])
+        run.commit()
+        run.insert("rows", [(100,)])
+        run.delete("rows", [(1,)])
+        run.commit()
+        assert run.changes("result").rows() == [(1, -1), (2, -1), (100, 1)]
+        assert run.read("result").rows() == []
+        run.delete("rows", [(100,), (2,)])  # 2 has left: that changes nothing
+        run.insert("rows", [(100,), (100,), (96,), (95,)])
+        run.commit()
+        assert run.read("result").rows() == [(96,), (100,)]

@@ -27,7 +27,7 @@ def pagerank(
     rounded, so the ranks are the same to the last bit however the graph came to be as it is.
 
     With `decimals`, ranks are rounded to that many in each round, and what does not change them goes
-    no further; a rank is then off by about ``10**-decimals / (1 - damping)`` at most.
+    no further; on average a rank is then off by at most ``10**-decimals / (1 - damping)``.
 
     Cost: every rank depends on n, on idle, and on whoever reaches the node in `rounds` steps, so a
     change touches nearly all nodes in all rounds, and takes about twice as long as a run from scratch.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from riverrun.engine.plan import Plan
 from riverrun.progress import Antichain, Ledger, Timestamp, Tracker
-from riverrun.progress.reachability import ProgressChange
+from riverrun.progress.reachability import Pointstamp, ProgressChange
 
 if TYPE_CHECKING:
     from riverrun.engine.operator import Actor
@@ -68,7 +68,7 @@ class Alone:
 
     def frontier(self, location: int) -> Antichain:
         """The times that can still come to a port. Looked up from all that is outstanding: for people."""
-        outstanding = [(source, (self._fed,)) for source in self._sources]
+        outstanding: list[Pointstamp] = [(source, (self._fed,)) for source in self._sources]
         for _, number, time in self._heap:
             summary = self._summaries[number]
             held = time if summary is None else summary.results_in(time)
