@@ -193,3 +193,28 @@ def test_ranks_are_the_same_to_the_last_bit_however_the_graph_came_about(decimal
         assert max(off) <= 1e-12
     else:
         assert 0 < sum(off) / len(off) <= 10**-decimals / (1 - 0.85)
+
+
+def test_strong_components_that_hang_behind_each_other():
+    """Chains of cycles and single nodes in any order of names: the outer loop needs several rounds."""
+    chance = random.Random(3)
+    flow = rr.Dataflow("chains")
+    edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    flow.output("found", al.strongly_connected_components(edges))
+    with flow.run(workers=2, seed=3) as run:
+        before: list[tuple[int, int]] = []
+        for epoch in range(10):
+            names = chance.sample(range(14), 14)
+            links, last = [], None
+            while names:
+                ring = [names.pop() for _ in range(min(len(names), chance.choice((1, 1, 2, 3))))]
+                links += zip(ring, ring[1:] + ring[:1], strict=True)
+                links += [] if last is None else [(last, ring[-1])]
+                last = ring[0]
+            run.delete("edges", before)
+            run.insert("edges", links)
+            run.commit()
+            before = links
+            nodes = {end for link in links for end in link}
+            expected = reference.strongly_connected_components(nodes, set(links))
+            assert dict(run.read("found").rows()) == expected, f"epoch {epoch}, seed 3: {links}"

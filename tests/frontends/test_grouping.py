@@ -172,6 +172,34 @@ def test_float_sums_are_exact(values, workers):
         )
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_rows_that_are_there_several_times(seed):
+    """Changes with diffs other than one and minus one."""
+
+    def program(rows):
+        wanted = {
+            "s": rr.sum("f"),
+            "i": rr.sum("v"),
+            "m": rr.mean("f"),
+            "n": rr.count(),
+            "j": rr.mean("v"),
+        }
+        return {
+            "added_up": rows.consolidate().group_by("k").agg(**wanted),
+            "topped": rows.group_by("k").top(5, by="f").group_by("k").agg(**wanted),
+            "joined": rows.join(rows.select("k"), on="k").group_by("k").agg(**wanted),
+        }
+
+    values = [0.1, -2.5, 1e16, None]
+    check(
+        program,
+        {"rows": {"k": pl.Int64, "f": pl.Float64, "v": pl.Int64}},
+        seed=seed,
+        make={"rows": lambda source: (1, source.choice(values), source.choice([3, -(2**40)]))},
+        most=15,
+    )
+
+
 def test_what_is_deleted_gives_the_old_sum_back():
     flow = build(lambda rows: rows.group_by().agg(s=rr.sum("f")), {"rows": {"f": pl.Float64}})
     source = random.Random(3)

@@ -198,3 +198,30 @@ def test_only_insertions_move_the_watermark(workers):
         run.insert("rows", [(100,), (100,), (96,), (95,)])
         run.commit()
         assert run.read("result").rows() == [(96,), (100,)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rows_that_are_there_only_for_a_moment_do_not_move_the_watermark(workers):
+    """A join may make a pair and take it back in one epoch; as of that epoch it was never there."""
+    schemas = {"left": {"k": pl.Int64, "at": pl.Int64}, "right": {"k": pl.Int64}}
+
+    def program(left, right):
+        looped = left.join(right, on="k").iterate(lambda rows: rows.concat(left).distinct())
+        return {
+            "there": left.join(right, on="k").expire("at", after=5),
+            "back": right.join(left, on="k").filter(pl.col("at") > 0).expire("at", after=5),
+            "outer": right.join(left, on="k", how="left").expire("at", after=5),
+            "looped": looped.semi_join(right, on="k").expire("at", after=5),
+        }
+
+    for seed in range(4):
+        flow = build(program, schemas)
+        with flow.run(workers=workers, seed=seed) as run:
+            run.insert("left", [(1, 100), (2, 7)])
+            run.insert("right", [(2,)])
+            run.commit()
+            run.delete("left", [(1, 100)])
+            run.insert("right", [(1,)])
+            run.commit()
+            for name in ("there", "back", "outer", "looped"):
+                assert [sorted(row) for row in run.read(name).rows()] == [[2, 7]], name

@@ -41,17 +41,18 @@ from riverrun.engine.operators.expire import (
     Watermark,
     due_name,
 )
+from riverrun.engine.operators.join import Join
 from riverrun.engine.operators.linear import (
     CLOCK,
     PATIENCE,
     Concat,
-    DropNulls,
     Enter,
     Explode,
     Filter,
     FlatMap,
     Input,
     Inspect,
+    Leave,
     MapBatches,
     Negate,
     Probe,
@@ -324,7 +325,8 @@ class Collection:
             span = _ticks(after, field, "the time after which rows leave")
             behind = _ticks(late, field, "how late rows may come", least=0)
             dues = self._add(Due(at, span), [self], made)
-            latest = self._add(Latest(at, behind), [self], pa.schema({"mark": pa.int64()}))
+            seen = self if self._is_added_up() else self.consolidate()
+            latest = seen._add(Latest(at, behind), [seen], pa.schema({"mark": pa.int64()}))
             gathered = latest._add(Exchange("one"), [latest], latest.schema)
             marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}-watermark")
         rows = dues._exchanged((due,))
@@ -495,19 +497,19 @@ class Collection:
         port = self._builder.add(operator, ports, [schema], name=name)
         return Collection(self._builder, port, operator.key)
 
-    def _without_null(self, columns: Sequence[str]) -> Collection:
-        positions = tuple(
-            self.columns.index(name) for name in columns if self.schema.field(name).nullable
-        )
-        if not positions:
-            return self
-        made = self._builder.shared
-        wanted = ("drop", self._port, positions)
-        if wanted not in made:
-            names = tuple(self.columns[at] for at in positions)
-            made[wanted] = self._add(DropNulls(positions, names), [self], self.schema)
-        kept: Collection = made[wanted]
-        return kept
+    def _is_added_up(self) -> bool:
+        """Whether the changes of an epoch are the same however they arrived.
+
+        A join, or a loop, may put in rows and take them out again, in one order or another.
+        """
+        nodes, waiting = self._builder.nodes, [self._port.node]
+        while waiting:
+            node = nodes[waiting.pop()]
+            if isinstance(node.operator, Join | Leave):
+                return False
+            if not node.operator.keeps_state and not isinstance(node.operator, Consolidate):
+                waiting += [port.node for port in node.inputs]
+        return True
 
     def _check_columns(self, columns: Sequence[str], what: str) -> None:
         compile_columns(self.schema, {name: name for name in columns}, f"{what} {self._name}")

@@ -4,8 +4,7 @@
 - left, right, full: the inner join, and the rows of one side without a partner, filled with nulls;
 - cross: pairs on the key of no columns.
 
-Null keys match nothing, as in SQL: they are left out before a side is arranged for a join, and stay
-in what has no partner.
+Null keys match nothing, as in SQL; they stay in what has no partner.
 """
 
 from __future__ import annotations
@@ -91,8 +90,8 @@ def _pairs(
 ) -> Collection:
     """The inner join; `names` says what the columns of a pair are called and where they come from."""
     sides = (
-        left._without_null(left_key)._arranged(left_key),
-        right._without_null(right_key)._arranged(right_key),
+        left._arranged(left_key),
+        right._arranged(right_key),
     )
     schema = pa.schema(
         [
@@ -118,7 +117,7 @@ def _semi_cast(
     casts: dict[str, Any],
 ) -> Collection:
     """The rows of `left` as they are, also where their key is compared as another type."""
-    partners = right._without_null(right_key).select(*right_key).distinct()
+    partners = right.select(*right_key).distinct()
     names = {name: (0, name) for name in left.columns}
     free = "_"
     while any(name.startswith(free) for name in left.columns):

@@ -3,7 +3,8 @@
 A pair's diff is the product of both and its time the join of both (the first time at which both are
 there), so the pairs add up to the join of what the two sides add up to. Each side's batch meets all
 that the other side has announced so far; hence every pair is made once, when the later of the two
-is announced. It waits for nothing and keeps nothing: the state is the arrangements'.
+is announced. It waits for nothing and keeps nothing: the state is the arrangements'. Null keys match
+nothing, as in SQL.
 
 Cost: what a batch brings, times the rows it meets (law 7 of DESIGN).
 """
@@ -11,14 +12,16 @@ Cost: what a batch brings, times the rows it meets (law 7 of DESIGN).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from riverrun.engine.operator import Actor, Arranged, Context, Operator
 from riverrun.progress import Timestamp
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.kernels import layout
 from riverrun.state.matching import match
 from riverrun.state.view import View
 
@@ -73,6 +76,7 @@ class Joiner(Actor):
         if not view.batches:
             return
         needed = self.context.needed
+        nullable = _null_keys(batch)
         for pairs in match(batch, view):
             columns: list[pa.Array | None] = []
             for at, (which, index) in enumerate(self._columns):
@@ -82,6 +86,32 @@ class Joiner(Actor):
                     columns.append(pairs.left(index))
                 else:
                     columns.append(pairs.right(index))
-            self.context.push(
-                Changes(tuple(columns), pairs.rows, pairs.times, pairs.codes, 0, pairs.diffs), 0
-            )
+            changes = Changes(tuple(columns), pairs.rows, pairs.times, pairs.codes, 0, pairs.diffs)
+            if nullable:
+                valid = [
+                    pairs.left(at).is_valid().to_numpy(zero_copy_only=False) for at in nullable
+                ]
+                chosen = np.flatnonzero(np.logical_and.reduce(valid))
+                changes = _take(changes, chosen)
+            if changes.rows:
+                self.context.push(changes, 0)
+
+
+def _null_keys(batch: Batch) -> list[int]:
+    """The key columns in which some row of the batch is null; such a row matches nothing."""
+    starts = batch.schema.starts
+    return [
+        at
+        for at in range(len(batch.schema.key))
+        if any(block.nodes[starts[at], layout.VALID] for block in batch.blocks)
+    ]
+
+
+def _take(changes: Changes, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Changes:
+    """Some rows of changes in which columns that nobody looks at are missing."""
+    there = [at for at, column in enumerate(changes.columns) if column is not None]
+    taken = changes.with_columns([changes.columns[at] for at in there]).take(rows)
+    columns: list[pa.Array | None] = [None] * len(changes.columns)
+    for at, column in zip(there, taken.columns, strict=True):
+        columns[at] = column
+    return taken.with_columns(columns)

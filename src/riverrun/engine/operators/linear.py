@@ -111,29 +111,6 @@ class Filter(Linear):
 
 
 @dataclass(frozen=True)
-class DropNulls(Linear):
-    """The rows in which none of some columns is null: a null key matches nothing in a join."""
-
-    columns: tuple[int, ...]
-    names: tuple[str, ...] = ()
-    kind: ClassVar[str] = "drop-nulls"
-
-    def describe(self) -> str:
-        return f"drop rows with null {' or '.join(self.names)}"
-
-    def apply(self, changes: Changes) -> Changes | None:
-        mask = None
-        for at in self.columns:
-            column = changes.columns[at]
-            if column.null_count:
-                valid = column.is_valid().to_numpy(zero_copy_only=False)
-                mask = valid if mask is None else mask & valid
-        if mask is None:
-            return changes
-        return changes.filter(mask) if mask.any() else None
-
-
-@dataclass(frozen=True)
 class MapBatches(Linear):
     """A user's function of whole batches that gives as many rows, in the same order."""
 
