@@ -48,6 +48,9 @@ class SparkType:
         self.written = written
         self.fields: list[Any] = []
 
+    def __repr__(self) -> str:
+        return f"SparkType({self.written})"
+
     def jsonValue(self) -> Any:  # noqa: N802
         return self.written
 
