@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from riverrun.progress import Antichain
-from riverrun.state import batch as batch_module
 from riverrun.state import block as block_module
 from riverrun.state import columns as columns_module
 from riverrun.state import merge as merge_module
@@ -37,13 +36,14 @@ def set_sizes(
     if block is not None:
         patch.setattr(block_module, "BLOCK_ROWS", block)
     if chunk is not None:
-        for module in (block_module, batch_module, merge_module):
+        for module in (block_module, merge_module):
             patch.setattr(module, "CHUNK_ROWS", chunk)
     if packed is not None:
         patch.setattr(block_module, "PACKED_ROWS", packed)
         patch.setattr(columns_module, "_FEW", packed)
     if fuel is not None:
         patch.setattr(spine_module, "LEAST_FUEL", fuel)
+        patch.setattr(spine_module, "WORTH_A_CALL", 2 * fuel)
     if fold is not None:
         patch.setattr(spine_module, "FOLD_ROWS", fold[0])
         patch.setattr(spine_module, "FOLD_BATCHES", fold[1])

@@ -15,7 +15,6 @@ from obstore.store import LocalStore, MemoryStore
 
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.progress import Antichain
-from riverrun.state import batch as batch_module
 from riverrun.state import block as block_module
 from riverrun.state import merge as merge_module
 from riverrun.state import spine as spine_module
@@ -66,7 +65,7 @@ def storage_of(kind: str, path: Path) -> Storage:
 def make_blocks_small(patch: pytest.MonkeyPatch) -> None:
     """Many blocks of few rows; and merges that wait for `work`."""
     patch.setattr(block_module, "BLOCK_ROWS", 16)
-    patch.setattr(batch_module, "CHUNK_ROWS", 8)
+    patch.setattr(block_module, "CHUNK_ROWS", 8)
     patch.setattr(merge_module, "CHUNK_ROWS", 8)
     patch.setattr(spine_module, "LEAST_FUEL", 0)
 

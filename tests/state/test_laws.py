@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from riverrun.progress import Antichain
+from riverrun.state import spine as spine_module
 from riverrun.state.batch import Batch
 from riverrun.state.files import read_block, write_block
 from riverrun.state.schema import FULL_MASK, Order, Schema
@@ -104,6 +105,7 @@ class AnyState(RuleBasedStateMachine):
         set_sizes(self.patch, fold=fold, **cut)
         if fuel is not None:  # merges stay under way; mostly `work` moves them
             self.patch.setattr(Spine, "_fuel", lambda spine, rows: fuel)
+            self.patch.setattr(spine_module, "WORTH_A_CALL", 7)
         self.disk = {} if budget is None else {"budget": budget, "directory": self.folder}
         self.schema, self.depth, self.largest = schema, depth, LARGEST[depth]
         self.reference = reference_for(schema)

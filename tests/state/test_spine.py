@@ -231,7 +231,8 @@ def test_an_append_does_bounded_work_and_batches_stay_few(
         meter.merged = meter.folded = 0
         spine.insert(ints(keys, keys), (epoch,))
         rows += count
-        assert meter.merged <= least + count * (4 + 2 * entries) + 2  # the fuel, and a group
+        # What was saved up, the fuel, and a group.
+        assert meter.merged <= 2 * least + least + count * (4 + 2 * entries) + 2
         assert meter.folded <= max(0, 6 * fold[0] * fold[1])  # sorted into one, and merged at once
         batches = len(spine.view().batches)
         most = 2 * math.log2(max(rows, 1)) + 4 + fold[1]

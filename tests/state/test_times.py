@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.progress import Antichain
+from riverrun.progress import Antichain, less_equal
 from riverrun.state import times
+from riverrun.state.kernels import layout, searching
 
 coordinates = st.integers(0, 5)
 
@@ -24,7 +26,13 @@ def test_arrays_and_tuples_agree(depth: int, data: st.DataObject) -> None:
         patch = pytest.MonkeyPatch()
         with patch.context() as context:
             context.setattr(times, "LONG", long)
-            flags = times.visible(table, as_of)
-            return None if flags is None else flags.tolist(), times.advance(table, since)
+            return times.time_table(table).tolist(), times.advance(table, since)
 
     assert both(0) == both(1000)
+    block = np.zeros((1, layout.BLOCK_FIELDS), np.int64)
+    kept = times.time_table(table)
+    block[0, layout.TIMES], block[0, layout.TIME_COUNT] = kept.ctypes.data, len(table)
+    (place,), flags = searching.flag_visible(block, np.array(as_of))
+    seen = [less_equal(time, as_of) for time in table]
+    assert seen == ([True] * len(table) if place < 0 else flags[place:].tolist())
+    assert all(seen) == (place < 0)

@@ -128,7 +128,6 @@ def test_compacting_keeps_to_the_budget(tmp_path, monkeypatch):
 def test_blocks_are_cut_by_bytes_too(monkeypatch):
     monkeypatch.setattr("riverrun.state.block.BLOCK_BYTES", 20_000)
     monkeypatch.setattr("riverrun.state.block.CHUNK_ROWS", 50)
-    monkeypatch.setattr("riverrun.state.batch.CHUNK_ROWS", 50)
     monkeypatch.setattr("riverrun.state.merge.CHUNK_ROWS", 50)
     spine = Spine("s", Schema.of({"k": pa.string()}, {"v": pa.string()}))
     for epoch in range(3):

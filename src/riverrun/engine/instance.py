@@ -78,7 +78,7 @@ class Instance:
             sources = []
             if node.operator.reads_arrangements:
                 sources = [self._actors[port.node] for port in node.inputs]
-            context = Context(node, index, bounds, self._states, sources, history)
+            context = Context(node, index, bounds, self._states, sources, history, epoch)
             self._actors[node.number] = node.operator.start(context)
         for actor in self._actors.values():
             self._connect(actor)

@@ -15,7 +15,9 @@ nothing else, are in a checkpoint.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from riverrun.errors import OperatorFailed, RiverrunError
@@ -52,6 +54,10 @@ class Operator:
         """What it does, on one line, for people."""
         return self.kind
 
+    def identity(self) -> str:
+        """What tells it from others that would give other results: a checkpoint is resumed by the same only."""
+        return self.describe()
+
     def start(self, context: Context) -> Actor:
         raise NotImplementedError
 
@@ -74,7 +80,7 @@ class Context:
     """What an actor is given: its node, its place among the workers, and what it may ask for."""
 
     __slots__ = (
-        "arrive", "bounds", "has_consumers", "history", "index", "needed", "node", "push", "request",
+        "arrive", "bounds", "epoch", "has_consumers", "history", "index", "needed", "node", "push", "request",
         "sources", "states",
     )  # fmt: skip
 
@@ -86,6 +92,7 @@ class Context:
         states: dict[str, Spine],
         sources: Sequence[Actor],
         history: int,
+        epoch: int,
     ) -> None:
         self.node = node
         self.index = index
@@ -93,6 +100,8 @@ class Context:
         self.states = states
         self.sources = sources
         self.history = history
+        self.epoch = epoch
+        """The first epoch of this execution."""
         self.has_consumers = True
         """Whether anybody takes what it sends; its arrangement may have readers all the same."""
         self.needed: Sequence[int] | None = None
@@ -173,6 +182,23 @@ class Arranged(Actor):
 
     def boundary(self, epoch: int) -> None:
         settle(self.arrangement.spine, epoch, self.node.depth)
+
+
+def code_of(function: object) -> str:
+    """A word that changes when the code of a Python function does; what it calls or closes over is not in it."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if not isinstance(code, CodeType):
+        return getattr(function, "__qualname__", type(function).__name__)
+
+    def parts(some: CodeType) -> Iterator[str]:
+        yield f"{some.co_code.hex()} {some.co_names} {some.co_varnames}"
+        for constant in some.co_consts:
+            if isinstance(constant, CodeType):
+                yield from parts(constant)
+            else:
+                yield repr(constant)
+
+    return hashlib.sha256("\n".join(parts(code)).encode()).hexdigest()[:12]
 
 
 def settle(spine: Spine, epoch: int, depth: int) -> None:

@@ -30,7 +30,6 @@ they arrived (law 4 of DESIGN); others are marked, and so is all that lies behin
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -199,14 +198,17 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """By name, what each node that keeps state is: what a checkpoint is compared with."""
-        return {
-            node.name: hashlib.sha256(
-                f"{node.operator.describe()} {node.depth} {[str(s) for s in node.schemas]}".encode()
-            ).hexdigest()[:16]
-            for node in self.nodes
-            if node.operator.keeps_state
-        }
+        """By name, what each node is: what the program that wrote a checkpoint is compared with."""
+        found = {}
+        for node in self.nodes:
+            columns = "; ".join(
+                ", ".join(f"{field.name}: {field.type}" for field in schema)
+                for schema in node.schemas
+            )
+            sources = ", ".join(self.nodes[port.node].name for port in node.inputs)
+            origin = f" of {sources}" if sources else ""
+            found[node.name] = f"{node.operator.identity()}{origin} ({columns})"
+        return found
 
 
 @dataclass

@@ -17,6 +17,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,7 @@ class Alone:
             self.completed = self._fed
 
 
+@lru_cache(maxsize=1024)  # several actors are run at one time
 def after(time: Timestamp) -> Antichain:
     """The frontier of all times that come after `time` in lexicographic order.
 

@@ -21,9 +21,9 @@ Polars expressions that look at one row at a time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import polars as pl
 import pyarrow as pa
@@ -60,10 +60,24 @@ from riverrun.engine.operators.linear import (
 )
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.engine.operators.reshape import Windows
+from riverrun.engine.operators.upsert import Upsert
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
-from riverrun.frontends.expressions import compile_columns, compile_filter
+from riverrun.frontends.expressions import compile_columns, compile_filter, unknown_column
+from riverrun.frontends.given import (
+    ELSEWHERE,
+    RowsOf,
+    as_ticks,
+    check_callable,
+    flat,
+    function_name,
+    is_count,
+    kind_told,
+    named_columns,
+    not_a_collection,
+)
 from riverrun.run.rows import as_schema, as_table
+from riverrun.run.values import show
 from riverrun.state import Order
 
 if TYPE_CHECKING:
@@ -102,9 +116,26 @@ class Collection:
         shown = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         return f"<Collection of {shown or 'no columns'}>"
 
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            message = f"a collection has no attribute {name!r}"
+            if not name.startswith("_"):
+                if name in ELSEWHERE:
+                    message += f"\nHint: {ELSEWHERE[name]}"
+                elif name in self.columns:
+                    message += f"\nHint: in expressions the column is pl.col({name!r})"
+            raise AttributeError(message, name=name, obj=self)
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise TypeError(
+            f"cannot take {key!r} of a collection: it is a description and has no rows yet\n"
+            'Hint: select("a", "b") takes columns, filter(pl.col("a") > 1) rows; in expressions a column is pl.col("a")'
+        )
+
     # -- each row by itself
 
-    def select(self, *columns: Column, **named: Any) -> Collection:
+    def select(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
         """These columns and no others: names, or expressions of the columns of the same row.
 
         >>> import polars as pl, riverrun as rr
@@ -112,27 +143,49 @@ class Collection:
         >>> edges.select("dst", back="src", sum=pl.col("src") + pl.col("dst")).columns
         ['dst', 'back', 'sum']
         """
-        wanted = _named(columns, named, "select")
+        wanted = named_columns(columns, named, "select")
         return self._project(wanted, f"select from {self._name}")
 
-    def with_columns(self, *columns: Column, **named: Any) -> Collection:
+    def with_columns(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
         """All columns, and these besides, or in place of those with the same name."""
         wanted: dict[str, Any] = {name: name for name in self.columns}
-        wanted |= _named(columns, named, "with_columns")
+        wanted |= named_columns(columns, named, "with_columns")
         return self._project(wanted, f"add columns to {self._name}")
 
-    def rename(self, **named: str) -> Collection:
-        """All columns, some under another name: ``rename(new="old")``."""
-        for old in named.values():
-            self._check_columns([old], "rename")
-        names = {old: new for new, old in named.items()}
-        wanted = {names.get(column, column): column for column in self.columns}
-        return self._project(wanted, f"rename columns of {self._name}")
+    def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Collection:
+        """All columns, some under another name: ``rename({"old": "new"})``, or ``rename(new="old")``.
 
-    def drop(self, *columns: str) -> Collection:
+        >>> import polars as pl, riverrun as rr
+        >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64})
+        >>> edges.rename({"src": "start"}).columns, edges.rename(end="dst").columns
+        (['start', 'dst'], ['src', 'end'])
+        """
+        if names is not None and not isinstance(names, Mapping):
+            raise PlanError(
+                "plan.column",
+                f"cannot rename {self._name} by {kind_told(names)}: names are given as a mapping, or as keywords",
+                hint='rename({"old": "new"}), or rename(new="old")',
+            )
+        wanted = {old: new for new, old in named.items()} | dict(names or {})
+        self._check_columns(list(wanted), "rename columns of")
+        made = [wanted.get(column, column) for column in self.columns]
+        for name in made:
+            if made.count(name) > 1:
+                raise PlanError(
+                    "plan.column_twice",
+                    f"cannot rename columns of {self._name}: two would be called {name!r}",
+                    hint="give each name once",
+                    column=name,
+                )
+        return self._project(
+            dict(zip(made, self.columns, strict=True)), f"rename columns of {self._name}"
+        )
+
+    def drop(self, *columns: str | Iterable[str]) -> Collection:
         """All columns but these."""
-        self._check_columns(columns, "drop")
-        kept = {name: name for name in self.columns if name not in columns}
+        gone = list(flat(columns))
+        self._check_columns(gone, "drop columns of")
+        kept = {name: name for name in self.columns if name not in gone}
         return self._project(kept, f"drop columns of {self._name}")
 
     def filter(self, predicate: pl.Expr) -> Collection:
@@ -146,18 +199,23 @@ class Collection:
         How rows are cut into frames is not defined; the function must treat rows alike whatever
         stands beside them.
         """
-        _check_callable(function, "map_batches")
+        check_callable(function, "map_batches")
         made = as_schema(schema, "declare what a function of batches gives")
         operator = MapBatches(
-            _over_frames(function), self.schema, made, as_table, _function_name(function)
+            _over_frames(function),
+            self.schema,
+            made,
+            as_table,
+            function_name(function),
+            function,
         )
         return self._add(operator, [self], made)
 
     def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Any) -> Collection:
-        """A function of one row, a dict, that gives any number of rows: dicts or tuples."""
-        _check_callable(function, "flat_map")
+        """A function of one row, a dict, that gives a list of any number of rows: dicts or tuples."""
+        check_callable(function, "flat_map")
         made = as_schema(schema, "declare what a function of rows gives")
-        operator = FlatMap(function, self.schema, made, as_table, _function_name(function))
+        operator = FlatMap(RowsOf(function), self.schema, made, as_table, function_name(function))
         return self._add(operator, [self], made)
 
     def explode(self, column: str) -> Collection:
@@ -182,6 +240,11 @@ class Collection:
 
     def concat(self, *others: Collection) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates."""
+        for other in others:
+            if not isinstance(other, Collection):
+                raise not_a_collection(
+                    "plan.concat", f"concat {self._name} with what was given", other
+                )
         scope = _deepest(self, *others)
         parts = [self._into(scope)]
         for other in others:
@@ -223,7 +286,7 @@ class Collection:
         """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing."""
         if function is None:
             function = _show
-        _check_callable(function, "inspect")
+        check_callable(function, "inspect")
         return self._add(Inspect(function, self.schema), [self], self.schema)
 
     def probe(self, name: str) -> Collection:
@@ -246,12 +309,17 @@ class Collection:
         size: int | timedelta,
         step: int | timedelta | None = None,
         *,
+        offset: int | timedelta = 0,
         into: str = "window",
     ) -> Collection:
         """Each row once for every window that the time in `column` lies in, with the window's start.
 
         Windows start at multiples of `step` and last `size`; without a step they follow each other
-        (tumbling), with a smaller one they overlap (sliding).
+        (tumbling), with a smaller one they overlap (sliding). `offset` moves all starts.
+
+        Times are counted from the start of 1970, in UTC also where timestamps have a zone; that was a
+        Thursday, and so start windows of a week, unless ``offset=timedelta(days=4)`` moves them to Monday.
+        Windows of a calendar, months or days of a zone, are groups: ``group_by(day=pl.col("at").dt.truncate("1d"))``.
 
         >>> import polars as pl, riverrun as rr
         >>> clicks = rr.Dataflow("g").input("clicks", {"at": pl.Int64, "user": pl.String})
@@ -259,10 +327,11 @@ class Collection:
         ['at', 'user', 'window']
         """
         at = self._time_column(column, "make windows")
-        ticks = _ticks(size, self.schema.field(at), "the size of a window")
+        ticks = as_ticks(size, self.schema.field(at), "the size of a window")
         every = (
-            ticks if step is None else _ticks(step, self.schema.field(at), "the step of windows")
+            ticks if step is None else as_ticks(step, self.schema.field(at), "the step of windows")
         )
+        moved = as_ticks(offset, self.schema.field(at), "the offset of windows", least=None)
         if into in self.columns:
             raise PlanError(
                 "plan.column_twice",
@@ -271,7 +340,7 @@ class Collection:
                 column=into,
             )
         made = self.schema.append(pa.field(into, self.schema.field(at).type))
-        return self._add(Windows(at, ticks, every), [self], made)
+        return self._add(Windows(at, ticks, every, moved % every), [self], made)
 
     def expire(
         self,
@@ -308,7 +377,7 @@ class Collection:
         due = due_name(self.schema)
         made = pa.schema([pa.field(due, pa.int64()), *self.schema])
         if epochs is not None:
-            if not _is_count(epochs):
+            if not is_count(epochs):
                 raise PlanError(
                     "plan.expire",
                     f"cannot expire rows after {epochs!r} epochs ({line})",
@@ -322,8 +391,8 @@ class Collection:
             assert after is not None
             at = self._time_column(column, "expire rows")
             field = self.schema.field(at)
-            span = _ticks(after, field, "the time after which rows leave")
-            behind = _ticks(late, field, "how late rows may come", least=0)
+            span = as_ticks(after, field, "the time after which rows leave")
+            behind = as_ticks(late, field, "how late rows may come", least=0)
             dues = self._add(Due(at, span), [self], made)
             seen = self if self._is_added_up() else self.consolidate()
             latest = seen._add(Latest(at, behind), [seen], pa.schema({"mark": pa.int64()}))
@@ -342,11 +411,11 @@ class Collection:
         operator = Reduce(key, (Present(),), "distinct")
         return self._reduced(operator, [arranged], self.schema, name)
 
-    def group_by(self, *columns: Column, **named: Any) -> Grouped:
+    def group_by(self, *columns: Column | Iterable[Column], **named: Any) -> Grouped:
         """The rows in groups that agree in these columns or expressions; null is a value like any other."""
         from riverrun.frontends.grouping import Grouped
 
-        return Grouped.of(self, _named(columns, named, "group_by"))
+        return Grouped.of(self, named_columns(columns, named, "group_by"))
 
     def count(self, name: str = "count") -> Collection:
         """How many rows there are, as one row; no row while there are none."""
@@ -415,7 +484,13 @@ class Collection:
 
     @property
     def _name(self) -> str:
-        return repr(self._builder.nodes[self._port.node].name)
+        """What messages call it."""
+        node = self._builder.nodes[self._port.node]
+        if isinstance(
+            node.operator, Upsert
+        ):  # the rows of an input with a key: its name is the input's
+            return repr(node.name.removesuffix("-rows"))
+        return repr(node.name)
 
     def _add(
         self,
@@ -512,7 +587,17 @@ class Collection:
         return True
 
     def _check_columns(self, columns: Sequence[str], what: str) -> None:
-        compile_columns(self.schema, {name: name for name in columns}, f"{what} {self._name}")
+        """Refuse names that are no column's; `what` goes before the name of the collection."""
+        there = self.columns
+        for column in columns:
+            if not isinstance(column, str):
+                raise PlanError(
+                    "plan.column",
+                    f"cannot {what} {self._name}: {show(column)} is not the name of a column",
+                    hint='give names here: "a", or ["a", "b"]; what is computed goes to with_columns(...) first',
+                )
+            if column not in there:
+                raise unknown_column(there, column, f"{what} {self._name}")
 
     def _time_column(self, column: str, what: str) -> int:
         self._check_columns([column], what)
@@ -540,30 +625,6 @@ def clock(builder: PlanBuilder) -> Collection:
     return ticks
 
 
-def _named(columns: Sequence[Any], named: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Columns given by position have the names they output."""
-    found: dict[str, Any] = {}
-    for column in columns:
-        if isinstance(column, str):
-            name = column
-        elif isinstance(column, pl.Expr):
-            name = column.meta.output_name()
-        else:
-            raise PlanError(
-                "plan.column",
-                f"cannot {what} {column!r}: a column is its name, or a Polars expression",
-                hint=f'for instance {what}("a", b=pl.col("a") + 1)',
-            )
-        if name in found:
-            raise _twice(name, what)
-        found[name] = column
-    for name, value in named.items():
-        if name in found:
-            raise _twice(name, what)
-        found[name] = value
-    return found
-
-
 def told(expression: Any) -> str:
     """An expression on one line, for plans: as Polars writes it, with less around the names.
 
@@ -575,44 +636,6 @@ def told(expression: Any) -> str:
         re.sub(r'col\("([^"]*)"\)', r"\1", text).replace("dyn int: ", "").replace("dyn float: ", "")
     )
     return re.sub(r"(?<=[\[ ])\(([\w.]+)\)(?=[ \]])", r"\1", text)
-
-
-def _twice(name: str, what: str) -> PlanError:
-    return PlanError(
-        "plan.column_twice",
-        f"cannot {what} two columns called {name!r}",
-        hint="name them apart: new=pl.col(...)",
-        column=name,
-    )
-
-
-def _is_count(given: object, least: int = 1) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given >= least
-
-
-def _ticks(given: int | timedelta, field: pa.Field, what: str, least: int = 1) -> int:
-    """A span in the units of a column."""
-    kind = field.type
-    ticks: int | None = None
-    if isinstance(given, int) and not isinstance(given, bool) and pa.types.is_integer(kind):
-        ticks = given
-    elif isinstance(given, timedelta) and pa.types.is_date(kind):
-        units = timedelta(days=1) if pa.types.is_date32(kind) else timedelta(milliseconds=1)
-        ticks = given // units if given % units == timedelta(0) else None
-    elif isinstance(given, timedelta) and pa.types.is_temporal(kind):
-        per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
-        micros = given // timedelta(microseconds=1)
-        ticks = micros * per // 10**6 if micros * per % 10**6 == 0 else None
-    elif given == 0 and least == 0:
-        ticks = 0
-    if ticks is None or ticks < least:
-        raise PlanError(
-            "plan.span",
-            f"cannot take {given!r} as {what}: column {field.name!r} is {kind}",
-            hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
-            column=field.name,
-        )
-    return ticks
 
 
 def _deepest(*collections: Collection) -> Scope:
@@ -630,19 +653,6 @@ def _deepest(*collections: Collection) -> Scope:
 
 def _over_frames(function: Callable[[pl.DataFrame], Any]) -> Callable[[pa.RecordBatch], Any]:
     return lambda batch: function(pl.DataFrame(pl.from_arrow(batch)))
-
-
-def _function_name(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or type(function).__name__
-
-
-def _check_callable(function: object, what: str) -> None:
-    if not callable(function):
-        raise PlanError(
-            "plan.function",
-            f"cannot {what} with {function!r}: that is not a function",
-            hint=f"give a function: {what}(lambda rows: ...)",
-        )
 
 
 def _show(rows: pa.RecordBatch) -> None:

@@ -52,6 +52,7 @@ from riverrun.engine.operators.vertex import Link, Table, VertexOperator
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
+from riverrun.frontends.given import not_a_collection
 from riverrun.progress import Timestamp
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Schema
@@ -137,6 +138,9 @@ def add_vertex(
             hint="flow.vertex(MyVertex, {'rows': collection}, {'column': pl.Int64})",
             line=line,
         )
+    for port, given in inputs.items():
+        if not isinstance(given, Collection):
+            raise not_a_collection("plan.vertex", f"connect input {port!r} of a vertex", given)
     scope = _deepest(*inputs.values())
     several = (
         isinstance(outputs, Mapping)

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from riverrun.engine.drawing import explain, to_dot, to_svg
 from riverrun.engine.operators.arrange import Output
+from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.engine.operators.upsert import DELETED, SEQUENCE, Upsert, commands_schema
 from riverrun.engine.plan import Plan, PlanBuilder, check_name
@@ -32,6 +33,7 @@ from riverrun.engine.transport import EVERY
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
+from riverrun.frontends.given import not_a_collection
 from riverrun.run import Run
 from riverrun.run.rows import as_schema
 
@@ -47,12 +49,20 @@ class Dataflow:
         self._outputs: dict[str, Collection] = {}
         self._plan: tuple[int, Plan] | None = None
 
-    def input(self, name: str, schema: Any, key: str | Sequence[str] | None = None) -> Collection:
+    def input(
+        self,
+        name: str,
+        schema: Any,
+        key: str | Sequence[str] | None = None,
+        *,
+        checked: bool = False,
+    ) -> Collection:
         """Declare rows that come from outside.
 
         `schema` is an Arrow, Polars or Spark schema, a mapping of names to types, a class with
         annotations, or a frame that looks like the rows. With a `key`, rows replace those with the
-        same key (`Run.upsert`) and are deleted by it.
+        same key (`Run.upsert`) and are deleted by it. With ``checked=True``, an epoch that deletes a row
+        that is not there is refused; the rows are kept once more for that.
         """
         columns = as_schema(schema, f"declare input {name!r}")
         if name == CLOCK:
@@ -60,9 +70,15 @@ class Dataflow:
                 "plan.name", f"cannot name an input {CLOCK!r}", hint="that name is ours"
             )
         if key is None:
-            port = self._builder.add(Input(name), [], [columns], name=name)
-            self._inputs[name] = Collection(self._builder, port)
-            return self._inputs[name]
+            given = Collection(
+                self._builder, self._builder.add(Input(name), [], [columns], name=name)
+            )
+            if checked:
+                whole = tuple(columns.names)
+                moved = given._exchanged(whole)
+                given = moved._add(Check(name), [moved], columns, f"{name}-rows", whole)
+            self._inputs[name] = given
+            return given
         listed = (key,) if isinstance(key, str) else tuple(key)
         for column in listed:
             if column not in columns.names:
@@ -93,11 +109,7 @@ class Dataflow:
     def output(self, name: str, collection: Collection) -> None:
         """Declare a result: a collection that can be read while the dataflow runs."""
         if not isinstance(collection, Collection):
-            raise PlanError(
-                "plan.output",
-                f"cannot output {name!r}: {collection!r} is not a collection",
-                hint="give a collection of this dataflow",
-            )
+            raise not_a_collection("plan.output", f"output {name!r}", collection)
         if collection._builder is not self._builder:
             raise PlanError(
                 "plan.two_flows",

@@ -27,14 +27,15 @@ from riverrun.engine.operators.groups import PolarsGroups, PythonGroups, group_n
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends.aggregates import Aggregate
-from riverrun.frontends.collection import (
-    Collection,
-    _check_callable,
-    _function_name,
-    _is_count,
-    _named,
-)
+from riverrun.frontends.collection import Collection, told
 from riverrun.frontends.expressions import compile_columns
+from riverrun.frontends.given import (
+    check_callable,
+    flat,
+    function_name,
+    is_count,
+    named_columns,
+)
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
 
@@ -60,7 +61,7 @@ class Grouped:
             for name, value in key.items()
             if not isinstance(value, str) or value != name
         }
-        collection._check_columns([name for name in key if name not in made], "group")
+        collection._check_columns([name for name in key if name not in made], "group by columns of")
         if made:
             collection = collection.with_columns(**made)
         return cls(collection, tuple(key))
@@ -86,17 +87,21 @@ class Grouped:
     def top(self, k: int, by: Any, *, descending: bool = True) -> Collection:
         """The first `k` rows of each group in the order of `by`, the largest first unless told otherwise.
 
-        `by` is a column or several; rows that agree in it are ordered by their other columns.
+        `by` is a column or expression, or several; rows that agree in it are ordered by their other columns.
+
+        >>> import polars as pl, riverrun as rr
+        >>> sales = rr.Dataflow("s").input("sales", {"item": pl.String, "price": pl.Float64})
+        >>> sales.group_by("item").top(3, by=pl.col("price").abs()).columns
+        ['item', 'price']
         """
-        if not _is_count(k):
+        if not is_count(k):
             raise PlanError(
                 "plan.k",
                 f"cannot take the top {k!r} rows of a group: that is a whole number from 1 on",
                 hint="for instance top(3, by='score')",
             )
-        listed = [by] if isinstance(by, str) else list(by)
-        collection = self.collection
-        collection._check_columns(listed, "order the groups of")
+        whole = self.collection
+        collection, listed = self._ordered_by(list(flat([by])))
         inside = [column for column in listed if column not in self.key]
         order = tuple(Order(column, descending) for column in inside)
         arranged = collection._arranged(self.key, order)
@@ -104,9 +109,30 @@ class Grouped:
         part = FirstRows(0, values, tuple(values.names), k)
         keys = pa.schema([collection.schema.field(column) for column in self.key])
         schema = pa.schema([*keys, *values])
-        text = f"top {k} by {', '.join(listed)} of each {', '.join(self.key) or 'group'}"
+        text = f"top {k} by {', '.join(map(told, flat([by])))} of each {', '.join(self.key) or 'group'}"
         found = collection._reduced(Reduce(self.key, (part,), text), [arranged], schema, self.name)
-        return found.select(*collection.columns)
+        return found.select(*whole.columns)
+
+    def _ordered_by(self, by: list[Any]) -> tuple[Collection, list[str]]:
+        """The collection, with the expressions among `by` as columns of their own, and the names of all."""
+        collection, listed = self.collection, []
+        made: dict[str, pl.Expr] = {}
+        for one in by:
+            if isinstance(one, pl.Expr) and one.meta.is_column():
+                one = one.meta.output_name()
+            if isinstance(one, pl.Expr):
+                compile_columns(
+                    collection.schema, {"by": one}, f"order the groups of {collection._name}"
+                )
+                name = f"by_{len(made)}"
+                while name in collection.columns:
+                    name = f"_{name}"
+                made[name] = one
+                listed.append(name)
+            else:
+                collection._check_columns([one], "order the groups of")
+                listed.append(one)
+        return collection.with_columns(**made) if made else collection, listed
 
     def apply(
         self,
@@ -120,7 +146,7 @@ class Grouped:
         It gives a value, a dict, or with `many` any number of rows; `schema` says which columns. It
         must depend on nothing but the rows, which come in the order of their values.
         """
-        _check_callable(function, "apply")
+        check_callable(function, "apply")
         made = as_schema(schema, "declare what a function of a group gives")
         collection = self.collection
         self._check_new(made.names)
@@ -128,10 +154,10 @@ class Grouped:
         given = self._given(collection.schema)
         part = PythonGroups(
             0, made, tuple(given.names), given, function, as_table, many, len(self.key),
-            _function_name(function),
+            function_name(function),
         )  # fmt: skip
         keys = [collection.schema.field(column) for column in self.key]
-        text = f"apply {_function_name(function)} to each {', '.join(self.key) or 'group'}"
+        text = f"apply {function_name(function)} to each {', '.join(self.key) or 'group'}"
         return collection._reduced(
             Reduce(self.key, (part,), text), [arranged], pa.schema([*keys, *made]), self.name
         )
@@ -148,7 +174,7 @@ class Grouped:
                 if column is None:
                     name = aggregate.kind
                 else:
-                    (name,) = _named([column], {}, "aggregate")
+                    (name,) = named_columns([column], {}, "aggregate")
             elif isinstance(aggregate, pl.Expr):
                 name = aggregate.meta.output_name()
             else:

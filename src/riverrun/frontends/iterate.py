@@ -35,8 +35,9 @@ from riverrun.engine.operators.arrange import Consolidate
 from riverrun.engine.operators.linear import PATIENCE, Delay, Feedback, Leave
 from riverrun.engine.plan import Node
 from riverrun.errors import PlanError, users_line
-from riverrun.frontends.collection import Collection, _is_count
+from riverrun.frontends.collection import Collection
 from riverrun.frontends.expressions import compile_columns
+from riverrun.frontends.given import check_callable, is_count, kind_told
 
 
 def iterate(
@@ -50,14 +51,15 @@ def iterate(
 ) -> Collection:
     """See the module."""
     builder, line = start._builder, users_line()
+    check_callable(body, "iterate")
     schema = pa.schema([field.with_nullable(True) for field in start.schema])
-    if limit is not None and not _is_count(limit, 0):
+    if limit is not None and not is_count(limit, 0):
         raise PlanError(
             "plan.limit",
             f"cannot iterate {limit!r} rounds ({line}): a limit is a whole number from 0 on",
             hint="leave it out to go on until nothing changes",
         )
-    if not _is_count(patience):
+    if not is_count(patience):
         raise PlanError(
             "plan.patience",
             f"cannot iterate with patience={patience!r} ({line}): that is a whole number of rounds from 1 on",
@@ -104,7 +106,8 @@ def _closed(
     if not isinstance(result, Collection):
         raise PlanError(
             "plan.loop_open",
-            f"cannot iterate ({line}): the body gave {result!r}, not a collection, so nothing leads to the next round",
+            f"cannot iterate ({line}): the body gave {kind_told(result)}, not a collection, so nothing leads "
+            "to the next round",
             hint="return the collection that the next round starts with",
             line=line,
         )

@@ -20,6 +20,7 @@ from riverrun.engine.operators.reshape import Pad
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.frontends.expressions import canonical
+from riverrun.frontends.given import flat, not_a_collection
 from riverrun.state.schema import _fits
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
@@ -36,11 +37,7 @@ def join(
 ) -> Collection:
     """See `Collection.join`."""
     if not isinstance(right, Collection):
-        raise PlanError(
-            "plan.join",
-            f"cannot join {left._name} with {right!r}: that is not a collection",
-            hint="make it an input of the dataflow",
-        )
+        raise not_a_collection("plan.join", f"join {left._name} with what was given", right)
     if how not in HOW:
         raise PlanError(
             "plan.join",
@@ -198,7 +195,7 @@ def _keys(
 
 
 def _listed(columns: Any) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
+    return tuple(flat([columns]))
 
 
 def _casts(

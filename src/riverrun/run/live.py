@@ -1,5 +1,7 @@
 """A run: a dataflow that is alive. Rows go in, epochs are committed, results are read.
 
+Threads may share a run; their calls take turns.
+
 Laws:
 
 1. Rows are gathered until ``commit``; they become one epoch, whole or not at all. When something in it
@@ -30,13 +32,15 @@ from __future__ import annotations
 
 import gc
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Self
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.drawing import explain, to_svg
@@ -51,6 +55,20 @@ from riverrun.progress import Antichain
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_turn(method: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
+    """Threads that share a run take turns."""
+
+    @wraps(method)
+    def locked(self: Run, /, *arguments: P.args, **named: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *arguments, **named)
+
+    return locked
 
 
 class Commit:
@@ -136,7 +154,9 @@ class Run:
     ) -> None:
         _check_count("workers", workers)
         _check_count("history", history)
+        _check_every(every)
         self.plan = plan
+        self._lock = RLock()
         self._history = history
         self._inlets = {
             node.operator.name: _Inlet(node, plan)
@@ -172,23 +192,28 @@ class Run:
 
     # -- rows in
 
+    @_in_turn
     def insert(self, name: str, rows: Any) -> None:
         """Add rows to an input: Arrow, pandas, Polars, dicts or tuples."""
         inlet = self._inlet(name, "insert into")
-        inlet.add(as_table(rows, inlet.schema, f"insert into {name!r}"), 1)
+        inlet.add(_taken(rows, inlet.schema, f"insert into {name!r}"), 1)
 
+    @_in_turn
     def delete(self, name: str, rows: Any) -> None:
         """Take rows out again, once each; of an input with a key, the rows with these keys."""
         inlet = self._inlet(name, "delete from")
         attempt = f"delete from {name!r}"
         if not inlet.key:
-            inlet.add(as_table(rows, inlet.schema, attempt), -1)
+            inlet.add(_taken(rows, inlet.schema, attempt), -1)
             return
         keys = pa.schema([inlet.schema.field(column) for column in inlet.key])
         try:
-            given = as_table(rows, keys, attempt)
-        except SchemaError:
-            given = as_table(rows, inlet.schema, attempt)  # whole rows will do
+            given = _taken(_as_keys(rows, inlet.key), keys, attempt)
+        except SchemaError as error:
+            try:
+                given = _taken(rows, inlet.schema, attempt)  # whole rows will do
+            except SchemaError:
+                raise error from None
         columns = [
             given.column(field.name)
             if field.name in inlet.key
@@ -197,6 +222,7 @@ class Run:
         ]
         inlet.add(pa.record_batch(columns, names=inlet.schema.names), -1)
 
+    @_in_turn
     def upsert(self, name: str, rows: Any) -> None:
         """Put rows in place of those with the same key."""
         inlet = self._inlet(name, "upsert into")
@@ -207,8 +233,9 @@ class Run:
                 hint=f'declare it with one: flow.input({name!r}, ..., key="id")',
                 input=name,
             )
-        inlet.add(as_table(rows, inlet.schema, f"upsert into {name!r}"), 1)
+        inlet.add(_taken(rows, inlet.schema, f"upsert into {name!r}"), 1)
 
+    @_in_turn
     def commit(self, wait: bool = True) -> Commit:
         """Make an epoch of the rows given since the last one; return when its results are complete.
 
@@ -227,11 +254,13 @@ class Run:
             self._wait(commit.epoch, rows)
         return commit
 
+    @_in_turn
     def rollback(self) -> None:
         """Forget the rows given since the last commit."""
         for inlet in self._inlets.values():
             inlet.drop()
 
+    @_in_turn
     def _wait(self, epoch: int, rows: int = 0) -> None:
         with self._progress.watching(epoch, rows):
             self._cluster.wait(epoch)
@@ -248,6 +277,7 @@ class Run:
         """How many epochs are complete."""
         return self._cluster.completed
 
+    @_in_turn
     def read(self, name: str, as_of: int | None = None) -> Result:
         """A result as of the last complete epoch, or of an earlier one within ``history``."""
         node = self._output(name, "read")
@@ -256,6 +286,7 @@ class Run:
         views = [instance.outputs[name].view() for instance in self._instances()]
         return Result.of_views(name, node.schemas[0], views, epoch)
 
+    @_in_turn
     def changes(self, name: str, epoch: int | None = None) -> Result:
         """What an epoch changed in a result, by default the last one: rows with a column `diff`."""
         node = self._output(name, "tell the changes of")
@@ -266,6 +297,7 @@ class Run:
         ]
         return Result.of_changes(name, node.schemas[0], batches, at)
 
+    @_in_turn
     def frontier(self, probe: str) -> Antichain:
         """The times that can still come to a probe: epochs, and inside a loop rounds."""
         self._check_open("ask a probe")
@@ -294,7 +326,7 @@ class Run:
             )
         if asked is None:
             return last
-        if not 0 <= asked <= last:
+        if asked.__class__ is not int or not 0 <= asked <= last:
             raise TimeViolation(
                 "time.not_complete",
                 f"cannot {what} as of epoch {asked!r}: the last complete one is {last}",
@@ -312,6 +344,7 @@ class Run:
 
     # -- the run itself
 
+    @_in_turn
     def status(self) -> dict[str, Any]:
         """Where the run stands: epochs, workers, checkpoints, and how large each state is."""
         status = dict(self._cluster.status())
@@ -326,10 +359,12 @@ class Run:
         status["closed"] = self._cluster.closed
         return status
 
+    @_in_turn
     def checkpoint(self) -> int:
         """Make a checkpoint now; return its number when it is whole."""
         return self._cluster.checkpoint()
 
+    @_in_turn
     def scale(self, workers: int) -> None:
         """Go on with another number of workers."""
         _check_count("workers", workers)
@@ -344,6 +379,7 @@ class Run:
         told = f"{html.escape(repr(self))}, {status['workers']} workers"
         return f"<p>{told}</p>{to_svg(self.plan)}"
 
+    @_in_turn
     def close(self) -> None:
         """End the run. What was committed is complete, and with a checkpoint path can be resumed."""
         self._cluster.close()
@@ -388,6 +424,25 @@ class Run:
             )
 
 
+def _taken(rows: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
+    """Rows that are ours: whoever gave them may go on to change the frame or array they lay in."""
+    batch = as_table(rows, schema, attempt)
+    if isinstance(rows, list | tuple | pl.DataFrame | pl.LazyFrame) or not batch.num_rows:
+        return batch
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pa.ipc.open_stream(sink.getvalue()) as reader:
+        return reader.read_next_batch()
+
+
+def _as_keys(rows: Any, key: tuple[str, ...]) -> Any:
+    """Bare values are keys, where the key is one column."""
+    if len(key) == 1 and isinstance(rows, list) and rows and not isinstance(rows[0], dict | tuple):
+        return [(value,) if not hasattr(value, "__dict__") else value for value in rows]
+    return rows
+
+
 @cache
 def _freeze() -> None:
     """Have the garbage collector leave alone what is loaded by now: walking all of it takes 40 ms, at any moment."""
@@ -399,6 +454,20 @@ def _wide(kind: pa.DataType) -> pa.DataType:
     from riverrun.state import Schema
 
     return Schema.of({}, {"": kind}).canonical[0]
+
+
+def _check_every(given: object) -> None:
+    fits = given is None
+    if isinstance(given, int) and not isinstance(given, bool):
+        fits = given >= 1
+    elif isinstance(given, timedelta):
+        fits = given > timedelta(0)
+    if not fits:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with every={given!r}: that is a number of epochs from 1 on, or a timedelta",
+            hint="for instance every=100 or every=timedelta(seconds=30); None for checkpoints on demand only",
+        )
 
 
 def _check_count(what: str, given: object) -> None:

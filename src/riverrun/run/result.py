@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import OperatorFailed
+from riverrun.errors import OperatorFailed, SchemaError
 from riverrun.state.view import View
 
 _SHOWN = 10
@@ -81,6 +81,13 @@ class Result:
         return iter(self.to_dicts())
 
     def __getitem__(self, column: str) -> list[Any]:
+        if column not in self.schema.names:
+            raise SchemaError(
+                "schema.column_unknown",
+                f"cannot take column {column!r} of {self.name!r}: there are: {', '.join(self.schema.names) or 'none'}",
+                hint="rows() gives all of them, as tuples",
+                column=column,
+            )
         values: list[Any] = self._table.column(column).to_pylist()
         return values
 

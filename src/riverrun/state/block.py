@@ -25,6 +25,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
+from riverrun.progress import Timestamp
 from riverrun.state.columns import (
     Cells,
     ColumnWriter,
@@ -34,10 +35,12 @@ from riverrun.state.columns import (
     node_table,
     slab_columns,
 )
-from riverrun.state.kernels import gathering, layout, packing, searching
+from riverrun.state.kernels import differing, gathering, layout, packing, searching
 from riverrun.state.schema import FULL_MASK, Schema
 from riverrun.state.slabs import empty
-from riverrun.state.times import Codes, Times, codes_in
+from riverrun.state.times import Codes, Times, codes_in, time_table
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 BLOCK_ROWS = 1 << 20
 BLOCK_BYTES = 64 << 20
@@ -119,7 +122,14 @@ class Block:
             row[layout.DIFF_WIDTH] = self.diffs.type.bit_width // 8
         row[layout.DIFF] = self.diff
         row[layout.NODES] = self.nodes.ctypes.data
+        row[layout.TIMES] = self.time_table.ctypes.data
+        row[layout.TIME_COUNT] = len(self.times)
         return row
+
+    @cached_property
+    def time_table(self) -> Ints:
+        """The times as kernels see them."""
+        return time_table(self.times)
 
     @property
     def first(self) -> int:
@@ -163,7 +173,9 @@ class Block:
             self.uid, start, stop, self.resident, self.holder,
         )  # fmt: skip
         # What belongs to the buffers rather than to the rows is shared, and not made again.
-        part.__dict__.update(nodes=self.nodes, words=self.words, directory=self.directory)
+        part.__dict__.update(
+            nodes=self.nodes, words=self.words, directory=self.directory, time_table=self.time_table
+        )
         return part
 
 
@@ -175,14 +187,19 @@ class PackedBlock(Block):
     """A small block in one piece of memory (`kernels.packing`); its Arrow arrays are made when asked for."""
 
     def __init__(self, schema: Schema, slab: Ints, times: Times, rows: int) -> None:
+        table = time_table(times)
+        slab[layout.TIMES] = table.__array_interface__["data"][0]
+        slab[layout.TIME_COUNT] = len(times)
         self.__dict__.update(
             schema=schema, slab=slab, times=times, start=0, stop=rows, resident=True, holder=None,
-            diff=0, descriptor=slab[: layout.BLOCK_FIELDS],
+            descriptor=slab[: layout.BLOCK_FIELDS], time_table=table,
         )  # fmt: skip
-        if slab[layout.DIFF_WIDTH] == 0:
-            self.__dict__["diff"] = int(slab[layout.DIFF])
 
     slab: Ints
+
+    @cached_property
+    def diff(self) -> int:
+        return 0 if self.slab[layout.DIFF_WIDTH] else int(self.slab[layout.DIFF])
 
     @cached_property
     def uid(self) -> str:
@@ -316,6 +333,36 @@ def pack_merged(
     return _packed(schema, slab, used, kept, times, used if len(times) > 1 else NO_CODES)
 
 
+def pack_difference(
+    schema: Schema,
+    keys: Ints,
+    count: int,
+    made: Ints,
+    queries: Ints,
+    blocks: Ints,
+    old: tuple[Ints, Ints, Ints],
+    time: Timestamp,
+) -> tuple[Block, ...] | None:
+    """What leads from old rows to new ones, as blocks; None when the keys are not in order.
+
+    See `kernels.differing`: `old` is queries, names and counts.
+    """
+    rows = len(queries) + len(old[0])
+    arguments = (keys, count, schema.hash_word, made, queries, blocks, *old)
+    if schema.flat is not None and rows <= min(PACKED_ROWS, BLOCK_ROWS):
+        slab, kept = differing.pack_difference(
+            *arguments, schema.invertible, min(PACKED_BYTES, BLOCK_BYTES)
+        )
+        if kept <= 0:
+            return None if kept < 0 else ()
+        if len(slab):
+            return (PackedBlock(schema, slab, (time,), kept),)
+    names, hashes, diffs, tables, kept = differing.list_difference(*arguments)
+    if kept < 0:
+        return None
+    return BlockWriter(schema, (time,), kept).append_all(tables, names, hashes, NO_CODES, diffs)
+
+
 def _packed(
     schema: Schema, slab: Ints, used: Ints, kept: int, times: Times, codes: np.ndarray[Any, Any]
 ) -> tuple[Block, ...] | None:
@@ -327,7 +374,10 @@ def _packed(
 
 
 class BlockWriter:
-    """Writes sorted rows of other blocks into new blocks, cutting between hashes (law 3)."""
+    """Writes sorted rows of other blocks into new blocks, cutting between hashes (law 3).
+
+    Codes are not looked at where there is one time.
+    """
 
     def __init__(self, schema: Schema, times: Times, rows: int) -> None:
         self._schema = schema
@@ -351,34 +401,44 @@ class BlockWriter:
         self._diffs = _Narrow(_SIGNED, capacity)
 
     def append(
-        self, addresses: Ints, tables: Ints, rows: Ints, codes: Codes, diffs: Ints
+        self, tables: Ints, rows: Ints, hashes: Words, codes: Codes, diffs: Ints
     ) -> list[Block]:
-        """Append the named rows; return the blocks that this completed.
+        """Append the named rows, in order; return the blocks that this completed.
 
-        `addresses` and `tables` are those of the hashes and nodes of the blocks that the rows are
-        named after.
+        `tables` are the addresses of the nodes of the blocks that the rows are named after.
         """
         if len(rows) == 0:
             return []
         completed = []
         if self._length >= BLOCK_ROWS or self._nbytes() >= BLOCK_BYTES:
             last = self._hashes.array(np.uint64, self._length)[-1]
-            more = gathering.leading(addresses, rows, last)
+            more = int(np.searchsorted(hashes, last, "right"))
             if more < len(rows):  # the rows of the last hash belong here, the others to a new block
-                self._write(addresses, tables, rows[:more], codes[:more], diffs[:more])
+                self._write(tables, rows[:more], hashes[:more], codes[:more], diffs[:more])
                 completed.append(self._cut())
-                rows, codes, diffs = rows[more:], codes[more:], diffs[more:]
-        self._write(addresses, tables, rows, codes, diffs)
+                rows, hashes = rows[more:], hashes[more:]
+                codes, diffs = codes[more:], diffs[more:]
+        self._write(tables, rows, hashes, codes, diffs)
         return completed
 
-    def _write(self, addresses: Ints, tables: Ints, rows: Ints, codes: Codes, diffs: Ints) -> None:
+    def append_all(
+        self, tables: Ints, rows: Ints, hashes: Words, codes: Codes, diffs: Ints
+    ) -> tuple[Block, ...]:
+        """`append` however many rows, and `finish`."""
+        blocks: list[Block] = []
+        for start in range(0, len(rows), CHUNK_ROWS):
+            piece = slice(start, min(start + CHUNK_ROWS, len(rows)))
+            blocks += self.append(tables, rows[piece], hashes[piece], codes[piece], diffs[piece])
+        return (*blocks, *self.finish())
+
+    def _write(self, tables: Ints, rows: Ints, hashes: Words, codes: Codes, diffs: Ints) -> None:
         if len(rows) == 0:
             return
         if self._length == 0:
             self._open()
         start, self._length = self._length, self._length + len(rows)
         self._hashes.reserve(self._length * 8)
-        gathering.gather_words(addresses, rows, self._hashes.address + start * 8)
+        self._hashes.array(np.uint64, self._length)[start:] = hashes
         node = 0
         for at, writer in enumerate(self._columns):
             if not self._stored[at] and gathering.any_validity(tables, node):
@@ -387,7 +447,8 @@ class BlockWriter:
                 node = writer.append(tables, node, rows)
             else:
                 node += node_count(writer.type)
-        self._codes.append(codes, start)
+        if len(self._times) > 1:
+            self._codes.append(codes, start)
         self._diffs.append(diffs, start)
 
     def _store_key(self, rows: int) -> None:
@@ -476,7 +537,7 @@ class _Narrow:
     def finish_codes(self, times: Times, rows: int) -> tuple[Times, pa.Array | None]:
         """The times that occur, and codes into them."""
         if self.width == 0:
-            return (times[self.constant],), None
+            return (times[self.constant],), None  # 0 where there was nothing to look at
         used = np.zeros(len(times), np.int64)
         count = gathering.renumber(self.cells.address, self.width, rows, used)
         if count < len(times):

@@ -112,7 +112,14 @@ class Changes:
 
     def at(self, time: Timestamp) -> Changes | None:
         """The changes of exactly one time; None when there are none."""
-        return self.split(lambda some: some == time)[0]
+        if self.codes is None or time not in self.times:
+            return self if self.rows and self.times[0] == time else None
+        rows = (self.codes == self.times.index(time)).nonzero()[0]
+        if not len(rows):
+            return None
+        columns = take_columns(self.columns, rows) if self.columns else ()
+        diffs = None if self.diffs is None else self.diffs[rows]
+        return Changes(columns, len(rows), (time,), None, self.diff, diffs)
 
     def split(self, done: Callable[[Timestamp], bool]) -> tuple[Changes | None, Changes | None]:
         """The changes of the times that are `done`, and of those that are not; None for no rows."""

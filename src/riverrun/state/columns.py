@@ -182,6 +182,43 @@ def gather_column(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa
     return writer.finish()
 
 
+def gather_columns(
+    tables: Ints, rows: Ints, starts: Sequence[int], kinds: Sequence[pa.DataType], indices: Sequence[int]
+) -> list[pa.Array]:  # fmt: skip
+    """`gather_column` of the columns at some indices, by one call where rows are few."""
+    picked = [kinds[at] for at in indices]
+    if 0 < len(rows) <= _FEW and indices and _are_flat(picked):
+        nodes = np.array([starts[at] for at in indices])
+        slab = packing.pack_picked(
+            tables, rows, tables, rows, np.zeros(len(nodes), np.int64), nodes
+        )
+        return slab_columns(slab, 0, picked, len(rows))
+    return [gather_column(tables, starts[at], rows, kinds[at]) for at in indices]
+
+
+def gather_pairs(
+    left: tuple[Ints, Ints],
+    right: tuple[Ints, Ints],
+    sides: Ints,
+    nodes: Ints,
+    kinds: Sequence[pa.DataType],
+) -> list[pa.Array]:
+    """Columns from two sides, tables and rows each: column i is at nodes[i] of the right where sides[i] is 1."""
+    rows = len(left[1])
+    if 0 < rows <= _FEW and kinds and _are_flat(kinds):
+        slab = packing.pack_picked(*left, *right, sides, nodes)
+        return slab_columns(slab, 0, kinds, rows)
+    found = []
+    for side, node, kind in zip(sides.tolist(), nodes.tolist(), kinds, strict=True):
+        tables, names = right if side else left
+        found.append(gather_column(tables, node, names, kind))
+    return found
+
+
+def _are_flat(kinds: Sequence[pa.DataType]) -> bool:
+    return _DEEP.isdisjoint([_KINDS[kind.id] for kind in kinds])
+
+
 def gather_fixed(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.Array:
     """The named rows of a fixed-width column in which nothing is null: the short way round `ColumnWriter`."""
     cells = empty(len(rows) * cell_width(type_), np.uint8)

@@ -27,7 +27,7 @@ columns cost to gather. Times that are all at or before the batch's one time cos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ import pyarrow as pa
 from riverrun.progress import Timestamp, less_equal
 from riverrun.progress.timestamp import join
 from riverrun.state.batch import Batch
-from riverrun.state.columns import Ints, gather_column
+from riverrun.state.columns import Ints, gather_column, gather_pairs
 from riverrun.state.kernels import matching
 from riverrun.state.schema import FULL_MASK, Schema
 from riverrun.state.times import Codes, Times, codes_in, union
@@ -76,6 +76,17 @@ class Matches:
     def right(self, index: int) -> pa.Array:
         """The column of the view at `index` of its physical order, in canonical layout."""
         return _gather(self._view.schema, self._view.tables, self._right, index)
+
+    def columns(self, chosen: Sequence[tuple[bool, int]]) -> list[pa.Array]:
+        """Some columns, each of the batch or (True) of the view, at an index of the physical order there."""
+        schemas = self._batch.schema, self._view.schema
+        return gather_pairs(
+            (self._batch.tables, self._left),
+            (self._view.tables, self._right),
+            np.array([right for right, _ in chosen], np.int64),
+            np.array([schemas[right].starts[index] for right, index in chosen], np.int64),
+            [schemas[right].canonical[index] for right, index in chosen],
+        )
 
 
 def _gather(schema: Schema, tables: Ints, rows: Ints, index: int) -> pa.Array:

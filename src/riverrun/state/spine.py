@@ -10,8 +10,8 @@ upper). Laws:
    before t, for any t at or after the `since` it was started with; and `since` only moves forward.
 3. **Holds.** `since` is the lower envelope of all holds, so what a holder wants to read is not
    compacted away.
-4. **Bounded work.** `append` of n rows handles O(n log N) rows of merging, and a few thousand at
-   most where all is small, and never finishes a larger merge for its own sake: a call's work
+4. **Bounded work.** `append` of n rows handles O(n log N) rows of merging, and some ten thousand
+   at most where n is small, and never finishes a larger merge for its own sake: a call's work
    depends on what it appends, not on the size of the state.
 
 Which to merge: read from old to new, batches should shrink by half or more. From the first batch
@@ -31,7 +31,9 @@ shrink by halves and are less than twice as large as it, so they hold less than 
 making one batch of them, the smallest pairs first, costs a constant times n, which is charged to
 the batch that arrived. So an append of n rows causes O(n log N) rows of merging sooner or later,
 and it is given fuel for that (`_fuel`), the newest and smallest merges first. Should merges fall
-behind all the same, the chain is longer, and the fuel with it.
+behind all the same, the chain is longer, and the fuel with it. What a few small appends are given
+is saved up until it is worth a call (`_pay`): a call merges at most what its own append and WORTH_A_CALL
+rows pay for, and what is saved is never more than that.
 
 A spine is for one thread; the views it gives may be read by any.
 
@@ -79,7 +81,8 @@ from riverrun.state.view import Asked, Selection, View
 
 FOLD_ROWS = 256  # a batch of so few rows waits, until there are FOLD_BATCHES of them to make one of
 FOLD_BATCHES = 8
-LEAST_FUEL = 4096  # rows of merging that even the smallest append pays for: some 60 microseconds
+LEAST_FUEL = 512  # rows of merging that even the smallest append pays for
+WORTH_A_CALL = 8192  # rows of merging that are done at once, at least: some 100 microseconds
 
 
 class ReadHold:
@@ -147,6 +150,7 @@ class Spine:
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
         self._view: View | None = None
+        self._owed = 0  # rows of merging that were paid for and not done yet
 
     @classmethod
     def from_view(
@@ -250,7 +254,7 @@ class Spine:
             )
         self._upper = batch.upper
         self._view = None
-        rows = len(batch)
+        rows = batch.rows
         if rows:
             if rows > FOLD_ROWS:
                 self._fold()
@@ -263,7 +267,7 @@ class Spine:
             self._widen_last(batch.upper)
         else:
             self._chain.append(batch)
-        self.work(self._fuel(rows))
+        self._pay(rows)
 
     def advance_upper(self, upper: Antichain) -> None:
         """Say that no change before `upper` will come any more."""
@@ -377,11 +381,20 @@ class Spine:
         """Rows of merging that an append of `rows` rows pays for."""
         return LEAST_FUEL + rows * (4 + 2 * len(self._chain))
 
+    def _pay(self, rows: int) -> None:
+        """Do the merging that appends have paid for, this one of `rows` rows included, once it is worth a call."""
+        self._owed += self._fuel(rows)
+        if self._owed >= WORTH_A_CALL:
+            owed, self._owed = self._owed, 0
+            self.work(owed)
+        else:
+            self._spill()
+
     def _small(self) -> int:
         """How many small batches stand at the end of the chain."""
         count = 0
         for entry in reversed(self._chain):
-            if isinstance(entry, Merger) or len(entry) > FOLD_ROWS:
+            if isinstance(entry, Merger) or entry.rows > FOLD_ROWS:
                 break
             count += 1
         return count
@@ -416,7 +429,7 @@ class Spine:
                         break
                     largest, stop = 0, at
                     continue
-                size = len(entry)
+                size = entry.rows
                 if at + 1 < stop and size < 2 * largest:
                     violating = (at, stop)
                 largest = max(largest, size)
@@ -441,14 +454,14 @@ class Spine:
             self._chain[at : at + 2] = [merged]
         else:
             whole = a if len(a) else b
-            self._chain[at : at + 2] = [replace(whole, lower=a.lower, upper=b.upper)]
+            self._chain[at : at + 2] = [whole.moved(a.lower, b.upper)]
 
     def _widen_last(self, upper: Antichain) -> None:
         last = self._chain[-1]
         if isinstance(last, Merger):
-            last.b = replace(last.b, upper=upper)
+            last.b = last.b.moved(last.b.lower, upper)
         else:
-            self._chain[-1] = replace(last, upper=upper)
+            self._chain[-1] = last.moved(last.lower, upper)
 
     def _batches(self) -> Iterator[Batch]:
         for entry in self._chain:

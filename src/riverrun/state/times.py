@@ -12,7 +12,7 @@ one table sort rows by time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,7 @@ from riverrun.progress.timestamp import join
 Times = tuple[Timestamp, ...]
 LONG = 64  # tables longer than this are handled as arrays
 Codes = np.ndarray[Any, np.dtype[np.int32]]
-Flags = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-def visible(times: Times, as_of: Timestamp) -> Flags | None:
-    """Per time, whether it is at or before `as_of`; None when all are."""
-    if len(times) > LONG:
-        later = (np.array(times) > np.array(as_of)).sum(axis=1)
-        return None if not later.any() else np.equal(later, 0).view(np.uint8)
-    flags = [less_equal(time, as_of) for time in times]
-    return None if all(flags) else np.array(flags, np.uint8)
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def advance(times: Times, since: Antichain) -> Times:
@@ -65,6 +56,21 @@ def top(tables: Iterable[Times]) -> Timestamp | None:
             highest = table[0] if len(table) == 1 else reduce(join, table)
         found = highest if found is None else join(found, highest)
     return found
+
+
+def time_table(times: Times) -> Ints:
+    """Times as kernels see them: their join, then each of them."""
+    return _short_table(times) if len(times) <= LONG else _make_table(times)
+
+
+def _make_table(times: Times) -> Ints:
+    table = np.empty((len(times) + 1, len(times[0])), np.int64)
+    table[1:] = times
+    table[0] = times[0] if len(times) == 1 else table[1:].max(axis=0)
+    return table
+
+
+_short_table = lru_cache(maxsize=1024)(_make_table)  # one time is that of many batches
 
 
 def reaches(frontier: Antichain, time: Timestamp) -> bool:

@@ -22,8 +22,8 @@ of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -32,15 +32,15 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import SchemaError, TimeViolation
-from riverrun.progress import Antichain, Timestamp, less_equal
-from riverrun.progress.timestamp import as_timestamp, check_depth, join
+from riverrun.progress import Antichain, Timestamp
+from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
-from riverrun.state.columns import Ints, gather_column, node_table, word_table
-from riverrun.state.kernels import layout, searching
+from riverrun.state.columns import Ints, gather_column, gather_columns, node_table, word_table
+from riverrun.state.kernels import later, layout, searching
 from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
-from riverrun.state.times import Flags, Times, reaches, union, visible
+from riverrun.state.times import Times, codes_in, reaches, union
 
 Asked: TypeAlias = Keys | Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
 """The keys of a query: `Keys` are taken as they are, anything else is checked and brought to one layout."""
@@ -49,8 +49,7 @@ SCAN_ROWS = 1 << 16
 _ALL = np.iinfo(np.int64).max
 _INT64 = pa.int64()
 _STAIRS = np.arange(65)
-_SHARED = ("blocks", "runs", "descriptors", "tables", "exact", "_times")
-"""What depends on the batches of a view alone."""
+_NO_BLOCKS = np.zeros((0, layout.BLOCK_FIELDS), np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,6 +95,13 @@ class Selection:
             self.view.tables, schema.starts[index], self.names, schema.canonical[index]
         )
 
+    def canonicals(self, indices: Sequence[int]) -> list[pa.Array]:
+        """The columns at some indices of the physical order, in the layout they are kept in."""
+        schema = self.view.schema
+        return gather_columns(
+            self.view.tables, self.names, schema.starts, schema.canonical, indices
+        )
+
     def to_batch(self) -> pa.RecordBatch:
         """All columns, key first."""
         schema = self.view.schema
@@ -104,14 +110,23 @@ class Selection:
         return pa.record_batch(columns).select(names)  # of no columns too, it knows its rows
 
 
-@dataclass(frozen=True, eq=False)
-class _Visible:
-    """What is visible at a time. Whoever uses the addresses keeps this alive."""
+class _Parts:
+    """What kernels know a list of batches by; views of the same batches share it."""
 
-    as_of: Timestamp
-    addresses: Ints
-    """Per block, where its flags are, one for each code; 0 when all is visible."""
-    flags: dict[int, Flags | None]
+    __slots__ = ("batches", "descriptors", "exact", "runs", "times")
+
+    def __init__(self, batches: tuple[Batch, ...]) -> None:
+        self.batches = batches
+        counts = [len(batch.blocks) for batch in batches]
+        if len(counts) < len(_STAIRS) and counts.count(1) == len(counts):
+            self.runs = _STAIRS[: len(counts) + 1]
+        else:
+            self.runs = np.array([*accumulate(counts, initial=0)], np.int64)
+        self.descriptors = _NO_BLOCKS
+        if batches:
+            self.descriptors = np.concatenate([batch.descriptors for batch in batches])
+        self.exact = False not in [batch.inverts for batch in batches]
+        self.times: tuple[Ints, Times] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,8 +138,6 @@ class View:
     batches: tuple[Batch, ...]
     since: Antichain
     upper: Antichain
-    _remembered: dict[str, _Visible] = field(default_factory=dict, init=False, repr=False)
-    """What is visible at the time of the last read, since reads tend to be as of one time."""
 
     def __repr__(self) -> str:
         rows = sum(map(len, self.batches))
@@ -135,49 +148,45 @@ class View:
         return tuple(block for batch in self.batches for block in batch.blocks)
 
     @cached_property
+    def _parts(self) -> _Parts:
+        return _Parts(self.batches)
+
+    @property
     def runs(self) -> Ints:
         """Where each batch's blocks start in `blocks`, and where the last one's end."""
-        for batch in self.batches:
-            if len(batch.blocks) != 1:
-                break
-        else:
-            if len(self.batches) < len(_STAIRS):
-                return _STAIRS[: len(self.batches) + 1]
-        counts = (len(batch.blocks) for batch in self.batches)
-        return np.array([*accumulate(counts, initial=0)], np.int64)
+        return self._parts.runs
 
-    @cached_property
+    @property
     def descriptors(self) -> Ints:
-        if not self.batches:
-            return np.zeros((0, layout.BLOCK_FIELDS), np.int64)
-        return np.concatenate([batch.descriptors for batch in self.batches])
+        """What kernels know the blocks by, one row each."""
+        return self._parts.descriptors
 
     @cached_property
     def tables(self) -> Ints:
         """The address of each block's table of nodes."""
         return self.descriptors[:, layout.NODES].copy()
 
-    @cached_property
+    @property
     def exact(self) -> bool:
         """Whether equal hashes are equal keys in every block."""
-        return all(batch.inverts for batch in self.batches)
+        return self._parts.exact
 
     def slice(self, low: int, high: int) -> View:
         """The same state of the keys whose hash is in [low, high)."""
-        return replace(self, batches=tuple(batch.slice(low, high) for batch in self.batches))
+        batches = tuple(batch.slice(low, high) for batch in self.batches)
+        return View(self.name, self.schema, batches, self.since, self.upper)
 
     def moved(self, since: Antichain, upper: Antichain) -> View:
         """The same batches between other frontiers."""
-        view = View(self.name, self.schema, self.batches, since, upper)
-        for made in _SHARED:
-            if made in self.__dict__:
-                view.__dict__[made] = self.__dict__[made]
+        _ = self._parts  # made once for both
+        view = object.__new__(View)
+        view.__dict__.update(self.__dict__)
+        view.__dict__.update(since=since, upper=upper)
         return view
 
     def lookup(self, keys: Asked, as_of: Timestamp) -> Selection:
         """Every value of each key, with how often it is there."""
-        places, total = self._find(keys)
-        return self._add_up(places, total, as_of)
+        return self._look_up(keys, as_of, _ALL, False, False)
 
     def first(
         self, keys: Asked, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
@@ -186,8 +195,7 @@ class View:
 
         A value is live when it is there at least once; one that is there twice counts as one of the `k`.
         """
-        places, total = self._find(keys)
-        return self._add_up(places, total, as_of, k, skip_null=skip_null)
+        return self._look_up(keys, as_of, self._check_k(k), False, skip_null)
 
     def last(
         self,
@@ -204,14 +212,27 @@ class View:
         `at` gives, per key, a bound on the first order column: only values that come before it
         count (or, `closed`, at it).
         """
-        places, total = self._find(keys)
-        if at is not None:
-            self._bound(at, closed, places)
-        return self._add_up(places, total, as_of, k, backward=True, skip_null=skip_null)
+        limit = self._check_k(k)
+        if at is None:
+            return self._look_up(keys, as_of, limit, True, skip_null)
+        nodes, rows, exact, _kept = self._asked(keys)
+        places, total = self._search(nodes, rows, exact)
+        self._bound(at, closed, places)
+        time = self._check_time(as_of)
+        limit = min(limit, total)
+        written = np.empty((3, min(total, limit * rows)), np.int64)
+        key_end, end = self.schema.key_end, self.schema.starts[-1]
+        visible, flags = searching.flag_visible(self.descriptors, time)
+        count = searching.add_up(
+            self.descriptors, visible, flags, places, rows, 0, key_end, end, True, limit, True,
+            skip_null and key_end < end, written, 0,
+        )  # fmt: skip
+        return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
     def changes(self, keys: Asked) -> Selection:
         """Every change of each key that is kept, at its time; times before `since` may have been advanced to it."""
-        places, total = self._find(keys)
+        nodes, rows, exact, _kept = self._asked(keys)
+        places, total = self._search(nodes, rows, exact)
         bases, times = self._times
         written = np.empty((4, total), np.int64)
         searching.list_changes(self.descriptors, bases, places, written)
@@ -223,33 +244,22 @@ class View:
         For every change of a key at a time s that is not at or before `time`, the join of s and
         `time`: each of these times, with the numbers of the keys that have it, ascending.
         """
-        batches = [b for b in self.batches if b.top is not None and not less_equal(b.top, time)]
-        if not batches:
-            return []
-        if len(batches) < len(self.batches):
-            part = View(self.name, self.schema, tuple(batches), self.since, self.upper)
-            return part.later(keys, time)
-        bases, times = self._times
-        joined = [None if less_equal(some, time) else join(some, time) for some in times]
-        table = union(tuple(some for some in joined if some is not None))
-        where: dict[Timestamp | None, int] = {some: code for code, some in enumerate(table)}
-        codes = np.array([where.get(some, -1) for some in joined], np.int64)
-        places, total = self._find(keys)
-        if total == 0:
-            return []
-        queries, starts = searching.list_later(
-            self.descriptors, bases, codes, len(table), places, total
-        )
+        parts = self._parts
+        who, which, joins = later.find_later(
+            parts.descriptors, parts.runs, keys.nodes, keys.rows, self.schema.hash_word,
+            parts.exact and not keys.nullable, np.array(time, np.int64),
+        )  # fmt: skip
+        if len(joins) <= 1:
+            return [(tuple(joins[0].tolist()), who)] if len(joins) else []
+        joined = tuple(map(tuple, joins.tolist()))
+        table = union(joined)
+        queries, starts = later.group_later(who, which, codes_in(joined, table), len(table))
         cuts = starts.tolist()
-        return [
-            (some, queries[cuts[code] : cuts[code + 1]])
-            for code, some in enumerate(table)
-            if cuts[code] < cuts[code + 1]
-        ]
+        return [(some, queries[cuts[code] : cuts[code + 1]]) for code, some in enumerate(table)]
 
     def scan(self, as_of: Timestamp, rows: int = SCAN_ROWS) -> Iterator[Selection]:
         """Everything, in the order of hashes, about `rows` rows a piece."""
-        seen = self._visible(as_of)
+        visible, flags = searching.flag_visible(self.descriptors, self._check_time(as_of))
         positions = np.zeros((len(self.batches), 2), np.int64)
         for run, batch in enumerate(self.batches):
             positions[run] = self.runs[run], batch.blocks[0].start if batch.blocks else 0
@@ -258,7 +268,8 @@ class View:
             count = searching.scan(
                 self.descriptors,
                 self.runs,
-                seen.addresses,
+                visible,
+                flags,
                 self.schema.starts[-1],
                 positions,
                 names,
@@ -309,19 +320,23 @@ class View:
             as_of=as_of,
         )
 
-    def _find(self, keys: Asked) -> tuple[Ints, int]:
-        """Where each key is in each run (see `searching.find`), and how many rows that are."""
+    def _asked(self, keys: Asked) -> tuple[Ints, int, bool, object]:
+        """The table of nodes of the keys, how many there are, whether equal hashes are equal keys, and what to keep.
+
+        The table is valid as long as that last thing is kept.
+        """
         if isinstance(keys, Keys):
-            return self._search(keys.nodes, keys.rows, self.exact and not keys.nullable)
+            return keys.nodes, keys.rows, self.exact and not keys.nullable, keys
         if isinstance(keys, np.ndarray) and self._takes_words(keys):
-            return self._search(word_table(keys), len(keys), self.exact)
+            return word_table(keys), len(keys), self.exact, keys
         arrays = self._key_arrays(keys, f"look up keys in {self.name!r}")
         rows = len(arrays[0]) if arrays else len(keys)
         nodes = node_table(arrays, self.schema.descending[: len(arrays)])
         exact = self.exact and all(array.null_count == 0 for array in arrays)
-        return self._search(nodes, rows, exact)
+        return nodes, rows, exact, arrays
 
     def _search(self, nodes: Ints, rows: int, exact: bool) -> tuple[Ints, int]:
+        """Where each key is in each run (see `searching.find`), and how many rows that are."""
         places = np.empty((3, rows, len(self.batches)), np.int64)
         mask = self.schema.hash_word
         return places, searching.find(self.descriptors, self.runs, nodes, mask, exact, places)
@@ -396,61 +411,36 @@ class View:
             self.descriptors, nodes.ctypes.data, self.schema.starts[key], closed, places
         )
 
-    def _add_up(
-        self,
-        places: Ints,
-        total: int,
-        as_of: Timestamp,
-        limit: int | None = None,
-        backward: bool = False,
-        skip_null: bool = False,
+    def _look_up(
+        self, keys: Asked, as_of: Timestamp, limit: int, backward: bool, skip_null: bool
     ) -> Selection:
-        seen = self._visible(as_of)
-        if limit is not None:
-            if not hasattr(limit, "__index__") or limit < 0:
-                raise SchemaError(
-                    "schema.k",
-                    f"cannot read {limit!r} values of each key of {self.name!r}",
-                    hint="k is how many values of each key are read at most: an integer from 0 on",
-                )
-            limit = min(int(limit), total)
-        room = total if limit is None else min(total, limit * places.shape[1])
-        written = np.empty((3, room), np.int64)
-        key_end, end = self.schema.key_end, self.schema.starts[-1]
-        count = searching.add_up(
-            self.descriptors, seen.addresses, places, key_end, end, backward,
-            _ALL if limit is None else limit, limit is not None, skip_null and key_end < end,
-            written,
+        """The values of each key: all that are there, or `limit` of those that are there at least once."""
+        nodes, rows, exact, _kept = self._asked(keys)
+        parts, schema = self._parts, self.schema
+        end = schema.starts[-1]
+        written, count = searching.look_up(
+            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact,
+            self._check_time(as_of), end, backward, limit, limit != _ALL,
+            skip_null and schema.key_end < end,
         )  # fmt: skip
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
-    def _visible(self, as_of: Timestamp) -> _Visible:
-        """What is visible at a time; refuses what cannot be read."""
-        remembered = self._remembered.get("visible")
-        # (1.0,) equals (1,), and is no time.
-        if (
-            remembered is not None
-            and remembered.as_of == as_of
-            and all(coordinate.__class__ is int for coordinate in as_of)
-        ):
-            return remembered
+    def _check_k(self, k: int) -> int:
+        """How many values of each key are asked for, if that is a number of values."""
+        if not hasattr(k, "__index__") or k < 0:
+            raise SchemaError(
+                "schema.k",
+                f"cannot read {k!r} values of each key of {self.name!r}",
+                hint="k is how many values of each key are read at most: an integer from 0 on",
+            )
+        return min(int(k), _ALL - 1)
+
+    def _check_time(self, as_of: Timestamp) -> Ints:
+        """A time as kernels see it; refuses what cannot be read."""
         if not self._is_readable(as_of):
             as_of = as_timestamp(as_of, f"read {self.name!r}")
             self.check_readable(as_of)
-        addresses = np.zeros(len(self.descriptors), np.int64)
-        flags: dict[int, Flags | None] = {}  # blocks share tables, and a long one takes a while
-        base = 0
-        for batch in self.batches:
-            if batch.top is not None and not less_equal(batch.top, as_of):
-                for at, block in enumerate(batch.blocks, base):
-                    if id(block.times) not in flags:
-                        flags[id(block.times)] = visible(block.times, as_of)
-                    found = flags[id(block.times)]
-                    if found is not None:
-                        addresses[at] = found.ctypes.data
-            base += len(batch.blocks)
-        self._remembered["visible"] = fresh = _Visible(as_of, addresses, flags)
-        return fresh
+        return np.array([min(coordinate, _ALL) for coordinate in as_of], np.int64)
 
     def _is_readable(self, as_of: Timestamp) -> bool:
         """Whether `as_of` is a time in [since, upper), without a reason where it is not."""
@@ -465,9 +455,12 @@ class View:
                 return False
         return reaches(self.since, as_of) and not reaches(self.upper, as_of)
 
-    @cached_property
+    @property
     def _times(self) -> tuple[Ints, Times]:
         """All blocks' tables of times, one after the other, and where each block's begins."""
+        parts = self._parts
+        if parts.times is not None:
+            return parts.times
         bases = np.zeros(len(self.blocks), np.int64)
         times: list[Timestamp] = []
         known: dict[int, int] = {}
@@ -476,7 +469,8 @@ class View:
                 known[id(block.times)] = len(times)
                 times += block.times
             bases[at] = known[id(block.times)]
-        return bases, tuple(times)
+        parts.times = bases, tuple(times)
+        return parts.times
 
 
 def _concat(pieces: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

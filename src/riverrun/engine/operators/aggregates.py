@@ -56,6 +56,11 @@ class Part:
     """The columns it gives."""
     whole: ClassVar[bool] = False
 
+    @property
+    def code(self) -> str:
+        """A word for the code of the user's function in it, if there is one."""
+        return ""
+
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         raise NotImplementedError
 
@@ -261,4 +266,5 @@ class FirstRows(Part):
                 queries, counts = queries[kept], counts[kept]
             return queries, tuple(columns), counts
         positions = view.schema.positions
-        return queries, tuple([found.canonical(positions[name]) for name in self.columns]), None
+        chosen = [positions[name] for name in self.columns]
+        return queries, tuple(found.canonicals(chosen)), None

@@ -137,7 +137,7 @@ class Tap(Arranged):
         self._history = context.history
         self._hold = self.arrangement.spine.hold()
         self._recent: dict[int, list[Batch]] = {}
-        self._first: int | None = None
+        self._first = context.epoch
         self.arrangement.readers.append(self._announced)
 
     def _announced(self, batch: Batch, time: Timestamp) -> None:
@@ -145,8 +145,6 @@ class Tap(Arranged):
 
     def boundary(self, epoch: int) -> None:
         oldest = max(epoch - self._history, 0)
-        if self._first is None:
-            self._first = epoch - 1
         for old in [e for e in self._recent if e < oldest]:
             del self._recent[old]
         wanted = Antichain([(oldest,)])
@@ -159,27 +157,45 @@ class Tap(Arranged):
 
     def changes(self, epoch: int) -> list[pa.RecordBatch]:
         """What changed in an epoch, as rows with a last column `diff`."""
-        oldest = max(self._hold.frontier.elements[0][0], self._first or 0)
-        if self._first is None or epoch < oldest:
-            raise TimeViolation(
-                "time.compacted",
-                f"cannot tell the changes of {self.node.name!r} in epoch {epoch}: they are kept for the "
-                f"last {self._history} epochs of this run",
-                hint="run with a longer history=",
-                epoch=epoch,
-            )
         columns = self.node.schemas[0]
+        if epoch < self._first:
+            pieces = self._difference(epoch)
+        else:
+            pieces = [changes_of(batch, (epoch,)) for batch in self._recent.get(epoch, [])]
+        names = [field.name for field in self.arrangement.spine.schema.columns]
+        positions = [names.index(name) for name in columns.names]
         batches = []
-        for batch in self._recent.get(epoch, []):
-            changes = changes_of(batch, (epoch,))
-            names = [field.name for field in batch.schema.columns]
-            ordered = changes.with_columns(
-                tuple(changes.columns[names.index(name)] for name in columns.names)
-            )
-            rows = as_record_batch(columns, ordered.columns, ordered.rows)
-            diff = pa.array(ordered.diff_array())
+        for piece in pieces:
+            ordered = [piece.columns[at] for at in positions]
+            rows = as_record_batch(columns, ordered, piece.rows)
+            diff = pa.array(piece.diff_array())
             batches.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
         return batches
+
+    def _difference(self, epoch: int) -> list[Changes]:
+        """The same for an epoch before this execution: what is there as of it, less what was before."""
+        (oldest,) = self._hold.frontier
+        if epoch and epoch <= oldest[0]:
+            assert isinstance(self.node.operator, Output)
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot tell the changes of {self.node.operator.name!r} in epoch {epoch}: the run has started anew "
+                f"since, and can look back to epoch {oldest[0]} only",
+                hint="run with a longer history=, by one more than the epochs whose changes are asked for",
+                epoch=epoch,
+            )
+        view, pieces = self.view(), []
+        width = range(len(view.schema.columns))
+        for at, sign in ((epoch, 1), (epoch - 1, -1)):
+            for found in view.scan((at,)) if at >= 0 else ():
+                columns = tuple(found.canonical(index) for index in width)
+                pieces.append(
+                    Changes(columns, len(found), ((epoch,),), None, 0, sign * found.counts)
+                )
+        if not pieces:
+            return []
+        added = Changes.concat(pieces).consolidate()
+        return [added] if added.rows else []
 
 
 def changes_of(batch: Batch, time: Timestamp) -> Changes:
@@ -189,5 +205,5 @@ def changes_of(batch: Batch, time: Timestamp) -> Changes:
     zeros = np.zeros(max(len(view.blocks), 1), np.int64)
     list_rows_of_blocks(view.descriptors, zeros, zeros, written)
     rows = Selection(view, written[0], None, written[2])
-    columns = tuple([rows.canonical(at) for at in range(len(batch.schema.columns))])
+    columns = tuple(rows.canonicals(range(len(batch.schema.columns))))
     return Changes(columns, len(batch), (time,), None, 0, written[2])

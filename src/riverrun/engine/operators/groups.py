@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from riverrun.engine.operator import failed_function
+from riverrun.engine.operator import code_of, failed_function
 from riverrun.engine.operators.aggregates import Evaluated, Part, asked
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.progress import Timestamp
@@ -83,6 +83,10 @@ class PythonGroups(_Whole):
     many: bool = False
     key: int = 0
     text: str = ""
+
+    @property
+    def code(self) -> str:
+        return code_of(self.function)
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         queries, frame = self._read(view, keys, time)

@@ -77,15 +77,13 @@ class Joiner(Actor):
             return
         needed = self.context.needed
         nullable = _null_keys(batch)
+        if needed is None:
+            needed = range(len(self._columns))
+        picked = [(which != side, index) for which, index in map(self._columns.__getitem__, needed)]
         for pairs in match(batch, view):
-            columns: list[pa.Array | None] = []
-            for at, (which, index) in enumerate(self._columns):
-                if needed is not None and at not in needed:
-                    columns.append(None)
-                elif which == side:
-                    columns.append(pairs.left(index))
-                else:
-                    columns.append(pairs.right(index))
+            columns: list[pa.Array | None] = [None] * len(self._columns)
+            for at, column in zip(needed, pairs.columns(picked), strict=True):
+                columns[at] = column
             changes = Changes(tuple(columns), pairs.rows, pairs.times, pairs.codes, 0, pairs.diffs)
             if nullable:
                 valid = [

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time
+from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, code_of
 from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state import Schema
@@ -119,10 +119,15 @@ class MapBatches(Linear):
     schema: pa.Schema
     convert: Callable[[Any, pa.Schema, str], pa.RecordBatch]
     text: str = ""
+    code: Callable[..., Any] | None = None
+    """The user's own function, where `function` is one around it."""
     kind: ClassVar[str] = "map"
 
     def describe(self) -> str:
         return f"map batches by {self.text}"
+
+    def identity(self) -> str:
+        return f"{self.describe()} {code_of(self.code)}"
 
     def apply(self, changes: Changes) -> Changes:
         given = as_record_batch(self.given, changes.columns, changes.rows)
@@ -152,6 +157,9 @@ class FlatMap(Linear):
 
     def describe(self) -> str:
         return f"flat map by {self.text}"
+
+    def identity(self) -> str:
+        return f"{self.describe()} {code_of(self.function)}"
 
     def apply(self, changes: Changes) -> Changes | None:
         given = as_record_batch(self.given, changes.columns, changes.rows)
@@ -250,6 +258,9 @@ class Enter(Linear):
 
     def describe(self) -> str:
         return "enter" if self.at is None else "enter by priority"
+
+    def identity(self) -> str:
+        return "enter" if self.at is None else f"enter at {self.at.__reduce__()[1]}"
 
     def apply(self, changes: Changes) -> Changes:
         if self.at is None:

@@ -50,6 +50,10 @@ class Reduce(Operator):
     def describe(self) -> str:
         return self.text or f"reduce by {', '.join(self.key) or 'nothing'}"
 
+    def identity(self) -> str:
+        codes = [part.code for part in self.parts if part.code]
+        return " ".join([self.describe(), *codes])
+
     def start(self, context: Context) -> Reducer:
         return Reducer(context, self)
 
@@ -91,13 +95,19 @@ class Reducer(Arranged):
         spine = self.arrangement.spine
         queries, made, counts = self._evaluate(keys, time, upper)
         old = so_far(spine, upper).lookup(keys, time)
-        changes = self._difference(keys, time, queries, made, counts, old)
-        if changes is not None:
-            batch = Batch.of(self._schema, changes, self._positions, spine.upper, upper)
-            if len(batch):
-                self.arrangement.append(batch, time)
-                if self.context.has_consumers:
-                    self.context.push(changes_of(batch, time), 0)
+        batch = None
+        if counts is None:
+            batch = Batch.difference(
+                self._schema, keys, queries, made, old, time, spine.upper, upper
+            )
+        if batch is None:
+            changes = self._difference(keys, time, queries, made, counts, old)
+            if changes is not None:
+                batch = Batch.of(self._schema, changes, self._positions, spine.upper, upper)
+        if batch is not None and len(batch):
+            self.arrangement.append(batch, time)
+            if self.context.has_consumers:
+                self.context.push(changes_of(batch, time), 0)
         for arrangement in self._distinct:
             self._look_ahead(arrangement, keys, time)
 
@@ -125,19 +135,6 @@ class Reducer(Arranged):
         before, taken = old.queries, old.counts
         assert before is not None
         columns = tuple([old.canonical(at) for at in self._widths])
-        if counts is None and len(queries) == len(before):
-            # Most keys amount to what they did before: leave them out before anything is sorted.
-            stays = (queries == before) & (old.counts == 1)
-            for new, was in zip(made, columns, strict=True):
-                stays &= _equal(new, was)
-            differ = np.flatnonzero(~stays)
-            if not len(differ):
-                return None
-            if len(differ) < len(queries):
-                queries, before, taken = queries[differ], before[differ], taken[differ]
-                chosen = pa.array(differ)
-                made = tuple([column.take(chosen) for column in made])
-                columns = tuple([column.take(chosen) for column in columns])
         pieces = []
         if len(queries):
             whole = _pick(keys, queries, counts is None) + made
@@ -175,13 +172,6 @@ class Reducer(Arranged):
                 mark[queries] = True
                 noted.append((later, mark))
             self._touch(later, keys.take(queries))
-
-
-def _equal(a: pa.Array, b: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Where two columns surely agree."""
-    if a.null_count or b.null_count or not pa.types.is_primitive(a.type):
-        return np.zeros(len(a), np.bool_)
-    return np.equal(a.to_numpy(zero_copy_only=False), b.to_numpy(zero_copy_only=False))  # type: ignore[no-any-return]
 
 
 def _pick(keys: Keys, queries: Ints, once: bool) -> tuple[pa.Array, ...]:

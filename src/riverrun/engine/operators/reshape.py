@@ -37,17 +37,19 @@ class Pad(Linear):
 class Windows(Linear):
     """Each row once for every window that its time lies in, with the window's start as one more column.
 
-    Windows start at the multiples of `step` and last `size`, in the units of the column, its end
-    excluded; a row whose time is null is in none.
+    Windows start at the multiples of `step` and `offset`, and last `size`, in the units of the column, its
+    end excluded; a row whose time is null is in none.
     """
 
     column: int
     size: int
     step: int
+    offset: int = 0
     kind: ClassVar[str] = "windows"
 
     def describe(self) -> str:
-        return f"windows of {self.size} every {self.step}"
+        moved = f" from {self.offset}" if self.offset else ""
+        return f"windows of {self.size} every {self.step}{moved}"
 
     def apply(self, changes: Changes) -> Changes | None:
         times = changes.columns[self.column]
@@ -58,7 +60,7 @@ class Windows(Linear):
             times = times.drop_null()
         wide = pa.int32() if kind.bit_width == 32 else pa.int64()
         ticks = np.asarray(times.cast(wide)).astype(np.int64)
-        latest = ticks // self.step * self.step
+        latest = (ticks - self.offset) // self.step * self.step + self.offset
         owners, starts = [], []
         for back in range(-(-self.size // self.step)):
             start = latest - back * self.step

@@ -35,6 +35,14 @@ from riverrun.frontends.expressions.compiled import (
     canonical,
     compile_columns,
     compile_filter,
+    unknown_column,
 )
 
-__all__ = ["Predicate", "Projection", "canonical", "compile_columns", "compile_filter"]
+__all__ = [
+    "Predicate",
+    "Projection",
+    "canonical",
+    "compile_columns",
+    "compile_filter",
+    "unknown_column",
+]

@@ -23,12 +23,20 @@ from riverrun.frontends.expressions.rowwise import check, check_steady
 from riverrun.frontends.expressions.tree import Node, kind_of, read
 from riverrun.state.schema import Schema
 
-__all__ = ["Predicate", "Projection", "canonical", "compile_columns", "compile_filter"]
+__all__ = [
+    "Predicate",
+    "Projection",
+    "canonical",
+    "compile_columns",
+    "compile_filter",
+    "unknown_column",
+]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Maker: TypeAlias = Callable[[Sequence[pa.Array], int], pa.Array]
 
 _TWICE = pa.array([0, 0])
+_STRINGS = "name one of the columns; a string is always the name of a column, pl.lit(...) a value"
 
 # Polars raises all of these; a panic is not even an Exception.
 _FAILURES = (
@@ -128,13 +136,20 @@ class _Select:
 
     def _made(self, columns: Sequence[pa.Array], rows: int) -> list[pl.Series]:
         used = [columns[at] for at in self._used]
-        if rows == 1:
-            # Polars takes a column of one row for a scalar, and computes x / 3.7 in another way than
-            # it does among other rows: the last digit differs.
-            used = [column.take(_TWICE) for column in used]
+        if rows > 1:
+            return self._selected(used).get_columns()
+        # Polars takes a column of one row for a scalar, and computes x / 3.7 in another way than
+        # it does among other rows: the last digit differs.
+        try:
+            return self._selected([column.take(_TWICE) for column in used]).head(1).get_columns()
+        except pl.exceptions.PolarsError as error:
+            refused = error
+        self._selected(used)  # fails too, and speaks of one row
+        raise refused
+
+    def _selected(self, used: Sequence[pa.Array]) -> pl.DataFrame:
         batch = pa.RecordBatch.from_arrays(used, self._names)
-        made = pl.DataFrame(batch).select(self._expressions)  # a third of what from_arrow costs
-        return (made.head(1) if rows == 1 else made).get_columns()
+        return pl.DataFrame(batch).select(self._expressions)  # a third of what from_arrow costs
 
     def arrays(self, columns: Sequence[pa.Array], rows: int) -> list[pa.Array]:
         made = [series.to_arrow() for series in self._made(columns, rows)]
@@ -220,7 +235,9 @@ class _Building:
         if isinstance(given, pl.Expr):
             return given
         if isinstance(given, str):
-            return pl.col(given) if given in self.positions else _unknown(self, given, name)
+            if given not in self.positions:
+                raise unknown_column(list(self.positions), given, self.what, None, _STRINGS)
+            return pl.col(given)
         if isinstance(given, int) and not isinstance(given, bool) and -(1 << 63) <= given < 1 << 63:
             return pl.lit(given, pl.Int64)
         try:
@@ -230,7 +247,8 @@ class _Building:
 
     def _position(self, column: str, name: str | None) -> int:
         if column not in self.positions:
-            _unknown(self, column, name)
+            user = None if column == name else _subject(name)
+            raise unknown_column(list(self.positions), column, self.what, user)
         return self.positions[column]
 
     def _try(self, expression: pl.Expr, used: tuple[int, ...], name: str | None) -> pa.Array:
@@ -279,19 +297,22 @@ class _Building:
         )
 
 
-def _unknown(building: _Building, column: str, name: str | None) -> Any:
-    names = list(building.positions)
+def unknown_column(
+    names: Sequence[str], column: str, what: str, user: str | None = None, hint: str | None = None
+) -> PlanError:
+    """The refusal of a column that does not exist; `user` is what uses it, when that is an expression."""
     close = get_close_matches(column, names, n=3, cutoff=0.6)
-    there = ", ".join(names) or "none"
-    raise PlanError(
+    said = f"column {column!r} does not exist"
+    if user is not None:
+        said = f"{user} uses column {column!r}, which does not exist"
+    return PlanError(
         "plan.column_unknown",
-        f"cannot {building.what}: {_subject(name)} uses column {column!r}, which does not exist; "
-        f"there are: {there}",
+        f"cannot {what}: {said}; there are: {', '.join(names) or 'none'}",
         hint=f"did you mean {' or '.join(map(repr, close))}?"
         if close
-        else "name one of the columns; a string is always the name of a column, pl.lit(...) a value",
+        else hint or "name one of the columns",
         column=column,
-        columns=names,
+        columns=list(names),
         close=close,
     )
 

@@ -43,26 +43,6 @@ from riverrun.state.kernels.values import field, float_bits, is_null, unmix
 
 
 @kernel
-def gather_words(addresses: np.ndarray, rows: np.ndarray, target: int) -> None:
-    """Copy the 64-bit cells of `rows`; `addresses` are those of each block's cells."""
-    for at in range(rows.shape[0]):
-        name = rows[at]
-        store_64(target + at * 8, load_i64(addresses[name >> ROW_BITS] + (name & ROW_MASK) * 8))
-
-
-@kernel
-def leading(addresses: np.ndarray, rows: np.ndarray, word: int) -> int:
-    """How many of the first rows have this 64-bit cell."""
-    at = 0
-    while at < rows.shape[0]:
-        name = rows[at]
-        if load_u64(addresses[name >> ROW_BITS] + (name & ROW_MASK) * 8) != word:
-            break
-        at += 1
-    return at
-
-
-@kernel
 def gather_cells(tables: np.ndarray, node: int, rows: np.ndarray, target: int, start: int) -> None:
     """Copy fixed-width cells to `target` from cell `start` on; a cell that is null may hold anything."""
     kind, width = field(tables[0], node, KIND), field(tables[0], node, WIDTH)
@@ -72,6 +52,19 @@ def gather_cells(tables: np.ndarray, node: int, rows: np.ndarray, target: int, s
             row += field(table, node, ORIGIN)
             set_bit(target, start + at, bit(field(table, node, DATA), row))
         return
+    if width == 8 and kind != FLOAT:
+        # The common case: only where the cells of each table start differs.
+        cells, hashed = np.empty(tables.shape[0], np.int64), False
+        for at in range(tables.shape[0]):
+            cells[at] = field(tables[at], node, DATA) + field(tables[at], node, ORIGIN) * 8
+            hashed = hashed or field(tables[at], node, KIND) == HASHED
+        if not hashed:
+            target += start * 8
+            for at in range(rows.shape[0]):
+                name = rows[at]
+                cell = cells[name >> ROW_BITS] + (name & ROW_MASK) * 8
+                store_64(target + at * 8, load_i64(cell))
+            return
     for at in range(rows.shape[0]):
         table, row = tables[rows[at] >> ROW_BITS], rows[at] & ROW_MASK
         row += field(table, node, ORIGIN)
@@ -173,10 +166,11 @@ def shift_origin(tables: np.ndarray, node: int, rows: np.ndarray) -> np.ndarray:
 @kernel
 def extent(values: np.ndarray) -> tuple[int, int]:
     """The least and the greatest of some integers, one at least."""
-    lowest = highest = np.int64(values[0])
-    for value in values:
-        lowest, highest = min(lowest, np.int64(value)), max(highest, np.int64(value))
-    return lowest, highest
+    lowest = highest = values[0]
+    for at in range(values.shape[0]):
+        lowest = min(lowest, values[at])
+        highest = max(highest, values[at])
+    return np.int64(lowest), np.int64(highest)
 
 
 @kernel

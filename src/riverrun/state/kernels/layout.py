@@ -50,7 +50,9 @@ DIFF = 10
 NODES = 11
 FIRST = 12  # least hash of the rows in [START, STOP)
 LAST = 13  # greatest hash of the rows in [START, STOP)
-BLOCK_FIELDS = 14
+TIMES = 14  # address of the table of times: their join, then each of them, int64 by coordinate
+TIME_COUNT = 15  # how many times are in that table, their join not counted
+BLOCK_FIELDS = 16
 
 # A row of some block, as one integer: the block's position in the list at hand, and the row in it.
 ROW_BITS = 40

@@ -23,7 +23,7 @@ from riverrun.state.kernels.layout import (
 )
 from riverrun.state.kernels.memory import load_u64
 from riverrun.state.kernels.merging import code_at, diff_at
-from riverrun.state.kernels.searching import FULL_HASH, find_hashed, key_stop
+from riverrun.state.kernels.searching import FULL_HASH, find_hashed, key_stop, start_cursors
 from riverrun.state.kernels.values import field, hash_rows
 
 
@@ -64,7 +64,8 @@ def find_matches(
             wanted[query] = fresh[starts[query]] & mask
     exact = exact and key_end == 1 and field(nodes, 0, KIND) == HASHED and mask == FULL_HASH
     places = np.empty((3, count, runs.shape[0] - 1), np.int64)
-    find_hashed(blocks, runs, nodes, key_end, starts, wanted, exact, places)
+    cursors = start_cursors(blocks, runs, wanted)
+    find_hashed(blocks, runs, nodes, key_end, starts, 0, wanted, exact, cursors, places)
     pairs = 0
     for query in range(count):
         rows = 0

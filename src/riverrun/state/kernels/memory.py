@@ -124,6 +124,30 @@ def store_int(address: int, width: int, row: int, value: int) -> None:
 
 
 @kernel
+def load_tail(address: int, size: int) -> int:
+    """Up to 7 bytes as a little-endian word, padded with zeros."""
+    word, at = np.uint64(0), 0
+    if size & 4:
+        word = np.uint64(load_u32(address))
+        at = 4
+    if size & 2:
+        word |= np.uint64(load_u16(address + at)) << np.uint64(8 * at)
+        at += 2
+    if size & 1:
+        word |= np.uint64(load_u8(address + at)) << np.uint64(8 * at)
+    return word
+
+
+@kernel
+def swap_bytes(word: int) -> int:
+    """The bytes of a word in the opposite order."""
+    low, wide = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
+    word = ((word >> np.uint64(8)) & low) | ((word & low) << np.uint64(8))
+    word = ((word >> np.uint64(16)) & wide) | ((word & wide) << np.uint64(16))
+    return (word >> np.uint64(32)) | (word << np.uint64(32))
+
+
+@kernel
 def bit(address: int, row: int) -> int:
     """Bit `row` of a bitmap, least significant first, as Arrow has them."""
     return (load_u8(address + (row >> 3)) >> (row & 7)) & 1

@@ -317,31 +317,25 @@ def sort_and_write(
     nodes, end = table.ctypes.data, table.shape[0]
     # Where equal hashes are equal keys, the order inside a hash starts with the first value column.
     first = 1 if invertible and field(nodes, 0, VALID) == 0 else 0
-    words = np.empty(rows, np.uint64)
+    words = np.empty(0 if first == end else rows, np.uint64)
     alone = True
-    if first == end:
-        words[:] = U(0)
-    else:
+    if first < end:
         alone = order_words(nodes, first, rows, words) and first + 1 == end
-    keys, order = sort_rows(
-        hashes, words, alone, nodes, first, end, codes, np.empty(4 * rows, np.uint64)
+    everything = np.empty(0, np.int64)
+    keys, sorted_words, tags = sort_rows(
+        hashes, everything, words, alone, nodes, first, end, codes, np.empty(4 * rows, np.uint64)
     )
-    out_rows, out_diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    out_codes = np.empty(rows, np.int32)
+    out_codes, out_diffs = np.empty(rows, np.int32), np.empty(rows, np.int64)
     kept = consolidate(
-        keys, order, words, alone, nodes, first, end, codes, diffs, diff,
-        out_rows, out_codes, out_diffs,
-    )  # fmt: skip
+        keys, sorted_words, tags, alone, nodes, first, end, diffs, diff, out_codes, out_diffs
+    )
     if kept == 0:
         return np.empty(NO_SLAB, np.int64), np.empty(0, np.int64), 0
-    sorted_hashes = np.empty(kept, np.uint64)
-    for at in range(kept):
-        sorted_hashes[at] = hashes[out_rows[at]]
     used, left = close_ranks(out_codes[:kept], code_count)
     tables = np.empty(1, np.int64)
     tables[0] = nodes
     slab = write_block(
-        tables, out_rows[:kept], sorted_hashes, out_codes, left, out_diffs[:kept], end,
+        tables, tags[:kept], keys[:kept], out_codes, left, out_diffs[:kept], end,
         invertible, True, most,
     )  # fmt: skip
     return slab, used, kept
@@ -420,24 +414,20 @@ def pack_merged(
     rows = (a[STOP] - a[START]) + (b[STOP] - b[START])
     room = rows + code_count + 1
     names, diffs = np.empty(room, np.int64), np.empty(room, np.int64)
-    codes = np.empty(room, np.int32)
+    hashes, codes = np.empty(room, np.uint64), np.empty(room, np.int32)
     sums, seen = np.zeros(code_count, np.int64), np.zeros(code_count, np.bool_)
     touched = np.empty(code_count, np.int64)
     _, _, kept = merge_step(
         a, a[START], True, a_map, b, b[START], True, b_map, first, end, rows, sums, seen, touched,
-        names, codes, diffs,
+        names, hashes, codes, diffs,
     )  # fmt: skip
     if kept == 0:
         return np.empty(NO_SLAB, np.int64), np.empty(0, np.int64), 0
-    tables, addresses = np.empty(2, np.int64), np.empty(2, np.int64)
+    tables = np.empty(2, np.int64)
     tables[0], tables[1] = a_nodes, b_nodes
-    addresses[0], addresses[1] = a[HASHES], b[HASHES]
-    hashes = np.empty(kept, np.uint64)
-    for at in range(kept):
-        hashes[at] = load_u64(addresses[names[at] >> ROW_BITS] + (names[at] & ROW_MASK) * 8)
     used, left = close_ranks(codes[:kept], code_count)
     slab = write_block(
-        tables, names[:kept], hashes, codes, left, diffs[:kept], end, invertible, True, most
+        tables, names[:kept], hashes[:kept], codes, left, diffs[:kept], end, invertible, True, most
     )
     return slab, used, kept
 
@@ -450,6 +440,37 @@ def pack_named(tables: np.ndarray, rows: np.ndarray, first: int, end: int) -> np
     free = words_for(count * NODE_FIELDS * 8)
     slab = np.empty(free + columns_size(tables, rows, first, end, False, totals), np.int64)
     write_columns(tables, rows, first, end, False, totals, slab, 0, free, 0)
+    return slab
+
+
+@kernel
+def pack_picked(
+    tables: np.ndarray,
+    rows: np.ndarray,
+    other_tables: np.ndarray,
+    other_rows: np.ndarray,
+    sides: np.ndarray,
+    nodes: np.ndarray,
+) -> np.ndarray:
+    """`pack_named` of columns from two sides: column i is node nodes[i] of the others where sides[i] is not 0."""
+    count = nodes.shape[0]
+    totals = np.zeros(count, np.int64)
+    size = free = words_for(count * NODE_FIELDS * 8)
+    for at in range(count):
+        node, total = nodes[at], totals[at : at + 1]
+        if sides[at] == 0:
+            size += columns_size(tables, rows, node, node + 1, False, total)
+        else:
+            size += columns_size(other_tables, other_rows, node, node + 1, False, total)
+    slab = np.empty(size, np.int64)
+    for at in range(count):
+        node, total, place = nodes[at], totals[at : at + 1], at * NODE_FIELDS
+        if sides[at] == 0:
+            free = write_columns(tables, rows, node, node + 1, False, total, slab, place, free, 0)
+        else:
+            free = write_columns(
+                other_tables, other_rows, node, node + 1, False, total, slab, place, free, 0
+            )
     return slab
 
 
@@ -513,16 +534,14 @@ def distinct_rows(nodes: np.ndarray, rows: int, mask: np.uint64) -> np.ndarray:
     if mask != FULL_HASH:
         hashes &= mask
     none, no_codes = np.empty(0, np.int64), np.empty(0, np.int32)
-    words = np.zeros(rows, np.uint64)
-    scratch = np.empty(4 * rows, np.uint64)
-    keys, order = sort_rows(hashes, words, False, address, 0, end, no_codes, scratch)
-    out_rows, out_diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    out_codes = np.empty(rows, np.int32)
-    kept = consolidate(
-        keys, order, words, False, address, 0, end, no_codes, none, 1,
-        out_rows, out_codes, out_diffs,
-    )  # fmt: skip
-    return out_rows[:kept]
+    no_words, scratch = np.empty(0, np.uint64), np.empty(4 * rows, np.uint64)
+    # A single integer is its hash, unless the hash lost bits.
+    alone = end == 1 and field(address, 0, KIND) == INT and field(address, 0, VALID) == 0
+    alone = alone and mask == FULL_HASH
+    keys, words, tags = sort_rows(hashes, none, no_words, alone, address, 0, end, no_codes, scratch)
+    out_codes, out_diffs = np.empty(rows, np.int32), np.empty(rows, np.int64)
+    kept = consolidate(keys, words, tags, alone, address, 0, end, none, 1, out_codes, out_diffs)
+    return tags[:kept]
 
 
 @kernel

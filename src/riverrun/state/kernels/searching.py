@@ -37,12 +37,16 @@ from riverrun.state.kernels.layout import (
     SHIFT,
     START,
     STOP,
+    TIME_COUNT,
+    TIMES,
 )
-from riverrun.state.kernels.memory import load_u8, load_u32, load_u64, prefetch
+from riverrun.state.kernels.memory import load_i64, load_u32, load_u64, prefetch
 from riverrun.state.kernels.merging import code_at, diff_at
 from riverrun.state.kernels.values import U, compare_cells, compare_rows, field, hash_rows, is_null
 
+PIECE = 1024  # queries that are found before what is found is added up
 GROUP = 128  # queries that are looked up side by side
+WALKED = 16  # rows of a run for each key up to which it is walked
 BUCKET = 8  # rows a directory bucket holds on average
 FULL_HASH = U(0xFFFFFFFFFFFFFFFF)
 
@@ -177,12 +181,46 @@ def find(
     row, and one past the last.
     """
     queries = places.shape[1]
-    hashes = np.empty(queries, np.uint64)
-    hash_rows(nodes.ctypes.data, nodes.shape[0], queries, hashes)
+    hashes = hash_keys(nodes, queries, mask)
+    own = np.empty(0, np.int64)
+    cursors = start_cursors(blocks, runs, hashes)
+    return find_hashed(
+        blocks, runs, nodes.ctypes.data, nodes.shape[0], own, 0, hashes, exact, cursors, places
+    )
+
+
+@kernel
+def hash_keys(nodes: np.ndarray, rows: int, mask: np.uint64) -> np.ndarray:
+    """The hashes of the rows of a table, cut by `mask`."""
+    hashes = np.empty(rows, np.uint64)
+    hash_rows(nodes.ctypes.data, nodes.shape[0], rows, hashes)
     if mask != FULL_HASH:
         hashes &= mask
-    own = np.empty(0, np.int64)
-    return find_hashed(blocks, runs, nodes.ctypes.data, nodes.shape[0], own, hashes, exact, places)
+    return hashes
+
+
+@kernel
+def start_cursors(blocks: np.ndarray, runs: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """For each run, where to start walking (block and row), or -1 where searching is better; empty if it always is.
+
+    Keys that come in the order of a batch, not much fewer than a run has, are found by walking
+    along both.
+    """
+    queries = hashes.shape[0]
+    if queries < GROUP:
+        return np.empty((0, 2), np.int64)
+    for query in range(1, queries):
+        if hashes[query] < hashes[query - 1]:
+            return np.empty((0, 2), np.int64)
+    cursors = np.empty((runs.shape[0] - 1, 2), np.int64)
+    for run in range(runs.shape[0] - 1):
+        rows = 0
+        for at in range(runs[run], runs[run + 1]):
+            rows += blocks[at, STOP] - blocks[at, START]
+        walks = 0 < rows <= WALKED * queries
+        cursors[run, 0] = runs[run] if walks else -1
+        cursors[run, 1] = blocks[runs[run], START] if walks else 0
+    return cursors
 
 
 @kernel
@@ -192,49 +230,59 @@ def find_hashed(
     keys: int,
     key_end: int,
     rows: np.ndarray,
+    base: int,
     hashes: np.ndarray,
     exact: bool,
+    cursors: np.ndarray,
     places: np.ndarray,
 ) -> int:
-    """`find` of keys whose hashes are known; query q is row rows[q] of the keys, or q where `rows` is empty.
+    """`find` of keys whose hashes are known; query q is row rows[q] of the keys, or q + base where `rows` is empty.
 
     Queries go through three steps in groups, each asking ahead for the memory that the next one
-    reads: cache misses then overlap.
+    reads: cache misses then overlap. Where there are `cursors` for a run, it is walked instead, and
+    they are moved on.
     """
     found, lows, highs = places[0], places[1], places[2]
-    queries, renamed = found.shape[0], rows.shape[0] > 0
+    queries, renamed = hashes.shape[0], rows.shape[0] > 0
     total = 0
-    for run in range(runs.shape[0] - 1):
-        for begin in range(0, queries, GROUP):
-            end = min(begin + GROUP, queries)
-            for query in range(begin, end):
-                found[query, run] = find_bucket(
-                    blocks, runs[run], runs[run + 1], hashes[query], query, run, lows, highs
-                )
-            for query in range(begin, end):
-                at = found[query, run]
-                if at >= 0:
-                    directory = blocks[at, DIRECTORY]
-                    if directory != 0:
-                        bucket = lows[query, run]
-                        low = max(blocks[at, START], load_u32(directory + bucket * 4))
-                        high = min(blocks[at, STOP], load_u32(directory + bucket * 4 + 4))
-                        lows[query, run], highs[query, run] = low, high
-                        address = blocks[at, HASHES] + low * 8
-                        prefetch(address)
-                        prefetch(address + 64)
+    for begin in range(0, queries, GROUP):
+        end = min(begin + GROUP, queries)
+        for run in range(runs.shape[0] - 1):
+            if cursors.shape[0] > 0 and cursors[run, 0] >= 0:
+                walk(blocks, runs[run + 1], begin, end, hashes, run, cursors, places)
+            else:
+                for query in range(begin, end):
+                    found[query, run] = find_bucket(
+                        blocks, runs[run], runs[run + 1], hashes[query], query, run, lows, highs
+                    )
+                for query in range(begin, end):
+                    at = found[query, run]
+                    if at >= 0:
+                        directory = blocks[at, DIRECTORY]
+                        if directory != 0:
+                            bucket = lows[query, run]
+                            low = max(blocks[at, START], load_u32(directory + bucket * 4))
+                            high = min(blocks[at, STOP], load_u32(directory + bucket * 4 + 4))
+                            lows[query, run], highs[query, run] = low, high
+                            address = blocks[at, HASHES] + low * 8
+                            prefetch(address)
+                            prefetch(address + 64)
+                for query in range(begin, end):
+                    at = found[query, run]
+                    if at >= 0:
+                        h, address = hashes[query], blocks[at, HASHES]
+                        low = lower_bound(address, lows[query, run], highs[query, run], h)
+                        if low >= blocks[at, STOP] or load_u64(address + low * 8) != h:
+                            found[query, run] = -1
+                        lows[query, run] = low
             for query in range(begin, end):
                 at = found[query, run]
                 if at < 0:
                     continue
-                h, address, stop = hashes[query], blocks[at, HASHES], blocks[at, STOP]
-                low = lower_bound(address, lows[query, run], highs[query, run], h)
-                if low >= stop or load_u64(address + low * 8) != h:
-                    found[query, run] = -1
-                    continue
-                high = upper_bound(address, low, stop, h)
+                low = lows[query, run]
+                high = upper_bound(blocks[at, HASHES], low, blocks[at, STOP], hashes[query])
                 if not exact:
-                    row = rows[query] if renamed else query
+                    row = rows[query] if renamed else query + base
                     low, high = key_range(blocks[at], low, high, keys, row, key_end)
                     if low == high:
                         found[query, run] = -1
@@ -242,6 +290,39 @@ def find_hashed(
                 lows[query, run], highs[query, run] = low, high
                 total += high - low
     return total
+
+
+@kernel
+def walk(
+    blocks: np.ndarray,
+    stop: int,
+    begin: int,
+    end: int,
+    hashes: np.ndarray,
+    run: int,
+    cursors: np.ndarray,
+    places: np.ndarray,
+) -> None:
+    """Find the first row of each of some hashes, which ascend, in a run, from its cursor on."""
+    found, lows = places[0], places[1]
+    at, row = cursors[run, 0], cursors[run, 1]
+    for query in range(begin, end):
+        h = hashes[query]
+        while at < stop and U(blocks[at, LAST]) < h:
+            at += 1
+            row = blocks[at, START] if at < stop else np.int64(0)
+        found[query, run] = -1
+        if at == stop:
+            continue
+        address, high = blocks[at, HASHES], blocks[at, STOP]
+        step = 1
+        while row + step < high and load_u64(address + (row + step) * 8) < h:
+            row += step
+            step *= 2
+        row = lower_bound(address, row, min(row + step, high), h)
+        if row < high and load_u64(address + row * 8) == h:
+            found[query, run], lows[query, run] = at, row
+    cursors[run, 0], cursors[run, 1] = at, row
 
 
 @kernel
@@ -299,8 +380,39 @@ def bound_ranges(
 
 
 @kernel
-def visible_diff(block: np.ndarray, row: int, visible: int) -> int:
-    if visible != 0 and load_u8(visible + code_at(block, row)) == 0:
+def is_past(times: int, number: int, as_of: np.ndarray) -> bool:
+    """Whether row `number` of a table of times is at or before `as_of`; row 0 is the join of all others."""
+    depth = as_of.shape[0]
+    for at in range(depth):
+        if load_i64(times + (number * depth + at) * 8) > as_of[at]:
+            return False
+    return True
+
+
+@kernel
+def flag_visible(blocks: np.ndarray, as_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What is visible as of a time: per block, where its flags start (-1: all is), and a flag for each time."""
+    places = np.empty(blocks.shape[0], np.int64)
+    total = 0
+    for at in range(blocks.shape[0]):
+        if is_past(blocks[at, TIMES], 0, as_of):
+            places[at] = -1
+        elif at > 0 and blocks[at, TIMES] == blocks[at - 1, TIMES]:
+            places[at] = places[at - 1]  # blocks of a batch share tables
+        else:
+            places[at] = total
+            total += blocks[at, TIME_COUNT]
+    flags = np.empty(total, np.bool_)
+    for at in range(blocks.shape[0]):
+        if places[at] >= 0:
+            for code in range(blocks[at, TIME_COUNT]):
+                flags[places[at] + code] = is_past(blocks[at, TIMES], code + 1, as_of)
+    return places, flags
+
+
+@kernel
+def visible_diff(block: np.ndarray, row: int, place: int, flags: np.ndarray) -> int:
+    if place >= 0 and not flags[place + code_at(block, row)]:
         return np.int64(0)
     return diff_at(block, row)
 
@@ -309,6 +421,7 @@ def visible_diff(block: np.ndarray, row: int, visible: int) -> int:
 def add_up_ranges(
     blocks: np.ndarray,
     visible: np.ndarray,
+    flags: np.ndarray,
     where: np.ndarray,
     lows: np.ndarray,
     highs: np.ndarray,
@@ -325,12 +438,11 @@ def add_up_ranges(
 ) -> int:
     """Merge `count` sorted ranges value by value, writing each value whose visible diffs do not cancel.
 
+    `visible` and `flags` are what `flag_visible` gave.
     `live_only` leaves out negative sums too, `skip_null` values whose first order column is null.
     """
-    if (
-        count == 1 and highs[0] - lows[0] == 1 and limit > 0 and not live_only
-    ):  # most keys, most states
-        total = visible_diff(blocks[where[0]], lows[0], visible[where[0]])
+    if count == 1 and highs[0] - lows[0] == 1 and not live_only:  # nothing to merge
+        total = visible_diff(blocks[where[0]], lows[0], visible[where[0]], flags)
         if total != 0:
             out_rows[out] = (where[0] << ROW_BITS) | lows[0]
             out_counts[out] = total
@@ -369,7 +481,7 @@ def add_up_ranges(
                         break
                     if compare_rows(block[NODES], here, nodes, row, first, end) != 0:
                         break
-                total += visible_diff(block, here, visible[where[at]])
+                total += visible_diff(block, here, visible[where[at]], flags)
                 if backward:
                     highs[at] -= 1
                 else:
@@ -389,7 +501,10 @@ def add_up_ranges(
 def add_up(
     blocks: np.ndarray,
     visible: np.ndarray,
+    flags: np.ndarray,
     places: np.ndarray,
+    queries: int,
+    base: int,
     first: int,
     end: int,
     backward: bool,
@@ -397,42 +512,92 @@ def add_up(
     live_only: bool,
     skip_null: bool,
     written: np.ndarray,
+    out: int,
 ) -> int:
-    """Per query, the values whose visible diffs do not cancel, in declared order; returns how many.
+    """Per query, the values whose visible diffs do not cancel, in declared order, written from `out` on.
 
-    `written` takes, for each of them, the query, the row and the sum.
+    `written` takes, for each of them, the query (counted from `base`), the row and the sum. Returns
+    how many there are then.
     """
     found, lows, highs = places[0], places[1], places[2]
     out_queries, out_rows, out_counts = written[0], written[1], written[2]
     runs = found.shape[1]
     where = np.empty(runs, np.int64)
     low, high = np.empty(runs, np.int64), np.empty(runs, np.int64)
-    out = 0
-    for query in range(found.shape[0]):
+    for query in range(queries):
         count = 0
         for run in range(runs):
             if found[query, run] >= 0:
                 where[count] = found[query, run]
                 low[count], high[count] = lows[query, run], highs[query, run]
                 count += 1
-        if count == 0:
+        if count == 0 or limit == 0:
             continue
         begin = out
-        # Most keys of most states have one row: a call with all these arrays would cost more than the rest.
-        if count == 1 and high[0] - low[0] == 1 and limit > 0 and not live_only:
-            total = visible_diff(blocks[where[0]], low[0], visible[where[0]])
-            if total != 0:
+        # Most keys of most states have one row, or no values that could differ: a call with all these arrays would
+        # cost more than the rest.
+        if first == end or (count == 1 and high[0] - low[0] == 1 and not skip_null):
+            total = np.int64(0)
+            for at in range(count):
+                block, place = blocks[where[at]], visible[where[at]]
+                for row in range(low[at], high[at]):
+                    total += visible_diff(block, row, place, flags)
+            if total > 0 or (total < 0 and not live_only):
                 out_rows[out] = (where[0] << ROW_BITS) | low[0]
                 out_counts[out] = total
                 out += 1
         else:
             out = add_up_ranges(
-                blocks, visible, where, low, high, count, first, end, backward, limit,
+                blocks, visible, flags, where, low, high, count, first, end, backward, limit,
                 live_only, skip_null, out, out_rows, out_counts,
             )  # fmt: skip
         for at in range(begin, out):
-            out_queries[at] = query
+            out_queries[at] = base + query
     return out
+
+
+@kernel
+def look_up(
+    blocks: np.ndarray,
+    runs: np.ndarray,
+    nodes: np.ndarray,
+    rows: int,
+    mask: np.uint64,
+    exact: bool,
+    as_of: np.ndarray,
+    end: int,
+    backward: bool,
+    limit: int,
+    live_only: bool,
+    skip_null: bool,
+) -> tuple[np.ndarray, int]:
+    """`find` and `add_up`, some queries at a time: what was written, and how many columns of it are used."""
+    hashes = hash_keys(nodes, rows, mask)
+    visible, flags = flag_visible(blocks, as_of)
+    cursors = start_cursors(blocks, runs, hashes)
+    places = np.empty((3, min(rows, PIECE), runs.shape[0] - 1), np.int64)
+    own = np.empty(0, np.int64)
+    written = np.empty((3, 0), np.int64)
+    count = 0
+    for base in range(0, rows, PIECE):
+        stop = min(base + PIECE, rows)
+        total = find_hashed(
+            blocks, runs, nodes.ctypes.data, nodes.shape[0], own, base, hashes[base:stop], exact,
+            cursors, places,
+        )  # fmt: skip
+        most = min(limit, total)
+        need = count + (min(total, most * (stop - base)) if live_only else total)
+        if need > written.shape[1]:
+            # The pieces to come need as much as those so far, as a rule.
+            room = need if stop == rows else max(need * rows // stop + PIECE, need)
+            grown = np.empty((3, room), np.int64)
+            grown[:, :count] = written[:, :count]
+            written = grown
+        count = add_up(
+            blocks, visible, flags, places, stop - base, base, nodes.shape[0], end, backward, most,
+            live_only, skip_null, written, count,
+        )  # fmt: skip
+    return written, count
 
 
 @kernel
@@ -469,6 +634,7 @@ def scan(
     blocks: np.ndarray,
     runs: np.ndarray,
     visible: np.ndarray,
+    flags: np.ndarray,
     end: int,
     positions: np.ndarray,
     out_rows: np.ndarray,
@@ -521,48 +687,6 @@ def scan(
             if open_runs[run]:
                 heads[run] = load_u64(blocks[positions[run, 0], HASHES] + next_row * 8)
         out = add_up_ranges(
-            blocks, visible, where, low, high, count, 0, end, False, rows, False, False,
+            blocks, visible, flags, where, low, high, count, 0, end, False, rows, False, False,
             out, out_rows, out_counts,
         )  # fmt: skip
-
-
-@kernel
-def list_later(
-    blocks: np.ndarray,
-    bases: np.ndarray,
-    codes: np.ndarray,
-    count: int,
-    places: np.ndarray,
-    total: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `count` new codes, the queries with a change that has it, and where each code's queries start.
-
-    `codes` says what the code of a change becomes, -1 for "leave out", from the block's entry in
-    `bases` on.
-    """
-    found, lows, highs = places[0], places[1], places[2]
-    queries = found.shape[0]
-    seen = np.full(count, -1, np.int64)
-    who, which = np.empty(total, np.int64), np.empty(total, np.int64)
-    starts = np.zeros(count + 1, np.int64)
-    pairs = 0
-    for query in range(queries):
-        for run in range(found.shape[1]):
-            at = found[query, run]
-            if at < 0:
-                continue
-            for row in range(lows[query, run], highs[query, run]):
-                code = codes[bases[at] + code_at(blocks[at], row)]
-                if code >= 0 and seen[code] != query:
-                    seen[code] = query
-                    who[pairs], which[pairs] = query, code
-                    starts[code + 1] += 1
-                    pairs += 1
-    for code in range(count):
-        starts[code + 1] += starts[code]
-    next_place = starts.copy()
-    out = np.empty(pairs, np.int64)
-    for pair in range(pairs):
-        out[next_place[which[pair]]] = who[pair]
-        next_place[which[pair]] += 1
-    return out, starts

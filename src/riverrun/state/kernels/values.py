@@ -60,7 +60,7 @@ from riverrun.state.kernels.layout import (
     VALID,
     WIDTH,
 )
-from riverrun.state.kernels.memory import bit, load_i64, load_int, load_u8, load_u64
+from riverrun.state.kernels.memory import bit, load_i64, load_int, load_tail, load_u64, swap_bytes
 
 U = np.uint64
 GOLDEN = U(0x9E3779B97F4A7C15)
@@ -145,15 +145,12 @@ def compare_bytes(a: int, a_size: int, b: int, b_size: int) -> int:
     size = min(a_size, b_size)
     whole = size & ~7
     for at in range(0, whole, 8):
-        if load_i64(a + at) != load_i64(b + at):
-            for step in range(at, at + 8):
-                x, y = load_u8(a + step), load_u8(b + step)
-                if x != y:
-                    return compare_ints(x, y)
-    for at in range(whole, size):
-        x, y = load_u8(a + at), load_u8(b + at)
+        x, y = load_u64(a + at), load_u64(b + at)
         if x != y:
-            return compare_ints(x, y)
+            return np.int64(-1) if swap_bytes(x) < swap_bytes(y) else np.int64(1)
+    x, y = load_tail(a + whole, size - whole), load_tail(b + whole, size - whole)
+    if x != y:
+        return np.int64(-1) if swap_bytes(x) < swap_bytes(y) else np.int64(1)
     return compare_ints(a_size, b_size)
 
 
@@ -297,10 +294,7 @@ def hash_bytes(address: int, size: int) -> int:
         h = h ^ (load_u64(address + at) * STRIDE)
         h = ((h << U(29)) | (h >> U(35))) * COMBINE
     if whole < size:
-        word = U(0)
-        for at in range(whole, size):
-            word |= U(load_u8(address + at)) << U((at - whole) * 8)
-        h = h ^ (word * STRIDE)
+        h = h ^ (load_tail(address + whole, size - whole) * STRIDE)
         h = ((h << U(29)) | (h >> U(35))) * COMBINE
     return mix(h)
 
@@ -448,6 +442,13 @@ def hash_rows(nodes: int, end: int, rows: int, out: np.ndarray) -> None:
         else:
             for row in range(rows):
                 out[row] = mix(U(load_int(data, width, row + origin)))
+        return
+    if single and field(nodes, 0, KIND) == BYTES and field(nodes, 0, VALID) == 0:
+        data = field(nodes, 0, DATA)
+        offsets = field(nodes, 0, OFFSETS) + field(nodes, 0, ORIGIN) * 8
+        for row in range(rows):
+            start = load_i64(offsets + row * 8)
+            out[row] = hash_bytes(data + start, load_i64(offsets + row * 8 + 8) - start)
         return
     for row in range(rows):
         if single:

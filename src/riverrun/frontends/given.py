@@ -1,0 +1,185 @@
+"""What users give to collections: columns one by one or in lists, functions, spans of time, other collections.
+
+Each is brought to one form here, or refused in words: what was attempted, what was given, what to give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.errors import PlanError, SchemaError
+from riverrun.run.values import fields_of, show
+
+# What people look for who come from elsewhere, and where it is here.
+ELSEWHERE = {
+    "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
+    "read(...).rows() is sorted",
+    "head": "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
+    "unique": "distinct()",
+    "where": "filter(...)",
+    "union": "concat(...)",
+    "merge": "join(...)",
+    "agg": "group_by().agg(...) aggregates all rows",
+    "map": "select(...), flat_map(function, schema) or map_batches(function, schema)",
+    "assign": "with_columns(...)",
+    "withColumn": "with_columns(...)",
+    "groupBy": "group_by(...)",
+    "groupby": "group_by(...)",
+} | dict.fromkeys(
+    ("show", "collect", "print", "to_polars", "to_pandas", "to_arrow", "rows"),
+    "a collection is a description and has no rows yet: flow.output(name, collection), and read(name) from the "
+    "run; inspect() prints what passes",
+)
+
+
+def flat(columns: Iterable[Any]) -> Iterator[Any]:
+    """Columns given one by one, in lists, or both.
+
+    >>> list(flat(["a", ["b", "c"], ("d",)]))
+    ['a', 'b', 'c', 'd']
+    """
+    for column in columns:
+        if isinstance(column, Iterable) and not isinstance(column, str | bytes | Mapping | pl.Expr):
+            yield from column
+        else:
+            yield column
+
+
+def named_columns(columns: Sequence[Any], named: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Columns given by position have the names they output."""
+    found: dict[str, Any] = {}
+    for column in flat(columns):
+        if isinstance(column, str):
+            name = column
+        elif isinstance(column, pl.Expr):
+            name = column.meta.output_name()
+        else:
+            raise PlanError(
+                "plan.column",
+                f"cannot {what} {show(column)}: a column is its name, or a Polars expression",
+                hint=f'for instance {what}("a", b=pl.col("a") + 1)',
+            )
+        if name in found:
+            raise _twice(name, what)
+        found[name] = column
+    for name, value in named.items():
+        if name in found:
+            raise _twice(name, what)
+        found[name] = value
+    return found
+
+
+def _twice(name: str, what: str) -> PlanError:
+    return PlanError(
+        "plan.column_twice",
+        f"cannot {what} two columns called {name!r}",
+        hint="name them apart: new=pl.col(...)",
+        column=name,
+    )
+
+
+def kind_told(given: object) -> str:
+    """What something is, in place of a repr that can fill the screen.
+
+    >>> kind_told(pl.DataFrame({"a": [1]})), kind_told([(1, 2)])
+    ('a polars DataFrame', 'a list')
+    """
+    module, name = type(given).__module__.partition(".")[0], type(given).__name__
+    if given is None:
+        return "None"
+    return f"a {name}" if module in ("builtins", "riverrun", "__main__") else f"a {module} {name}"
+
+
+def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
+    """The refusal of anything else where a collection belongs."""
+    if hasattr(given, "agg") and type(given).__module__.startswith("riverrun"):
+        hint = "call .agg() or .count() on it: groups are no rows yet"
+    elif isinstance(given, str):
+        hint = "give the collection itself, not its name"
+    else:
+        hint = "rows from outside are an input: flow.input(name, schema), and insert(name, rows) into the run"
+    return PlanError(
+        code, f"cannot {attempt}: it is {kind_told(given)}, not a collection", hint=hint
+    )
+
+
+def is_count(given: object, least: int = 1) -> bool:
+    """Whether it is a whole number from `least` on."""
+    return isinstance(given, int) and not isinstance(given, bool) and given >= least
+
+
+def as_ticks(given: int | timedelta, field: pa.Field, what: str, least: int | None = 1) -> int:
+    """A span in the units of a column."""
+    kind = field.type
+    ticks: int | None = None
+    if isinstance(given, int) and not isinstance(given, bool) and pa.types.is_integer(kind):
+        ticks = given
+    elif isinstance(given, timedelta) and pa.types.is_date(kind):
+        units = timedelta(days=1) if pa.types.is_date32(kind) else timedelta(milliseconds=1)
+        ticks = given // units if given % units == timedelta(0) else None
+    elif isinstance(given, timedelta) and pa.types.is_temporal(kind):
+        per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
+        micros = given // timedelta(microseconds=1)
+        ticks = micros * per // 10**6 if micros * per % 10**6 == 0 else None
+    elif given == 0 and least != 1:
+        ticks = 0
+    if ticks is None:
+        raise PlanError(
+            "plan.span",
+            f"cannot take {given!r} as {what}: column {field.name!r} is {kind}",
+            hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
+            column=field.name,
+        )
+    if least is not None and ticks < least:
+        raise PlanError(
+            "plan.span",
+            f"cannot take {given!r} as {what}: it must {'be positive' if least else 'not be negative'}",
+            hint="for instance 60, or timedelta(minutes=1)",
+            column=field.name,
+        )
+    return ticks
+
+
+def function_name(function: Any) -> str:
+    """What plans call a function."""
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def check_callable(function: object, what: str) -> None:
+    """Refuse what cannot be called."""
+    if not callable(function):
+        raise PlanError(
+            "plan.function",
+            f"cannot {what} with {show(function)}: that is not a function",
+            hint=f"give a function: {what}(lambda rows: ...)",
+        )
+
+
+class RowsOf:
+    """A user's function of one row, refused when what it gives is not a list of rows."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
+        self.__func__ = function  # as methods have it: whoever asks for the code finds the user's
+        self.__qualname__ = function_name(function)
+
+    def __call__(self, row: dict[str, Any]) -> Iterable[Any]:
+        made = self.__func__(row)
+        if type(made) is list:
+            return made
+        if isinstance(made, str | bytes) or fields_of(made) is not None or not _is_iterable(made):
+            raise SchemaError(
+                "schema.rows",
+                f"the function gave {show(made)} for the row {show(row)}, not a list of rows",
+                hint="give a list of rows: [row] for one, [] for none",
+            )
+        rows: Iterable[Any] = made
+        return rows
+
+
+def _is_iterable(given: object) -> bool:
+    return isinstance(given, Iterable)

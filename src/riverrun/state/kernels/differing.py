@@ -1,0 +1,119 @@
+"""What leads from the old rows of some keys to the new ones: the changes of a reduce, in order.
+
+Keys come in the order of a batch, each with at most one new row and any number of old ones, which
+are sorted. So the difference comes sorted too, and need not be sorted again: per key, the old rows
+are taken away and the new one is added, but where it is one of the old.
+
+Cost: one exact comparison for each old row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from riverrun.state.kernels.compiling import kernel
+from riverrun.state.kernels.layout import NODES, ROW_BITS, ROW_MASK
+from riverrun.state.kernels.packing import NO_SLAB, write_block
+from riverrun.state.kernels.searching import FULL_HASH
+from riverrun.state.kernels.values import compare_rows, hash_rows
+
+
+@kernel
+def ascend(hashes: np.ndarray, keys: int, key_end: int) -> bool:
+    """Whether rows are in the order of a batch: by hash, then by key."""
+    for at in range(1, hashes.shape[0]):
+        if hashes[at] < hashes[at - 1]:
+            return False
+        if hashes[at] == hashes[at - 1] and compare_rows(keys, at - 1, keys, at, 0, key_end) >= 0:
+            return False
+    return True
+
+
+@kernel
+def list_difference(
+    keys: np.ndarray,
+    count: int,
+    mask: np.uint64,
+    made: np.ndarray,
+    queries: np.ndarray,
+    blocks: np.ndarray,
+    old_queries: np.ndarray,
+    old_names: np.ndarray,
+    old_counts: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    """Names, hashes and diffs of the rows of the difference, the tables they are named after, and how many.
+
+    `keys` is the table of nodes of the keys, `made` that of the new rows: new row i is that of key
+    queries[i]. The old rows are named as in `blocks`. Gives -1 rows when the keys are not in order.
+    """
+    key_end, end = keys.shape[0], made.shape[0]
+    hashes = np.empty(count, np.uint64)
+    hash_rows(keys.ctypes.data, key_end, count, hashes)
+    if mask != FULL_HASH:
+        hashes &= mask
+    room = queries.shape[0] + old_queries.shape[0]
+    names, diffs = np.empty(room, np.int64), np.empty(room, np.int64)
+    out_hashes = np.empty(room, np.uint64)
+    fresh = made.ctypes.data
+    tables = np.empty(blocks.shape[0] + 1, np.int64)
+    tables[0] = fresh
+    for at in range(blocks.shape[0]):
+        tables[at + 1] = blocks[at, NODES]
+    if not ascend(hashes, keys.ctypes.data, key_end):
+        return names, out_hashes, diffs, tables, -1
+    i, j, out = 0, 0, 0
+    while i < queries.shape[0] or j < old_queries.shape[0]:
+        query = np.int64(count)
+        if i < queries.shape[0]:
+            query = queries[i]
+        if j < old_queries.shape[0]:
+            query = min(query, old_queries[j])
+        is_new = i < queries.shape[0] and queries[i] == query
+        while j < old_queries.shape[0] and old_queries[j] == query:
+            name, diff = old_names[j] + (np.int64(1) << ROW_BITS), -old_counts[j]
+            j += 1
+            if is_new:
+                table, row = tables[name >> ROW_BITS], name & ROW_MASK
+                order = compare_rows(fresh, i, table, row, key_end, end)
+                if order <= 0:
+                    is_new = False
+                    if order == 0:
+                        diff += 1
+                    else:
+                        names[out], out_hashes[out], diffs[out] = i, hashes[query], 1
+                        out += 1
+                    i += 1
+            if diff != 0:
+                names[out], out_hashes[out], diffs[out] = name, hashes[query], diff
+                out += 1
+        if is_new:
+            names[out], out_hashes[out], diffs[out] = i, hashes[query], 1
+            out += 1
+            i += 1
+    return names[:out], out_hashes[:out], diffs[:out], tables, out
+
+
+@kernel
+def pack_difference(
+    keys: np.ndarray,
+    count: int,
+    mask: np.uint64,
+    made: np.ndarray,
+    queries: np.ndarray,
+    blocks: np.ndarray,
+    old_queries: np.ndarray,
+    old_names: np.ndarray,
+    old_counts: np.ndarray,
+    invertible: bool,
+    most: int,
+) -> tuple[np.ndarray, int]:
+    """The slab of a block of the difference, and how many rows it has."""
+    names, hashes, diffs, tables, rows = list_difference(
+        keys, count, mask, made, queries, blocks, old_queries, old_names, old_counts
+    )
+    if rows <= 0:
+        return np.empty(NO_SLAB, np.int64), rows
+    codes = np.empty(0, np.int32)
+    end = made.shape[0]
+    slab = write_block(tables, names, hashes, codes, 1, diffs, end, invertible, True, most)
+    return slab, rows

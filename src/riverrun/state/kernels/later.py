@@ -1,0 +1,123 @@
+"""When keys change after a time: the changes of a view that are not at or before it.
+
+Only the runs that have such a change at all are searched, and only the times that occur are looked
+at: in a loop a view has dozens of times, and a key a few of them.
+
+Cost: a lookup for each key in each such run, and two or three comparisons for each change found.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from riverrun.state.kernels.compiling import kernel
+from riverrun.state.kernels.layout import TIME_COUNT, TIMES
+from riverrun.state.kernels.memory import load_i64
+from riverrun.state.kernels.merging import code_at
+from riverrun.state.kernels.searching import find, is_past
+
+
+@kernel
+def later_runs(blocks: np.ndarray, runs: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """The numbers of the runs with some change that is not at or before `time`."""
+    found = np.empty(runs.shape[0] - 1, np.int64)
+    count = 0
+    for run in range(runs.shape[0] - 1):
+        for at in range(runs[run], runs[run + 1]):
+            if not is_past(blocks[at, TIMES], 0, time):
+                found[count] = run
+                count += 1
+                break
+    return found[:count]
+
+
+@kernel
+def find_later(
+    blocks: np.ndarray,
+    runs: np.ndarray,
+    nodes: np.ndarray,
+    rows: int,
+    mask: np.uint64,
+    exact: bool,
+    time: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The changes of some keys that are not at or before `time`: for each, the query and what time it has.
+
+    A time is a number in the third array, which has the joins of `time` and those that occur; a
+    query and a time come together once, and queries ascend.
+    """
+    depth = time.shape[0]
+    chosen = later_runs(blocks, runs, time)
+    size = 0
+    for run in chosen:
+        size += runs[run + 1] - runs[run]
+    part = np.empty((size, blocks.shape[1]), np.int64)
+    cuts, bases = np.zeros(chosen.shape[0] + 1, np.int64), np.empty(size, np.int64)
+    out = codes = 0
+    for number in range(chosen.shape[0]):
+        for at in range(runs[chosen[number]], runs[chosen[number] + 1]):
+            part[out], bases[out] = blocks[at], codes
+            codes += blocks[at, TIME_COUNT]
+            out += 1
+        cuts[number + 1] = out
+    places = np.empty((3, rows, chosen.shape[0]), np.int64)
+    total = 0 if size == 0 else find(part, cuts, nodes, mask, exact, places)
+    who, which = np.empty(total, np.int64), np.empty(total, np.int64)
+    if total == 0:
+        return who, which, np.empty((0, depth), np.int64)
+    # Of each time: -2 not looked at, -1 at or before `time`, else its number; and which query was the last to have it.
+    numbers, last = np.full(codes, -2, np.int64), np.full(codes, -1, np.int64)
+    joins = np.empty((codes, depth), np.int64)
+    pairs = used = 0
+    for query in range(rows):
+        for run in range(places.shape[2]):
+            at = places[0, query, run]
+            if at < 0:
+                continue
+            for row in range(places[1, query, run], places[2, query, run]):
+                code = bases[at] + code_at(part[at], row)
+                if last[code] == query or numbers[code] == -1:
+                    continue
+                if numbers[code] == -2:
+                    times, here = part[at, TIMES], code - bases[at] + 1
+                    if is_past(times, here, time):
+                        numbers[code] = -1
+                        continue
+                    numbers[code] = used
+                    for place in range(depth):
+                        coordinate = load_i64(times + (here * depth + place) * 8)
+                        joins[used, place] = max(coordinate, time[place])
+                    used += 1
+                last[code] = query
+                who[pairs], which[pairs] = query, numbers[code]
+                pairs += 1
+    return who[:pairs], which[:pairs], joins[:used]
+
+
+@kernel
+def group_later(
+    who: np.ndarray, which: np.ndarray, codes: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each of `count` codes, the queries that have it, once each, and where each code's queries start.
+
+    `codes` says what a time of `find_later` becomes.
+    """
+    seen = np.full(count, -1, np.int64)
+    starts = np.zeros(count + 1, np.int64)
+    kept = np.zeros(who.shape[0], np.bool_)
+    for pair in range(who.shape[0]):
+        code = codes[which[pair]]
+        if seen[code] != who[pair]:
+            seen[code] = who[pair]
+            kept[pair] = True
+            starts[code + 1] += 1
+    for code in range(count):
+        starts[code + 1] += starts[code]
+    places = starts.copy()
+    out = np.empty(starts[count], np.int64)
+    for pair in range(who.shape[0]):
+        if kept[pair]:
+            code = codes[which[pair]]
+            out[places[code]] = who[pair]
+            places[code] += 1
+    return out, starts
