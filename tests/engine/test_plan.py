@@ -79,8 +79,8 @@ def test_what_lies_behind_an_arrival_dependent_node_is_marked():
     plan = flow.plan
     marked = {plan.nodes[number].name for number in plan.arrival_dependent}
     assert "echo" in marked
-    assert "echoed (output)" in marked
-    assert "counted (output)" not in marked
+    assert "echoed:output" in marked
+    assert "counted:output" not in marked
     assert "numbers" not in marked
 
 

@@ -225,3 +225,58 @@ def test_rows_that_are_there_only_for_a_moment_do_not_move_the_watermark(workers
             run.commit()
             for name in ("there", "back", "outer", "looped"):
                 assert [sorted(row) for row in run.read(name).rows()] == [[2, 7]], name
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "offset"), [(5, None, 2), (6, 2, -1), (5, 2, 7), (2, 5, 3)]
+)
+def test_windows_with_an_offset(size, step, offset):
+    """They are the windows of times that are so much earlier, moved back."""
+    at = pl.col("at")
+
+    def program(rows):
+        moved = rows.with_columns(at=at - offset).windows("at", size, step)
+        return {
+            "offset": rows.windows("at", size, step, offset=offset),
+            "moved": moved.with_columns(at=at + offset, window=pl.col("window") + offset),
+        }
+
+    with build(program, {"rows": {"at": pl.Int64}}).run() as run:
+        run.insert("rows", [(n,) for n in range(-12, 13)])
+        run.commit()
+        assert run.read("offset").rows() == run.read("moved").rows() != []
+
+
+def test_days_of_a_zone_are_groups_and_windows_are_in_utc():
+    zone = "Europe/Dublin"
+    summer = datetime.datetime(2024, 7, 1, 23, 30, tzinfo=datetime.UTC)  # in Dublin the next day
+
+    def program(rows):
+        return {
+            "windows": rows.windows("at", DAY).select(day=pl.col("window").dt.day()),
+            "calendar": rows.group_by(day=pl.col("at").dt.truncate("1d"))
+            .count()
+            .select(day=pl.col("day").dt.day()),
+        }
+
+    with build(program, {"rows": {"at": pl.Datetime("us", zone)}}).run() as run:
+        run.insert("rows", [(summer,)])
+        run.commit()
+        assert run.read("windows").rows() == [(1,)]
+        assert run.read("calendar").rows() == [(2,)]
+
+
+def test_weeks_start_on_monday_with_an_offset():
+    def program(rows):
+        return {
+            "weeks": rows.windows("at", 7 * DAY, offset=4 * DAY).select("window").distinct(),
+            "plain": rows.windows("at", 7 * DAY).select("window").distinct(),
+            "calendar": rows.group_by(week=pl.col("at").dt.truncate("1w")).count().select("week"),
+        }
+
+    with build(program, {"rows": {"at": pl.Date}}).run() as run:
+        run.insert("rows", [(datetime.date(2024, 5, day),) for day in range(1, 31)])
+        run.commit()
+        assert {day.isoweekday() for (day,) in run.read("weeks").rows()} == {1}
+        assert {day.isoweekday() for (day,) in run.read("plain").rows()} == {4}
+        assert run.read("weeks").rows() == run.read("calendar").rows()

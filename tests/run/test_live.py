@@ -175,7 +175,7 @@ def test_rollback_and_status():
         run.insert("rows", [(1, 2)])
         run.commit()
         status = run.status()
-        assert status["states"]["all-rows"]["rows"] == 1
+        assert status["states"]["all:result"]["rows"] == 1
         assert not status["closed"]
     assert run.status()["closed"]
 

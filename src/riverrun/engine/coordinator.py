@@ -137,10 +137,12 @@ class Coordinator:
         fingerprint: Mapping[str, Any] | None = None,
         policy: Policy = "replace",
         deadline: int | None = None,
+        skip_failing: bool = True,
     ) -> None:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
 
-        `deadline` is how many ticks a member may be silent.
+        An epoch of the log that fails when it is done again is refused with `skip_failing`; otherwise
+        the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent.
         """
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
@@ -194,6 +196,7 @@ class Coordinator:
             for pending in opening.pending:
                 self._entries[self.next] = Entry(pending.position, pending.inputs, pending.refused)
                 self.next += 1
+        self._accepted = 0 if skip_failing else self.next
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Completed: self._on_completed,
             Ready: self._on_ready,
@@ -470,7 +473,8 @@ class Coordinator:
 
     def _said_complete(self) -> int:
         """Epochs below were reported, by us or by the owner before us."""
-        return self.reported if self.opening is None else max(self.reported, self.opening.reported)
+        said = self.reported if self.opening is None else max(self.reported, self.opening.reported)
+        return max(said, self._accepted)
 
     def _refuse(self, epoch: int, error: RiverrunError) -> None:
         """Forget the rows of an epoch (law 6)."""
@@ -688,8 +692,9 @@ def _not_durable(index: int) -> CheckpointError:
 def _not_repeatable(epoch: int, error: RiverrunError) -> CheckpointError:
     wrapped = CheckpointError(
         "run.not_repeatable",
-        f"cannot do epoch {epoch} again: it was complete before, and now fails: {error.message}",
-        hint="functions that a run calls must give the same result for the same input",
+        f"cannot do epoch {epoch} again: it was accepted before, and now fails: {error.message}",
+        hint="nothing is lost: mend what fails and run again; functions that a run calls must give the same result "
+        "for the same input. run(skip_failing=True) refuses such an epoch for good",
         epoch=epoch,
     )
     wrapped.__cause__ = error

@@ -15,6 +15,7 @@ nothing else, are in a checkpoint.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
@@ -186,15 +187,24 @@ class Arranged(Actor):
 
 def code_of(function: object) -> str:
     """A word that changes when the code of a Python function does; what it calls or closes over is not in it."""
+    if isinstance(function, functools.partial):
+        return f"{code_of(function.func)} {len(function.args)} {sorted(function.keywords)}"
+    if isinstance(function, type):
+        methods = {n: m for n, m in vars(function).items() if callable(m)}
+        return " ".join(f"{name} {code_of(methods[name])}" for name in sorted(methods))
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if not isinstance(code, CodeType):
-        return getattr(function, "__qualname__", type(function).__name__)
+        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
+    if not isinstance(code, CodeType):
+        return type(function).__name__
 
     def parts(some: CodeType) -> Iterator[str]:
         yield f"{some.co_code.hex()} {some.co_names} {some.co_varnames}"
         for constant in some.co_consts:
             if isinstance(constant, CodeType):
                 yield from parts(constant)
+            elif isinstance(constant, frozenset):  # in another order in every process
+                yield repr(sorted(map(repr, constant)))
             else:
                 yield repr(constant)
 

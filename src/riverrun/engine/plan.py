@@ -321,7 +321,8 @@ class PlanBuilder:
     def _name(self, operator: Operator, scope: Scope, name: str | None) -> str:
         taken = {node.name for node in self.nodes}
         if name is not None:
-            check_name(name)
+            for part in str(name).split(":"):
+                check_name(part)  # what we derive from a name has a colon, which no name has
             full = f"{scope.path}{name}"
             if full in taken:
                 raise self._name_taken(full)

@@ -88,6 +88,7 @@ class LocalCluster:
         fingerprint: Mapping[str, Any] | None = None,
         retain: int = 2,
         policy: Policy = "replace",
+        skip_failing: bool = False,
         seed: int | None = None,
     ) -> None:
         """Start a run, or resume the one whose checkpoints are at the path.
@@ -111,6 +112,7 @@ class LocalCluster:
             retain=retain,
             fingerprint=fingerprint,
             policy=policy,
+            skip_failing=skip_failing,
         )
         self._timed = checkpoint is not None and isinstance(every, timedelta)
         self._workers: dict[int, Worker] = {}

@@ -31,6 +31,7 @@ import pyarrow as pa
 from riverrun.engine.operator import Operator
 from riverrun.engine.operators.aggregates import Present
 from riverrun.engine.operators.arrange import Arrange, Consolidate
+from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.expire import (
     MARKS,
@@ -69,6 +70,7 @@ from riverrun.frontends.given import (
     RowsOf,
     as_ticks,
     check_callable,
+    check_column_name,
     flat,
     function_name,
     is_count,
@@ -77,7 +79,6 @@ from riverrun.frontends.given import (
     not_a_collection,
 )
 from riverrun.run.rows import as_schema, as_table
-from riverrun.run.values import show
 from riverrun.state import Order
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class Collection:
         self._check_columns(list(wanted), "rename columns of")
         made = [wanted.get(column, column) for column in self.columns]
         for name in made:
+            check_column_name(name, f"rename columns of {self._name}")
             if made.count(name) > 1:
                 raise PlanError(
                     "plan.column_twice",
@@ -188,8 +190,12 @@ class Collection:
         kept = {name: name for name in self.columns if name not in gone}
         return self._project(kept, f"drop columns of {self._name}")
 
-    def filter(self, predicate: pl.Expr) -> Collection:
-        """The rows for which an expression is true."""
+    def filter(self, predicate: pl.Expr, *more: pl.Expr) -> Collection:
+        """The rows for which an expression is true, or all of several."""
+        for other in more:
+            for each in (predicate, other):
+                compile_filter(self.schema, each, f"filter {self._name}")
+            predicate = predicate & other
         compiled = compile_filter(self.schema, predicate, f"filter {self._name}")
         return self._add(Filter(compiled, told(predicate)), [self], self.schema)
 
@@ -242,9 +248,7 @@ class Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates."""
         for other in others:
             if not isinstance(other, Collection):
-                raise not_a_collection(
-                    "plan.concat", f"concat {self._name} with what was given", other
-                )
+                raise not_a_collection("plan.concat", f"concat {self._name}", other)
         scope = _deepest(self, *others)
         parts = [self._into(scope)]
         for other in others:
@@ -397,7 +401,7 @@ class Collection:
             seen = self if self._is_added_up() else self.consolidate()
             latest = seen._add(Latest(at, behind), [seen], pa.schema({"mark": pa.int64()}))
             gathered = latest._add(Exchange("one"), [latest], latest.schema)
-            marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}-watermark")
+            marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}:watermark")
         rows = dues._exchanged((due,))
         told = marks._exchanged(("shard",))
         return self._add(Expire(), [rows, told], self.schema, name)
@@ -486,10 +490,10 @@ class Collection:
     def _name(self) -> str:
         """What messages call it."""
         node = self._builder.nodes[self._port.node]
-        if isinstance(
-            node.operator, Upsert
-        ):  # the rows of an input with a key: its name is the input's
-            return repr(node.name.removesuffix("-rows"))
+        while isinstance(
+            node.operator, Check | Exchange | Upsert
+        ):  # the rows of an input go by its name
+            node = self._builder.nodes[node.inputs[0].node]
         return repr(node.name)
 
     def _add(
@@ -590,17 +594,12 @@ class Collection:
         """Refuse names that are no column's; `what` goes before the name of the collection."""
         there = self.columns
         for column in columns:
-            if not isinstance(column, str):
-                raise PlanError(
-                    "plan.column",
-                    f"cannot {what} {self._name}: {show(column)} is not the name of a column",
-                    hint='give names here: "a", or ["a", "b"]; what is computed goes to with_columns(...) first',
-                )
+            check_column_name(column, f"{what} {self._name}")
             if column not in there:
                 raise unknown_column(there, column, f"{what} {self._name}")
 
     def _time_column(self, column: str, what: str) -> int:
-        self._check_columns([column], what)
+        self._check_columns([column], f"{what} of")
         kind = self.schema.field(column).type
         if not (
             pa.types.is_signed_integer(kind)
@@ -620,7 +619,9 @@ def clock(builder: PlanBuilder) -> Collection:
     made = builder.shared
     if CLOCK not in made:
         schema = pa.schema({"epoch": pa.int64()})
-        made[CLOCK] = Collection(builder, builder.add(Input(CLOCK), [], [schema], name="clock"))
+        made[CLOCK] = Collection(
+            builder, builder.add(Input(CLOCK), [], [schema], name="clock:ticks")
+        )
     ticks: Collection = made[CLOCK]
     return ticks
 

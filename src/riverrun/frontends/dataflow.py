@@ -52,6 +52,7 @@ from riverrun.engine.operators.vertex import Link, Table, VertexOperator
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
+from riverrun.frontends.expressions import canonical
 from riverrun.frontends.given import not_a_collection
 from riverrun.progress import Timestamp
 from riverrun.run.rows import as_schema, as_table
@@ -168,6 +169,10 @@ def add_vertex(
         )
         for table, (key, value) in (tables or {}).items()
     }
+    central = all((routes or {}).get(port) == TO_ONE for port in inputs)
+    if not central:
+        for table, schema in kept.items():
+            _check_met(table, schema, inputs, routes or {}, line)
     operator = VertexOperator(
         make,
         tuple(inputs),
@@ -177,10 +182,34 @@ def add_vertex(
         as_table,
         getattr(make, "__qualname__", type(make).__name__),
         not getattr(make, "deterministic", False),
+        central=central,
     )
     node = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name).node
     made = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
     return made if several else made["out"]
+
+
+def _check_met(
+    table: str,
+    schema: Schema,
+    inputs: Mapping[str, Collection],
+    routes: Mapping[str, Any],
+    line: str,
+) -> None:
+    """Refuse a table whose keys could be on a worker that does not own them."""
+    wanted = [canonical(field.type) for field in schema.key]
+    for port, route in routes.items():
+        if not isinstance(route, Route):
+            key = (route,) if isinstance(route, str) else tuple(route)
+            if [canonical(inputs[port].schema.field(c).type) for c in key] == wanted:
+                return
+    raise PlanError(
+        "plan.table",
+        f"cannot keep table {table!r} at {line}: its key is {', '.join(schema.key.names)}, and no input is routed by "
+        "such columns; a table is split among workers by its key, so rows of one key have to meet there",
+        hint="routes={'input': 'column'} with the columns of the key, or rr.TO_ONE for all inputs",
+        line=line,
+    )
 
 
 def _is_callable(given: object) -> bool:
@@ -244,7 +273,8 @@ class Back(Collection):
 
     def connect(self, collection: Collection) -> Self:
         """Have these rows go back."""
-        if collection.schema != self.schema:
+        mine = [(field.name, field.type) for field in self.schema]
+        if mine != [(field.name, field.type) for field in collection.schema]:
             raise PlanError(
                 "plan.columns_differ",
                 f"cannot go back with {collection!r}: the loop declared {self!r}",

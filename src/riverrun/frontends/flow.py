@@ -76,9 +76,15 @@ class Dataflow:
             if checked:
                 whole = tuple(columns.names)
                 moved = given._exchanged(whole)
-                given = moved._add(Check(name), [moved], columns, f"{name}-rows", whole)
+                given = moved._add(Check(name), [moved], columns, f"{name}:rows", whole)
             self._inputs[name] = given
             return given
+        if checked:
+            raise PlanError(
+                "plan.input",
+                f"cannot check input {name!r}, which has a key: deleting a key that is not there changes nothing",
+                hint="leave out checked=True, or the key",
+            )
         listed = (key,) if isinstance(key, str) else tuple(key)
         for column in listed:
             if column not in columns.names:
@@ -102,7 +108,7 @@ class Dataflow:
         commands = commands_schema(columns)
         port = self._builder.add(Input(name, listed), [], [commands], name=name)
         moved = Collection(self._builder, port)._exchanged(listed)
-        kept = moved._add(Upsert(listed), [moved], columns, f"{name}-rows", listed)
+        kept = moved._add(Upsert(listed), [moved], columns, f"{name}:rows", listed)
         self._inputs[name] = kept
         return kept
 
@@ -132,8 +138,8 @@ class Dataflow:
         check_name(name)
         arranged = collection
         if collection._keyed is None:
-            arranged = collection._arranged(tuple(collection.columns), name=f"{name}-rows")
-        arranged._add(Output(name), [arranged], collection.schema, f"{name} (output)")
+            arranged = collection._arranged(tuple(collection.columns), name=f"{name}:result")
+        arranged._add(Output(name), [arranged], collection.schema, f"{name}:output")
         self._outputs[name] = collection
 
     def vertex(
@@ -208,6 +214,7 @@ class Dataflow:
         checkpoint: str | Path | None = None,
         every: int | timedelta | None = EVERY,
         history: int = 1,
+        skip_failing: bool = False,
         seed: int | None = None,
     ) -> Run:
         """Start it, in this process.
@@ -215,7 +222,9 @@ class Dataflow:
         `workers` share the state among them by key. With a `checkpoint` path or URL, what is
         committed survives the process, and a later run with the same path goes on from there;
         `every` is how often a checkpoint is made, in epochs or time. `history` is how many epochs
-        back results can be read. A `seed` has workers take turns at random, for tests.
+        back results can be read. When a logged epoch fails on resuming, the run does not start, and nothing is
+        lost; with `skip_failing` such an epoch is dropped for good. A `seed` has workers take turns at
+        random, for tests.
         """
         if not self._outputs:
             raise PlanError(
@@ -229,6 +238,7 @@ class Dataflow:
             checkpoint=checkpoint,
             every=every,
             history=history,
+            skip_failing=skip_failing,
             seed=seed,
         )
 

@@ -5,8 +5,9 @@ Each is brought to one form here, or refused in words: what was attempted, what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -57,7 +58,7 @@ def named_columns(columns: Sequence[Any], named: Mapping[str, Any], what: str) -
         if isinstance(column, str):
             name = column
         elif isinstance(column, pl.Expr):
-            name = column.meta.output_name()
+            name = output_name(column, what)
         else:
             raise PlanError(
                 "plan.column",
@@ -74,6 +75,18 @@ def named_columns(columns: Sequence[Any], named: Mapping[str, Any], what: str) -
     return found
 
 
+def output_name(expression: pl.Expr, what: str) -> str:
+    """The name of the one column that an expression makes."""
+    try:
+        return expression.meta.output_name()
+    except pl.exceptions.ComputeError as error:
+        raise PlanError(
+            "plan.expression",
+            f"cannot {what} {expression}: it can stand for several columns",
+            hint='name each: select("a", "b"), or select(collection.columns); or give one a name: .alias("c")',
+        ) from error
+
+
 def _twice(name: str, what: str) -> PlanError:
     return PlanError(
         "plan.column_twice",
@@ -81,6 +94,16 @@ def _twice(name: str, what: str) -> PlanError:
         hint="name them apart: new=pl.col(...)",
         column=name,
     )
+
+
+def check_column_name(given: object, attempt: str) -> None:
+    """Refuse what is no name."""
+    if not isinstance(given, str):
+        raise PlanError(
+            "plan.column",
+            f"cannot {attempt}: {show(given)} is not the name of a column",
+            hint='give names here: "a", or ["a", "b"]; what is computed goes to with_columns(...) first',
+        )
 
 
 def kind_told(given: object) -> str:
@@ -103,9 +126,7 @@ def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
         hint = "give the collection itself, not its name"
     else:
         hint = "rows from outside are an input: flow.input(name, schema), and insert(name, rows) into the run"
-    return PlanError(
-        code, f"cannot {attempt}: it is {kind_told(given)}, not a collection", hint=hint
-    )
+    return PlanError(code, f"cannot {attempt}: {kind_told(given)} is not a collection", hint=hint)
 
 
 def is_count(given: object, least: int = 1) -> bool:
@@ -160,15 +181,14 @@ def check_callable(function: object, what: str) -> None:
         )
 
 
-class RowsOf:
-    """A user's function of one row, refused when what it gives is not a list of rows."""
+class RowsOf(partial[Any]):
+    """A user's function of one row, refused when what it gives is not a list of rows.
 
-    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
-        self.__func__ = function  # as methods have it: whoever asks for the code finds the user's
-        self.__qualname__ = function_name(function)
+    A partial, so that whoever asks for the code (`engine.operator.code_of`) finds the user's.
+    """
 
-    def __call__(self, row: dict[str, Any]) -> Iterable[Any]:
-        made = self.__func__(row)
+    def __call__(self, row: dict[str, Any], /) -> Iterable[Any]:
+        made = super().__call__(row)
         if type(made) is list:
             return made
         if isinstance(made, str | bytes) or fields_of(made) is not None or not _is_iterable(made):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -26,6 +26,7 @@ from riverrun.engine.operators.aggregates import (
 from riverrun.engine.operators.groups import PolarsGroups, PythonGroups, group_name
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
+from riverrun.frontends import aggregates
 from riverrun.frontends.aggregates import Aggregate
 from riverrun.frontends.collection import Collection, told
 from riverrun.frontends.expressions import compile_columns
@@ -35,6 +36,7 @@ from riverrun.frontends.given import (
     function_name,
     is_count,
     named_columns,
+    output_name,
 )
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
@@ -101,7 +103,8 @@ class Grouped:
                 hint="for instance top(3, by='score')",
             )
         whole = self.collection
-        collection, listed = self._ordered_by(list(flat([by])))
+        given = list(flat([by]))
+        collection, listed = self._ordered_by(given)
         inside = [column for column in listed if column not in self.key]
         order = tuple(Order(column, descending) for column in inside)
         arranged = collection._arranged(self.key, order)
@@ -109,9 +112,19 @@ class Grouped:
         part = FirstRows(0, values, tuple(values.names), k)
         keys = pa.schema([collection.schema.field(column) for column in self.key])
         schema = pa.schema([*keys, *values])
-        text = f"top {k} by {', '.join(map(told, flat([by])))} of each {', '.join(self.key) or 'group'}"
+        text = f"top {k} by {', '.join(map(told, given))} of each {', '.join(self.key) or 'group'}"
         found = collection._reduced(Reduce(self.key, (part,), text), [arranged], schema, self.name)
         return found.select(*whole.columns)
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            message = f"groups have no attribute {name!r}"
+            if name in aggregates.__all__ and name != "Aggregate":
+                message += f'\nHint: agg(total=rr.{name}("column"))'
+            elif not name.startswith("_"):
+                message += f"\nHint: {_HINT}"
+            raise AttributeError(message, name=name, obj=self)
 
     def _ordered_by(self, by: list[Any]) -> tuple[Collection, list[str]]:
         """The collection, with the expressions among `by` as columns of their own, and the names of all."""
@@ -168,7 +181,7 @@ class Grouped:
 
     def _wanted(self, aggregates: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         wanted: dict[str, Any] = {}
-        for aggregate in aggregates:
+        for aggregate in flat(aggregates):
             if isinstance(aggregate, Aggregate):
                 column = aggregate.column
                 if column is None:
@@ -176,7 +189,7 @@ class Grouped:
                 else:
                     (name,) = named_columns([column], {}, "aggregate")
             elif isinstance(aggregate, pl.Expr):
-                name = aggregate.meta.output_name()
+                name = output_name(aggregate, "aggregate")
             else:
                 raise _no_aggregate(None, aggregate)
             if name in wanted:

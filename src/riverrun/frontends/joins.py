@@ -37,7 +37,7 @@ def join(
 ) -> Collection:
     """See `Collection.join`."""
     if not isinstance(right, Collection):
-        raise not_a_collection("plan.join", f"join {left._name} with what was given", right)
+        raise not_a_collection("plan.join", f"join {left._name}", right)
     if how not in HOW:
         raise PlanError(
             "plan.join",

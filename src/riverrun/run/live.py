@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import gc
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import cache, wraps
 from pathlib import Path
@@ -150,6 +150,7 @@ class Run:
         checkpoint: str | Path | None = None,
         every: int | timedelta | None = EVERY,
         history: int = 1,
+        skip_failing: bool = False,
         seed: int | None = None,
     ) -> None:
         _check_count("workers", workers)
@@ -175,6 +176,7 @@ class Run:
             checkpoint=checkpoint,
             every=every,
             fingerprint=plan.fingerprint,
+            skip_failing=skip_failing,
             seed=seed,
         )
         _freeze()
@@ -184,6 +186,8 @@ class Run:
     ) -> Instance:
         made = Instance(self.plan, index, bounds, epoch, states, history=self._history)
         self._made[index] = made
+        for gone in [other for other in self._made if other >= len(bounds) - 1]:
+            del self._made[gone]
         return made
 
     def _touched(self) -> int:
@@ -203,6 +207,8 @@ class Run:
         """Take rows out again, once each; of an input with a key, the rows with these keys."""
         inlet = self._inlet(name, "delete from")
         attempt = f"delete from {name!r}"
+        if isinstance(rows, Iterator):
+            rows = list(rows)
         if not inlet.key:
             inlet.add(_taken(rows, inlet.schema, attempt), -1)
             return
@@ -381,7 +387,8 @@ class Run:
 
     @_in_turn
     def close(self) -> None:
-        """End the run. What was committed is complete, and with a checkpoint path can be resumed."""
+        """End the run. Epochs that were committed and not waited for may not be complete; with a checkpoint path
+        they are in the log, and done when it is resumed."""
         self._cluster.close()
 
     def __enter__(self) -> Self:

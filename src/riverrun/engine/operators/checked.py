@@ -70,7 +70,7 @@ class Checker(Arranged):
         counts = passed.diff_array().copy()
         counts[asked(found)] += found.counts
         if (counts < 0).any():
-            worst = passed.take(np.flatnonzero(counts < 0)[:1])
+            worst = passed.take(np.array([counts.argmin()]))
             rows = as_record_batch(self.node.schemas[0], worst.columns, 1).to_pylist()
             raise OperatorFailed(
                 "operator.negative",

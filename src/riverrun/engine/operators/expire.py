@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,7 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema, Spine
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.kernels.values import unmix
 from riverrun.state.keys import Keys
 
 SHARDS = 256
@@ -49,9 +51,6 @@ def due_name(columns: pa.Schema) -> str:
     while name in columns.names:
         name += "_"
     return name
-
-
-_NUMBERS = pa.array(np.arange(SHARDS))
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,17 @@ class Spread(Linear):
         return spread(mark, changes.times[-1])
 
 
+@cache
+def _shards() -> pa.Array:
+    """Numbers whose hashes lie at even distances, so that each of up to `SHARDS` workers owns one."""
+    hashes: list[Any] = [np.uint64(at * ((1 << 64) // SHARDS)) for at in range(SHARDS)]
+    return pa.array(np.array([unmix(one) for one in hashes], np.uint64).view(np.int64))
+
+
 def spread(mark: int, time: Timestamp) -> Changes:
     """A mark for every worker."""
     column = pa.array(np.full(SHARDS, mark))
-    return Changes((_NUMBERS, column), SHARDS, (time,), None, 1, None)
+    return Changes((_shards(), column), SHARDS, (time,), None, 1, None)
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,7 @@ class Expirer(Actor):
         self._schema = Schema.of({due_name(columns): pa.int64()}, columns)
         self._kept = _Kept(context, self._schema)
         self._marks = _Kept(
-            context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), ".marks"
+            context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), ":marks"
         )
         self._mark: int | None = None
         self._dues: list[int] = []

@@ -84,6 +84,9 @@ class Project(Linear):
     def describe(self) -> str:
         return f"select {self.text or ', '.join(self.projection.schema.names) or 'no columns'}"
 
+    def identity(self) -> str:
+        return f"{self.describe()}{_exactly(self.projection)}"
+
     def apply(self, changes: Changes) -> Changes:
         sources = self.projection.sources
         if sources is not None:
@@ -102,6 +105,9 @@ class Filter(Linear):
 
     def describe(self) -> str:
         return f"filter {self.text}"
+
+    def identity(self) -> str:
+        return f"{self.describe()}{_exactly(self.predicate)}"
 
     def apply(self, changes: Changes) -> Changes | None:
         mask = self.predicate.mask(changes.columns, changes.rows)
@@ -188,10 +194,12 @@ class Explode(Linear):
         rows = np.asarray(pa.compute.list_parent_indices(lists), np.int64)
         if not len(rows):
             return None
-        elements = lists.flatten()
-        taken = changes.take(rows)
+        rest = [column for at, column in enumerate(changes.columns) if at != self.column]
+        taken = changes.with_columns(rest).take(
+            rows
+        )  # without the lists, which would be copied again and again
         columns = list(taken.columns)
-        columns[self.column] = elements
+        columns.insert(self.column, lists.flatten())
         return taken.with_columns(tuple(columns))
 
 
@@ -260,7 +268,7 @@ class Enter(Linear):
         return "enter" if self.at is None else "enter by priority"
 
     def identity(self) -> str:
-        return "enter" if self.at is None else f"enter at {self.at.__reduce__()[1]}"
+        return "enter" if self.at is None else f"enter by priority{_exactly(self.at)}"
 
     def apply(self, changes: Changes) -> Changes:
         if self.at is None:
@@ -366,6 +374,7 @@ class Returning(Actor):
         assert isinstance(self.node.operator, Feedback)
         self._operator = self.node.operator
         self._held: dict[Timestamp, list[Changes]] = {}
+        self._rounds: dict[Timestamp, int] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
         for time, piece in by_time(changes):
@@ -379,30 +388,40 @@ class Returning(Actor):
         limit, following = self._operator.limit, time[-1] + 1
         if limit is not None and following >= limit:
             return
-        if limit is None and following >= self._operator.patience:
-            self._diverges(Changes.concat(pieces), time)
+        rounds = self._rounds[time[:-1]] = self._rounds.get(time[:-1], 0) + 1
+        if limit is None and rounds >= self._operator.patience:
+            added = Changes.concat(pieces).consolidate()
+            if not added.rows:
+                return
+            raise self._diverges(added, rounds)
         returned = (*time[:-1], following)
         for piece in pieces:
             self.context.push(
                 Changes(piece.columns, piece.rows, (returned,), None, piece.diff, piece.diffs), 0
             )
 
-    def _diverges(self, changes: Changes, time: Timestamp) -> None:
-        changes = changes.consolidate()
-        if not changes.rows:
-            return
+    def boundary(self, epoch: int) -> None:
+        self._rounds.clear()
+
+    def _diverges(self, changes: Changes, rounds: int) -> OperatorFailed:
         shown = with_times(self.node.schemas[0], changes.take(np.arange(min(5, changes.rows))))
-        raise OperatorFailed(
+        return OperatorFailed(
             "operator.diverges",
             f"the loop {self.node.scope.path.rstrip('/')!r} ({self.node.line}) still changes after "
-            f"{time[-1] + 1} rounds; {changes.rows} rows changed in the last one, for instance "
+            f"{rounds} rounds; {changes.rows} rows changed in the last one, for instance "
             f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown.to_pylist()]}",
             hint="make the body reach a fixed point, or give iterate a limit of rounds, or more patience",
             node=self.node.name,
             line=self.node.line,
-            rounds=time[-1] + 1,
+            rounds=rounds,
             rows=shown.to_pylist(),
         )
+
+
+def _exactly(compiled: object) -> str:
+    """What compiled expressions say, where their text leaves something out; they know that themselves."""
+    exactly: str = getattr(compiled, "exactly", "")
+    return f" {exactly}" if exactly else ""
 
 
 def as_record_batch(schema: pa.Schema, columns: Columns, rows: int) -> pa.RecordBatch:
@@ -435,7 +454,14 @@ def with_times(schema: pa.Schema, changes: Changes) -> pa.RecordBatch:
     times = pa.array([list(changes.times[code]) for code in codes.tolist()], pa.list_(pa.int64()))
     columns: Mapping[str, Any] = {
         **{field.name: batch.column(at) for at, field in enumerate(schema)},
-        "time": times,
-        "diff": pa.array(changes.diff_array()),
+        free_name("time", schema.names): times,
+        free_name("diff", schema.names): pa.array(changes.diff_array()),
     }
     return pa.record_batch(columns)
+
+
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """The name, with as many underscores behind it as make it nobody else's."""
+    while name in taken:
+        name += "_"
+    return name

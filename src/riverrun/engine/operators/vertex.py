@@ -12,6 +12,7 @@ by reads at once, on this worker, and become part of the state at the end of the
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,18 +27,17 @@ from riverrun.engine.operator import (
     Context,
     Operator,
     by_time,
+    code_of,
     located,
     present,
     settle,
-    so_far,
 )
-from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns, free_name
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp, less_equal
-from riverrun.state import Schema, Spine
+from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.keys import Keys
 
 Convert = Callable[[Any, pa.Schema, str], pa.RecordBatch]
 DIFF = "diff"
@@ -60,6 +60,8 @@ class VertexOperator(Operator):
     given: tuple[pa.Schema, ...]
     outputs: tuple[str, ...]
     tables: Mapping[str, Schema] = field(hash=False)
+    central: bool = field(kw_only=True, default=False)
+    """Whether all rows come to one worker, so that its tables are whole there, whatever their keys."""
     convert: Convert = field(repr=False)
     text: str = ""
     arrives: bool = True
@@ -73,6 +75,11 @@ class VertexOperator(Operator):
 
     def describe(self) -> str:
         return f"vertex {self.text}"
+
+    def identity(self) -> str:
+        code = hashlib.sha256(code_of(self.make).encode()).hexdigest()[:12]
+        tables = "; ".join(f"{n}: {list(map(str, t.columns))}" for n, t in self.tables.items())
+        return f"{self.describe()} {code} {tables}".rstrip()
 
     def start(self, context: Context) -> VertexActor:
         return VertexActor(context, self)
@@ -101,9 +108,10 @@ class VertexActor(Actor):
         super().__init__(context)
         self._operator = operator
         self._tables = {
-            name: Table(name, context.spine(schema, f".{name}"), self.node.depth, operator.convert)
+            name: Table(context, name, schema, operator.convert, operator.central)
             for name, schema in operator.tables.items()
         }
+        self._diffs = [free_name(DIFF, given.names) for given in operator.given]
         self._now: Timestamp | None = None
         self._asked: set[Timestamp] = set()
         self._vertex = operator.make()
@@ -116,7 +124,7 @@ class VertexActor(Actor):
         for time, piece in by_time(changes):
             rows = as_record_batch(self._operator.given[port], piece.columns, piece.rows)
             frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(
-                pl.Series(DIFF, piece.diff_array(), pl.Int64)
+                pl.Series(self._diffs[port], piece.diff_array(), pl.Int64)
             )
             name = self._operator.ports[port]
             self._handle(time, partial(self._vertex.on_recv, name, frame, time))
@@ -149,13 +157,17 @@ class VertexActor(Actor):
         number = outputs.index(output)
         schema = self.node.schemas[number]
         diffs: np.ndarray[Any, Any] | None = None
-        if isinstance(rows, pl.DataFrame) and DIFF in rows.columns and DIFF not in schema.names:
-            diffs = rows[DIFF].to_numpy().astype(np.int64)
-            rows = rows.drop(DIFF)
+        extra = free_name(DIFF, schema.names)
+        if isinstance(rows, pl.DataFrame) and extra in rows.columns:
+            diffs = rows[extra].to_numpy().astype(np.int64)
+            rows = rows.drop(extra)
         batch = self._operator.convert(rows, schema, f"send from {self.node.name!r}")
         if batch.num_rows:
-            columns = canonical_columns(batch, schema)
-            self.context.push(Changes(columns, batch.num_rows, (time,), None, 1, diffs), number)
+            changes = Changes(
+                canonical_columns(batch, schema), batch.num_rows, (time,), None, 1, diffs
+            )
+            # Rows may lie in memory of the rows they were made from; around a loop such chains would grow.
+            self.context.push(changes.take(np.arange(batch.num_rows)), number)
 
     def notify_at(self, time: Timestamp) -> None:
         """Ask for a notification."""
@@ -203,21 +215,34 @@ class VertexActor(Actor):
 
 
 class Table:
-    """State of a vertex: a row for each key. What is written is kept beside the spine until the epoch ends."""
+    """State of a vertex: a row for each key. What is written is kept beside the spine until the epoch ends.
 
-    def __init__(self, name: str, spine: Spine, depth: int, convert: Convert) -> None:
+    A table is split among workers by its key. A `central` one is kept under the key of no columns, whose
+    hash is 0, so that it stays on the worker to which ``TO_ONE`` brings the rows.
+    """
+
+    def __init__(
+        self, context: Context, name: str, schema: Schema, convert: Convert, central: bool
+    ) -> None:
         self.name = name
-        self._spine = spine
-        self._depth = depth
+        self._depth = context.node.depth
         self._convert = convert
-        schema = spine.schema
+        self._key = schema.key
         self._columns = pa.schema([*schema.key, *schema.value])
         self._width = len(schema.key)
+        kept = Schema.of(pa.schema([]), self._columns) if central else schema
+        self._spine = context.spine(kept, f":{name}")
         self._written: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
+        self._whole: dict[tuple[Any, ...], tuple[Any, ...]] | None = None
+        """All rows, of a central table: what is under one key cannot be looked up."""
+        if central:
+            view, now = present(self._spine)
+            rows = [row for piece in view.scan(now) for row in _tuples(piece.to_batch())]
+            self._whole = {row[: self._width]: row for row in rows}
 
     def read(self, keys: Any) -> pl.DataFrame:
         """The rows of some keys; a key that has none gives none."""
-        asked = self._convert(keys, self._spine.schema.key, f"read from {self.name!r}")
+        asked = self._convert(keys, self._key, f"read from {self.name!r}")
         rows = self._stored(asked)
         found: dict[tuple[Any, ...], tuple[Any, ...]] = {row[: self._width]: row for row in rows}
         for key in _tuples(asked):
@@ -236,9 +261,7 @@ class Table:
 
     def delete(self, keys: Any) -> None:
         """Take the rows of some keys out."""
-        for key in _tuples(
-            self._convert(keys, self._spine.schema.key, f"delete from {self.name!r}")
-        ):
+        for key in _tuples(self._convert(keys, self._key, f"delete from {self.name!r}")):
             self._written[key] = None
 
     def scan(self) -> pl.DataFrame:
@@ -262,45 +285,42 @@ class Table:
         settle(self._spine, epoch, self._depth)
 
     def _flush(self, epoch: int) -> None:
-        schema = self._spine.schema
         time = (epoch - 1,) + (0,) * (self._depth - 1)
         upper = Antichain([(epoch,) + (0,) * (self._depth - 1)])
         written, self._written = self._written, {}
-        keys = pa.record_batch(
-            [pa.array([k[at] for k in written], f.type) for at, f in enumerate(schema.key)],
-            schema=schema.key,
-        )
+        keys = self._batch(list(written), self._key)
+        old = self._stored(keys)
         pieces = []
-        rows = [row for row in written.values() if row is not None]
-        if rows:
-            batch = pa.record_batch(
-                [pa.array([r[at] for r in rows], f.type) for at, f in enumerate(self._columns)],
-                schema=self._columns,
-            )
-            columns = canonical_columns(batch, self._columns)
-            pieces.append(Changes(columns, len(rows), (time,), None, 1, None))
-        old = so_far(self._spine, upper).lookup(
-            Keys(canonical_columns(keys, schema.key), keys.num_rows), time
-        )
-        if len(old):
-            columns = tuple(old.canonical(at) for at in range(len(self._columns)))
-            pieces.append(Changes(columns, len(old), (time,), None, 0, -old.counts))
+        fresh = [row for row in written.values() if row is not None]
+        for rows, diff in ((fresh, 1), (old, -1)):
+            if rows:
+                columns = canonical_columns(self._batch(rows, self._columns), self._columns)
+                pieces.append(Changes(columns, len(rows), (time,), None, diff, None))
+        if self._whole is not None:
+            for key, row in written.items():
+                if row is None:
+                    self._whole.pop(key, None)
+                else:
+                    self._whole[key] = row
         if pieces:
             changes = Changes.concat(pieces)
             positions = tuple(range(len(self._columns)))
+            schema = self._spine.schema
             self._spine.append(Batch.of(schema, changes, positions, self._spine.upper, upper))
 
     def _stored(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        if self._whole is not None:
+            asked = set(_tuples(keys))
+            return [row for key, row in self._whole.items() if key in asked]
         view, now = present(self._spine)
         return _tuples(view.lookup(keys, now).to_batch())
 
     def _frame(self, rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
-        listed = list(rows)
-        batch = pa.record_batch(
-            [pa.array([r[at] for r in listed], f.type) for at, f in enumerate(self._columns)],
-            schema=self._columns,
-        )
-        return pl.DataFrame(pl.from_arrow(batch))
+        return pl.DataFrame(pl.from_arrow(self._batch(list(rows), self._columns)))
+
+    def _batch(self, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+        columns = [pa.array([row[at] for row in rows], f.type) for at, f in enumerate(schema)]
+        return pa.record_batch(columns, schema=schema)
 
 
 def _tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:

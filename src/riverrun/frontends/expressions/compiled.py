@@ -6,7 +6,8 @@ directly (`direct`), or left to Polars, all of those in one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -84,6 +85,11 @@ class Projection:
         made = iter(self._polars.arrays(columns, rows))
         return tuple([make(columns, rows) if make else next(made) for make in self._makers])
 
+    @property
+    def exactly(self) -> str:
+        """A word for what the text of the expressions leaves out."""
+        return _left_out(self._given[1].values())
+
     def __reduce__(self) -> tuple[Any, ...]:
         return compile_columns, self._given
 
@@ -108,8 +114,24 @@ class Predicate:
             return self._mask(columns, rows)
         return self._polars.mask(columns, rows)
 
+    @property
+    def exactly(self) -> str:
+        """A word for what the text of the condition leaves out."""
+        return _left_out([self._given[1]])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return compile_filter, self._given
+
+
+def _left_out(expressions: Iterable[Any]) -> str:
+    """Polars shortens long literals: a word that tells them apart, if there are any."""
+    digest = hashlib.sha256()
+    some = False
+    for expression in expressions:
+        if isinstance(expression, pl.Expr) and "…" in str(expression):
+            some = True
+            digest.update(expression.meta.serialize())
+    return digest.hexdigest()[:12] if some else ""
 
 
 @dataclass(frozen=True, slots=True)

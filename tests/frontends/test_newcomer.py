@@ -1,0 +1,258 @@
+"""What a newcomer writes first: it is taken, or refused in words that say what to write instead."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from functools import partial
+
+import polars as pl
+import pytest
+
+import riverrun as rr
+from riverrun.engine.operator import code_of
+from riverrun.frontends.given import RowsOf
+
+SCHEMA = {"id": pl.Int64, "amount": pl.Float64, "cust": pl.String}
+FRAME = pl.DataFrame({"cust": ["only a frame"]})
+ROWS = [(1, -9.0, "ann"), (2, 5.0, "ann"), (3, 7.0, "ann"), (4, 1.0, "bob")]
+
+
+@pytest.fixture
+def flow():
+    return rr.Dataflow("shop")
+
+
+@pytest.fixture
+def orders(flow):
+    return flow.input("orders", SCHEMA)
+
+
+def over_orders(program):
+    flow = rr.Dataflow("shop")
+    flow.output("result", program(flow.input("orders", SCHEMA)))
+    return flow
+
+
+def result_of(program):
+    with over_orders(program).run() as run:
+        run.insert("orders", ROWS)
+        run.commit()
+        return run.read("result").rows()
+
+
+# -- taken
+
+
+@pytest.mark.parametrize(
+    ("program", "columns"),
+    [
+        (lambda o: o.select(["id", "cust"]), ["id", "cust"]),
+        (lambda o: o.select(["id"], pl.col("cust")), ["id", "cust"]),
+        (lambda o: o.select([pl.col("id"), "cust"], twice="id"), ["id", "cust", "twice"]),
+        (lambda o: o.with_columns([pl.col("id").alias("no")]), ["id", "amount", "cust", "no"]),
+        (lambda o: o.drop(["id", "amount"]), ["cust"]),
+        (lambda o: o.drop("id", ("amount",)), ["cust"]),
+        (lambda o: o.group_by(["cust", "id"]).count(), ["cust", "id", "count"]),
+        (
+            lambda o: o.group_by("cust").agg([rr.count(), pl.col("id").max()]),
+            ["cust", "count", "id"],
+        ),
+        (lambda o: o.rename({"id": "no"}), ["no", "amount", "cust"]),
+        (lambda o: o.rename({"id": "no"}, who="cust"), ["no", "amount", "who"]),
+        (lambda o: o.rename({"id": "cust", "cust": "id"}), ["cust", "amount", "id"]),
+    ],
+)
+def test_columns_are_given_as_polars_takes_them(orders, program, columns):
+    assert program(orders).columns == columns
+
+
+@pytest.mark.parametrize(
+    ("by", "first"),
+    [
+        (pl.col("amount"), [(3, 7.0, "ann"), (4, 1.0, "bob")]),
+        (pl.col("amount").abs(), [(1, -9.0, "ann"), (4, 1.0, "bob")]),
+        ([pl.col("amount") > 0, pl.col("id")], [(3, 7.0, "ann"), (4, 1.0, "bob")]),
+        ([pl.col("amount") > 0, -pl.col("id")], [(2, 5.0, "ann"), (4, 1.0, "bob")]),
+    ],
+)
+def test_top_by_an_expression(by, first):
+    assert result_of(lambda o: o.group_by("cust").top(1, by=by)) == first
+
+
+def test_top_by_an_expression_where_its_name_is_taken():
+    def program(orders):
+        return orders.rename(by_0="id").group_by("cust").top(1, by=-pl.col("by_0")).select("by_0")
+
+    assert result_of(program) == [(1,), (4,)]
+
+
+def test_several_conditions():
+    found = result_of(lambda o: o.filter(pl.col("id") > 1, pl.col("amount") > 2, pl.col("id") < 3))
+    assert found == [(2, 5.0, "ann")]
+
+
+# -- refused
+
+REFUSED = {
+    "top_by_a_number": (lambda o: o.group_by("cust").top(1, by=5), "5 is not the name"),
+    "top_by_unknown": (lambda o: o.group_by("cust").top(1, by=-pl.col("amnt")), "mean 'amount'"),
+    "iterate": (lambda o: o.iterate(3), "cannot iterate with 3: that is not a function"),
+    "rename_by_position": (lambda o: o.rename("id"), 'rename({"old": "new"})'),
+    "rename_to_a_number": (lambda o: o.rename({"id": 3}), "3 is not the name"),
+    "rename_twice": (lambda o: o.rename({"id": "cust"}), "two would be called 'cust'"),
+    "drop_expression": (lambda o: o.drop(pl.col("id")), "is not the name of a column"),
+    "select": (lambda o: o.select("amnt"), "orders': column 'amnt' does not exist; there are: id,"),
+    "select_col": (lambda o: o.select(pl.col("amnt")), "s': column 'amnt' does not exist; there"),
+    "select_close": (lambda o: o.select("amnt"), "did you mean 'amount'?"),
+    "expression": (lambda o: o.select(x=pl.col("qq") + 1), "column 'x' uses column 'qq', which"),
+    "select_all": (lambda o: o.select(pl.all()), "it can stand for several columns"),
+    "agg_all": (lambda o: o.group_by("cust").agg(pl.all().sum()), "it can stand for several"),
+    "filter_one_of_two": (
+        lambda o: o.filter(pl.col("id") > 1, pl.col("amnt") > 1),
+        "the condition",
+    ),
+    "join_frame": (lambda o: o.join(FRAME, on="cust"), "a polars DataFrame is not a collection"),
+    "concat_frame": (lambda o: o.concat(FRAME), "a polars DataFrame is not a collection"),
+    "concat_groups": (lambda o: o.concat(o.group_by("id")), "call .agg() or .count() on it"),
+    "body": (lambda o: o.iterate(lambda rows: FRAME), "the body gave a polars DataFrame"),
+    "no_size": (lambda o: o.windows("id", 0), "it must be positive"),
+    "no_step": (lambda o: o.windows("id", 5, step=0), "it must be positive"),
+    "late": (lambda o: o.expire("id", after=5, late=-1), "it must not be negative"),
+    "offset": (lambda o: o.windows("id", 5, offset=timedelta(1)), "the offset of windows"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(orders, name):
+    program, words = REFUSED[name]
+    with pytest.raises(rr.PlanError) as told:
+        program(orders)
+    assert words in str(told.value)
+    assert told.value.hint
+    assert "only a frame" not in str(told.value), "no rows of frames"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda o: o.join(o, on="zz"),
+        lambda o: o.drop("zz"),
+        lambda o: o.rename(new="zz"),
+        lambda o: o.group_by("zz"),
+    ],
+)
+def test_where_only_names_are_taken_no_literal_is_proposed(orders, program):
+    with pytest.raises(rr.PlanError, match="column 'zz' does not exist") as told:
+        program(orders)
+    assert "pl.lit" not in told.value.hint
+
+
+def test_a_span_of_no_time_is_refused(flow):
+    timed = flow.input("timed", {"at": pl.Datetime("us")})
+    with pytest.raises(rr.PlanError, match="must be positive"):
+        timed.windows("at", size=timedelta(0))
+
+
+def test_outputs_are_collections(flow, orders):
+    for given, words in (
+        (FRAME, "cannot output 'x': a polars DataFrame is not a collection"),
+        (orders.group_by("cust"), "call .agg() or .count() on it"),
+        ("orders", "not its name"),
+    ):
+        with pytest.raises(rr.PlanError) as told:
+            flow.output("x", given)
+        assert words in str(told.value)
+        assert "only a frame" not in str(told.value)
+
+
+def test_an_input_with_a_key_has_the_name_that_it_was_given(flow, orders):
+    cust = flow.input("cust", {"cust": pl.String}, key="cust")
+    with pytest.raises(rr.PlanError, match="cannot select from 'cust': "):
+        cust.select("zz")
+    with pytest.raises(rr.PlanError, match="cannot join 'orders' and 'cust': "):
+        orders.join(cust)
+    with pytest.raises(rr.PlanError, match="cannot select from 'paid': "):
+        flow.input("paid", SCHEMA, checked=True).select("zz")
+
+
+# -- attributes
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sort", "top(k, by=...)"),
+        ("groupBy", "Hint: group_by(...)"),
+        ("show", "flow.output(name, collection)"),
+        ("amount", "pl.col('amount')"),
+    ],
+)
+def test_an_attribute_of_elsewhere(orders, name, words):
+    with pytest.raises(AttributeError) as told:
+        getattr(orders, name)
+    assert words in str(told.value)
+    assert told.value.name == name
+
+
+def test_a_collection_has_no_rows_to_index(orders):
+    for use in (lambda: orders["id"], lambda: list(orders), lambda: "id" in orders):
+        with pytest.raises(TypeError, match=r'select\("a", "b"\)'):
+            use()
+
+
+def test_other_attributes_are_as_of_any_object(orders):
+    assert not hasattr(orders, "nothing")
+    assert not hasattr(orders, "_repr_html_")
+    assert not hasattr(orders, "__arrow_c_stream__")
+    assert "sort" not in dir(orders)
+    assert copy.copy(orders).columns == orders.columns
+    groups = orders.group_by("cust")
+    assert copy.copy(groups) == groups
+    with pytest.raises(AttributeError, match=r'agg\(total=rr.sum\("column"\)\)'):
+        groups.sum("amount")
+
+
+# -- while it runs
+
+
+@pytest.mark.parametrize(
+    "made", [None, {"id": 1}, 5, "row"], ids=["nothing", "one row", "number", "string"]
+)
+def test_flat_map_gives_a_list_of_rows(made):
+    built = over_orders(lambda o: o.flat_map(lambda row: made, {"id": pl.Int64}))
+    with built.run() as run:
+        run.insert("orders", ROWS)
+        with pytest.raises(rr.OperatorFailed, match="not a list of rows") as told:
+            run.commit()
+        assert repr(made) in told.value.message
+        assert "[row] for one, [] for none" in told.value.hint
+
+
+def test_flat_map_takes_what_can_be_walked_through():
+    def both(row):
+        yield (row["id"],)
+        yield (-row["id"],)
+
+    found = result_of(lambda o: o.flat_map(both, {"id": pl.Int64}))
+    assert found == [(n,) for n in (-4, -3, -2, -1, 1, 2, 3, 4)]
+
+
+def test_a_cast_that_fails_speaks_of_the_rows_there_are():
+    built = over_orders(lambda o: o.select(n=pl.col("cust").cast(pl.Int64)))
+    with built.run() as run:
+        run.insert("orders", ROWS[:1])
+        with pytest.raises(rr.OperatorFailed, match="1 out of 1 values"):
+            run.commit()
+
+
+def test_a_checkpoint_is_compared_with_the_code_of_the_user():
+    class Lines:
+        def __call__(self, row):
+            return [row, row]
+
+    functions = [lambda row: [row], lambda row: [], Lines(), partial(lambda n, row: [row] * n, 3)]
+    codes = [code_of(RowsOf(function)) for function in functions]
+    assert len(set(codes)) == len(functions)
+    assert codes == [code_of(copy.copy(RowsOf(function))) for function in functions]
+    assert RowsOf(functions[3])({"a": 1}) == [{"a": 1}] * 3
