@@ -81,7 +81,7 @@ from riverrun.state.view import Asked, Selection, View
 
 FOLD_ROWS = 256  # a batch of so few rows waits, until there are FOLD_BATCHES of them to make one of
 FOLD_BATCHES = 8
-LEAST_FUEL = 512  # rows of merging that even the smallest append pays for
+LEAST_FUEL = 1024  # rows of merging that even the smallest append pays for
 WORTH_A_CALL = 8192  # rows of merging that are done at once, at least: some 100 microseconds
 
 

@@ -20,6 +20,7 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.columns import Ints
 from riverrun.state.kernels.gathering import list_rows_of_blocks
 from riverrun.state.view import Selection, View
 
@@ -200,10 +201,20 @@ class Tap(Arranged):
 
 def changes_of(batch: Batch, time: Timestamp) -> Changes:
     """The changes of a batch, all at one time, with the columns in physical order."""
+    view, names, diffs = _listed(batch)
+    rows = Selection(view, names, None, diffs)
+    columns = tuple(rows.canonicals(range(len(batch.schema.columns))))
+    return Changes(columns, len(batch), (time,), None, 0, diffs)
+
+
+def diffs_of(batch: Batch) -> Ints:
+    """The diffs of the changes of a batch, in its order."""
+    return _listed(batch)[2]
+
+
+def _listed(batch: Batch) -> tuple[View, Ints, Ints]:
     view = View("", batch.schema, (batch,), batch.since, batch.upper)
     written = np.empty((3, len(batch)), np.int64)
     zeros = np.zeros(max(len(view.blocks), 1), np.int64)
     list_rows_of_blocks(view.descriptors, zeros, zeros, written)
-    rows = Selection(view, written[0], None, written[2])
-    columns = tuple(rows.canonicals(range(len(batch.schema.columns))))
-    return Changes(columns, len(batch), (time,), None, 0, written[2])
+    return view, written[0], written[2]

@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, so_far
-from riverrun.engine.operators.aggregates import Evaluated, Ints, Part
-from riverrun.engine.operators.arrange import changes_of, state_schema
+from riverrun.engine.operators.aggregates import Evaluated, Ints, Part, Sums, asked
+from riverrun.engine.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
@@ -73,6 +73,12 @@ class Reducer(Arranged):
         self._positions = tuple(range(len(self._schema.columns)))
         self.arrangement = Arrangement(context.spine(self._schema))
         self._touched: dict[Timestamp, list[Keys]] = {}
+        # Outside loops, what a count was is what it is less what came: no need to look it up.
+        (only, *others) = operator.parts
+        self._counts = (
+            not others and isinstance(only, Sums) and not only.slots and self.node.depth == 1
+        )
+        self._came: dict[Timestamp, Ints] = {}
         self._distinct = list({id(each): each for each in self._inputs}.values())
         for arrangement in self._distinct:
             port = self._inputs.index(arrangement)
@@ -80,6 +86,8 @@ class Reducer(Arranged):
 
     def _announced(self, port: int, batch: Batch, time: Timestamp) -> None:
         self.context.arrive(port, time)
+        if self._counts:
+            self._came[time] = diffs_of(batch)
         self._touch(time, Keys.of_batch(batch))
 
     def _touch(self, time: Timestamp, keys: Keys) -> None:
@@ -93,6 +101,9 @@ class Reducer(Arranged):
         pieces = self._touched.pop(time)
         keys = pieces[0] if len(pieces) == 1 else Keys.union(self._schema, pieces)
         spine = self.arrangement.spine
+        if self._counts:
+            self._append(self._counted(keys, self._came.pop(time), time, upper), time, upper)
+            return
         queries, made, counts = self._evaluate(keys, time, upper)
         old = so_far(spine, upper).lookup(keys, time)
         batch = None
@@ -110,6 +121,30 @@ class Reducer(Arranged):
                 self.context.push(changes_of(batch, time), 0)
         for arrangement in self._distinct:
             self._look_ahead(arrangement, keys, time)
+
+    def _counted(self, keys: Keys, came: Ints, time: Timestamp, upper: Antichain) -> Changes | None:
+        """How counts change: of each key, by what came."""
+        found = so_far(self._inputs[0].spine, upper).lookup(keys, time)
+        now = np.zeros(len(keys), np.int64)
+        now[asked(found)] = found.counts
+        pieces = []
+        for counts, diff in ((now, 1), (now - came, -1)):
+            there = np.flatnonzero(counts > 0)
+            if len(there):
+                column = pa.array(counts[there])
+                columns = _pick(keys, there, True) + (column,) * len(self._widths)
+                pieces.append(Changes(columns, len(there), (time,), None, diff, None))
+        return Changes.concat(pieces) if pieces else None
+
+    def _append(self, changes: Changes | None, time: Timestamp, upper: Antichain) -> None:
+        if changes is None:
+            return
+        lower = self.arrangement.spine.upper
+        batch = Batch.of(self._schema, changes, self._positions, lower, upper)
+        if len(batch):
+            self.arrangement.append(batch, time)
+            if self.context.has_consumers:
+                self.context.push(changes_of(batch, time), 0)
 
     def _evaluate(self, keys: Keys, time: Timestamp, upper: Antichain) -> Evaluated:
         """What the keys amount to as of a time."""

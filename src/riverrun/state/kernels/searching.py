@@ -24,10 +24,13 @@ from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.layout import (
     BASE,
     CODE_WIDTH,
+    DATA,
+    DESCENDING,
     DIRECTORY,
     FIRST,
     HASHED,
     HASHES,
+    INT,
     KIND,
     LAST,
     NODE_BYTES,
@@ -39,6 +42,8 @@ from riverrun.state.kernels.layout import (
     STOP,
     TIME_COUNT,
     TIMES,
+    VALID,
+    WIDTH,
 )
 from riverrun.state.kernels.memory import load_i64, load_u32, load_u64, prefetch
 from riverrun.state.kernels.merging import code_at, diff_at
@@ -498,6 +503,87 @@ def add_up_ranges(
 
 
 @kernel
+def word_cells(
+    blocks: np.ndarray, first: int, end: int, backward: bool, cells: np.ndarray
+) -> tuple[bool, int]:
+    """Whether the only value column is of int64 without nulls; then `cells` takes its address in each block.
+
+    Cells that are xored with the second number are in the order of reading.
+    """
+    if first + 1 != end:
+        return False, np.int64(0)
+    flip = np.int64(-1) if backward else np.int64(0)
+    for at in range(blocks.shape[0]):
+        nodes = blocks[at, NODES]
+        if field(nodes, first, KIND) != INT or field(nodes, first, WIDTH) != 8:
+            return False, np.int64(0)
+        if field(nodes, first, VALID) != 0:
+            return False, np.int64(0)
+        cells[at] = field(nodes, first, DATA) + field(nodes, first, ORIGIN) * 8
+        if at == 0 and field(nodes, first, DESCENDING) != 0:
+            flip = ~flip
+    return True, flip
+
+
+@kernel
+def add_up_words(
+    blocks: np.ndarray,
+    visible: np.ndarray,
+    flags: np.ndarray,
+    cells: np.ndarray,
+    flip: int,
+    where: np.ndarray,
+    lows: np.ndarray,
+    highs: np.ndarray,
+    heads: np.ndarray,
+    count: int,
+    backward: bool,
+    limit: int,
+    live_only: bool,
+    out: int,
+    out_rows: np.ndarray,
+    out_counts: np.ndarray,
+) -> int:
+    """`add_up_ranges` where one word is all there is to compare; `heads` has room for a word a range."""
+    for at in range(count):
+        row = highs[at] - 1 if backward else lows[at]
+        heads[at] = load_i64(cells[where[at]] + row * 8) ^ flip
+    live = 0
+    while live < limit:
+        least, best = -1, np.int64(0)
+        for at in range(count):
+            if lows[at] < highs[at] and (least < 0 or heads[at] < best):
+                least, best = at, heads[at]
+        if least < 0:
+            break
+        row = highs[least] - 1 if backward else lows[least]
+        name = (where[least] << ROW_BITS) | row
+        total = np.int64(0)
+        for at in range(least, count):
+            low, high = lows[at], highs[at]
+            if low >= high or heads[at] != best:
+                continue
+            block, place, address = blocks[where[at]], visible[where[at]], cells[where[at]]
+            head = best
+            while head == best:
+                total += visible_diff(block, high - 1 if backward else low, place, flags)
+                if backward:
+                    high -= 1
+                else:
+                    low += 1
+                if low >= high:
+                    break
+                head = load_i64(address + (high - 1 if backward else low) * 8) ^ flip
+            lows[at], highs[at], heads[at] = low, high, head
+        if total > 0 or (total < 0 and not live_only):
+            out_rows[out] = name
+            out_counts[out] = total
+            out += 1
+            live += 1
+    return out
+
+
+@kernel
 def add_up(
     blocks: np.ndarray,
     visible: np.ndarray,
@@ -524,6 +610,8 @@ def add_up(
     runs = found.shape[1]
     where = np.empty(runs, np.int64)
     low, high = np.empty(runs, np.int64), np.empty(runs, np.int64)
+    heads, cells = np.empty(runs, np.int64), np.empty(blocks.shape[0], np.int64)
+    words, flip = word_cells(blocks, first, end, backward, cells)
     for query in range(queries):
         count = 0
         for run in range(runs):
@@ -546,6 +634,11 @@ def add_up(
                 out_rows[out] = (where[0] << ROW_BITS) | low[0]
                 out_counts[out] = total
                 out += 1
+        elif words:
+            out = add_up_words(
+                blocks, visible, flags, cells, flip, where, low, high, heads, count, backward,
+                limit, live_only, out, out_rows, out_counts,
+            )  # fmt: skip
         else:
             out = add_up_ranges(
                 blocks, visible, flags, where, low, high, count, first, end, backward, limit,

@@ -12,7 +12,7 @@ bucket is sorted; only columns are looked up row by row.
 
 Where many rows are equal, `add_up_equal` leaves one of each before anything is sorted.
 
-Cost: 15 to 20 ns a row for 400,000 rows of two integers, 30 where keys come four times.
+Cost: 20 ns a row for 400,000 rows of two integers, 35 where keys come four times, 15 where rows do.
 """
 
 from __future__ import annotations
