@@ -142,6 +142,34 @@ def emit_group(
 
 
 @kernel
+def merge_hashes(
+    a_hashes: int,
+    i: int,
+    a_stop: int,
+    b_hashes: int,
+    j: int,
+    b_stop: int,
+    limit: int,
+    out: int,
+    out_rows: np.ndarray,
+    out_hashes: np.ndarray,
+) -> tuple[int, int, int]:
+    """Merge rows while hashes differ and i + j is less than `limit`, without branches that the data decides."""
+    side = np.int64(1) << ROW_BITS
+    while i + j < limit and i < a_stop and j < b_stop:
+        x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
+        if x == y:
+            break
+        take = x < y
+        out_rows[out] = i if take else j | side
+        out_hashes[out] = min(x, y)
+        i += take
+        j += not take
+        out += 1
+    return i, j, out
+
+
+@kernel
 def merge_plainly(
     a: np.ndarray,
     i: int,
@@ -156,7 +184,7 @@ def merge_plainly(
     out_hashes: np.ndarray,
     out_diffs: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Merge rows of two blocks of one time each without branches that the data decides, until i + j is `limit`.
+    """Merge rows of two blocks of one time each until i + j is `limit`, and add up their diffs.
 
     Goes on over equal hashes where `equal` says that the words, or nothing if there are none, decide
     whether rows are equal, and that equal rows have one code; otherwise stops there.
@@ -164,27 +192,23 @@ def merge_plainly(
     side, pair = np.int64(1) << ROW_BITS, np.int64(1) << 62
     a_hashes, b_hashes, a_stop, b_stop = a[HASHES], b[HASHES], a[STOP], b[STOP]
     start, pairs = out, 0
-    while i + j < limit and i < a_stop and j < b_stop:
-        x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
-        take = x < y
-        if x == y:
-            if not equal:
-                break
-            order = np.int64(0)
-            if a_words != 0:
-                order = compare_ints(load_i64(a_words + i * 8), load_i64(b_words + j * 8))
-            if order == 0:
-                out_rows[out], out_hashes[out], out_diffs[out] = i | pair, x, j
-                i += 1
-                j += 1
-                out += 1
-                pairs += 1
-                continue
-            take = order < 0
-        out_rows[out] = i if take else j | side
-        out_hashes[out] = min(x, y)
-        i += take
-        j += not take
+    while True:
+        i, j, out = merge_hashes(
+            a_hashes, i, a_stop, b_hashes, j, b_stop, limit, out, out_rows, out_hashes
+        )
+        if not equal or i + j >= limit or i >= a_stop or j >= b_stop:
+            break
+        order = np.int64(0)
+        if a_words != 0:
+            order = compare_ints(load_i64(a_words + i * 8), load_i64(b_words + j * 8))
+        out_hashes[out] = load_u64(a_hashes + i * 8)
+        if order == 0:
+            out_rows[out], out_diffs[out] = i | pair, j
+            pairs += 1
+        else:
+            out_rows[out] = i if order < 0 else j | side
+        i += order <= 0
+        j += order >= 0
         out += 1
     a_width, b_width = a[DIFF_WIDTH], b[DIFF_WIDTH]
     if pairs > 0:
