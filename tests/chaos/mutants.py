@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from riverrun.engine import coordinator, storing, worker
+from riverrun.engine import coordinator, storing
 from riverrun.engine import messages as m
 from riverrun.engine.coordinator import Coordinator
 from riverrun.engine.saving import Saver
@@ -28,6 +28,7 @@ from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
 from riverrun.state import log
 from riverrun.state.log import Log
+from riverrun.state.view import View
 from tests.chaos.simulation import Simulation
 
 Mutant = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -182,7 +183,7 @@ def only_one_pin_is_kept() -> Any:
 
 @mutant
 def ranges_are_not_cut() -> Any:
-    return replaced(worker, "slice_view", lambda view, low, high: view)
+    return replaced(View, "slice", lambda view, low, high: view)
 
 
 @mutant

@@ -71,7 +71,6 @@ class Instance:
         self._entries: dict[int, Push] = {}
         self._turns = 0
         self._boundary = epoch
-        self.rows: dict[int, int] = {}
         for node in plan.nodes:
             if isinstance(node.operator, Linear | Exchange):
                 continue

@@ -48,7 +48,7 @@ Cost: some microseconds for each epoch and for each message, besides what the in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from riverrun.engine.messages import (
@@ -82,7 +82,6 @@ from riverrun.engine.messages import (
 )
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.joining import join_views
-from riverrun.state.view import View
 
 READ_TRIES = 5  # a storage that cannot be reached so often in a row is given up
 
@@ -291,7 +290,7 @@ class Worker:
         missing: list[Range] = [(low, high)]
         if pin is not None and pin.states is not None and pin.low < high and low < pin.high:
             inner = max(low, pin.low), min(high, pin.high)
-            kept.append({name: slice_view(view, *inner) for name, view in pin.states.items()})
+            kept.append({name: view.slice(*inner) for name, view in pin.states.items()})
             missing = [(a, b) for a, b in ((low, inner[0]), (inner[1], high)) if a < b]
         self._assembly = _Assembly(begin, kept, tuple(missing))
         if missing and begin.source == PINNED:
@@ -377,11 +376,6 @@ class Worker:
             self._out.append((STORAGE, instruction))
         else:
             self._out.append((COORDINATOR, NotReady(instruction.execution, error)))
-
-
-def slice_view(view: View, low: int, high: int) -> View:
-    """The changes of a view whose hash is in [low, high)."""
-    return replace(view, batches=tuple(batch.slice(low, high) for batch in view.batches))
 
 
 def _range(begin: Begin) -> Range:

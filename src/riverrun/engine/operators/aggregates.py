@@ -54,7 +54,6 @@ class Part:
     input: int
     schema: pa.Schema
     """The columns it gives."""
-    whole: ClassVar[bool] = False
 
     @property
     def code(self) -> str:

@@ -13,8 +13,6 @@ from typing import ClassVar
 from riverrun.engine.operator import Operator
 from riverrun.state.changes import Changes
 
-ROUTES = ("key", "all", "any", "one")
-
 
 @dataclass(frozen=True)
 class Exchange(Operator):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,7 +35,6 @@ class _Whole(Part):
     columns: tuple[str, ...]
     """The columns of a group that are handed over, those of the key first."""
     given: pa.Schema = field(repr=False)
-    whole: ClassVar[bool] = True
 
     def _read(
         self, view: View, keys: Keys, time: Timestamp
