@@ -185,6 +185,20 @@ class Arranged(Actor):
         settle(self.arrangement.spine, epoch, self.node.depth)
 
 
+def hold(
+    held: dict[Timestamp, list[Changes]],
+    changes: Changes,
+    request: Callable[[Timestamp], None],
+) -> None:
+    """Keep changes until their time is run, and ask for that."""
+    for time, piece in by_time(changes):
+        if time in held:
+            held[time].append(piece)
+        else:
+            held[time] = [piece]
+            request(time)
+
+
 def code_of(function: object) -> str:
     """A word that changes when the code of a Python function does; what it calls or closes over is not in it."""
     if isinstance(function, functools.partial):

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operator import Actor, Arranged, Arrangement, Context, Operator, by_time
+from riverrun.engine.operator import Actor, Arranged, Arrangement, Context, Operator, hold
 from riverrun.engine.operators.linear import as_record_batch
 from riverrun.errors import TimeViolation
 from riverrun.progress import Antichain, Timestamp
@@ -65,13 +65,7 @@ class Arranger(Arranged):
         self._held: dict[Timestamp, list[Changes]] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
-        held = self._held
-        for time, piece in by_time(changes):
-            if time in held:
-                held[time].append(piece)
-            else:
-                held[time] = [piece]
-                self.context.request(time)
+        hold(self._held, changes, self.context.request)
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         pieces = self._held.pop(time)
@@ -99,11 +93,7 @@ class Consolidator(Actor):
         self._held: dict[Timestamp, list[Changes]] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
-        for time, piece in by_time(changes):
-            if time not in self._held:
-                self._held[time] = []
-                self.context.request(time)
-            self._held[time].append(piece)
+        hold(self._held, changes, self.context.request)
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         added = Changes.concat(self._held.pop(time)).consolidate()

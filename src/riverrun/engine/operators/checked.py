@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, so_far
+from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, hold, so_far
 from riverrun.engine.operators.aggregates import asked
 from riverrun.engine.operators.arrange import changes_of, state_schema
 from riverrun.engine.operators.linear import as_record_batch
@@ -53,11 +53,7 @@ class Checker(Arranged):
         self._held: dict[Timestamp, list[Changes]] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
-        (time,) = changes.times
-        if time not in self._held:
-            self._held[time] = []
-            self.context.request(time)
-        self._held[time].append(changes)
+        hold(self._held, changes, self.context.request)
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         spine = self.arrangement.spine

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, code_of
+from riverrun.engine.operator import Actor, Context, Linear, Operator, code_of, hold
 from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state import Schema
@@ -377,11 +377,7 @@ class Returning(Actor):
         self._rounds: dict[Timestamp, int] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
-        for time, piece in by_time(changes):
-            if time not in self._held:
-                self._held[time] = []
-                self.context.request(time)
-            self._held[time].append(piece)
+        hold(self._held, changes, self.context.request)
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         pieces = self._held.pop(time)
