@@ -9,18 +9,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+JAVA := tools/with_java
+PYTEST := $(JAVA) $(BIN)/python -m pytest -p tools.one_jvm -n $(TEST_JOBS) --doctest-modules
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup check test demo bench format clean
+.PHONY: help setup check test test-all demo bench format clean
 
 help:
-	@echo 'make setup    make .venv from requirements.lock (again only when that changes)'
+	@echo 'make setup    make .venv from requirements.lock (again only when that changes); find Java 17+'
 	@echo 'make check    lint, formatting, types, layers, house rules'
-	@echo 'make test     tests, docstring examples, code blocks of the docs'
+	@echo 'make test     tests, docstring examples, code blocks of the docs; no Spark cluster'
+	@echo 'make test-all the same and the tests on a Spark standalone cluster, started for them on this machine'
 	@echo 'make demo     the guided tour: examples/demo.py'
 	@echo 'make bench    install the peers and list the benchmarks'
 	@echo 'make format   format and apply safe fixes'
@@ -30,8 +34,10 @@ help:
 	@echo 'TESTS=tests/...  only some tests'
 	@echo 'TEST_JOBS=2      test processes (default $(TEST_JOBS): all in one)'
 	@echo 'ARGS="-k name"   more arguments for pytest, the demo or the benchmarks'
+	@echo 'JAVA_HOME=...    the Java for Spark (17 or later; default: the first one found)'
 
 setup: $(READY)
+	@$(JAVA)
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -41,13 +47,16 @@ check: $(READY)
 	$(BIN)/python tools/check_imports.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --doctest-modules $(TESTS) $(ARGS)
+	$(PYTEST) -m 'not cluster' $(TESTS) $(ARGS)
+
+test-all: $(READY)
+	$(PYTEST) $(TESTS) $(ARGS)
 
 demo: $(READY)
-	$(BIN)/python -m examples.demo $(ARGS)
+	$(JAVA) $(BIN)/python -m examples.demo $(ARGS)
 
 bench: $(BENCH_READY)
-	$(BIN)/python -m bench $(ARGS)
+	$(JAVA) $(BIN)/python -m bench $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix-only .
@@ -83,6 +92,7 @@ fi
 endef
 
 $(VENV)/.locked: requirements.lock
+	@$(JAVA)
 	@$(find_python); \
 	echo "making $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv --clear $(VENV)

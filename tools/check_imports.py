@@ -23,6 +23,9 @@ DATA = ("state/", "engine/", "frontends/", "spark/", "run.py", "run/", "testing.
 # Package -> the files and folders of src/riverrun that may import it. The longest name decides:
 # pyarrow.flight has a narrower home than pyarrow.
 HOMES: dict[str, tuple[str, ...]] = {
+    "cloudpickle": ("spark/",),
+    "cryptography": ("spark/certificates.py",),
+    "deltalake": ("run/sinks.py",),
     "llvmlite": ("state/kernels.py", "state/kernels/"),
     "numba": ("state/kernels.py", "state/kernels/"),
     "numpy": DATA,

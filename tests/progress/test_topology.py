@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from riverrun.errors import PlanError
-from riverrun.progress import Summary, TopologyBuilder
-from tests.progress.model import at_or_before
+from riverrun.progress import Antichain, Summary, TopologyBuilder, Tracker
+from tests.progress.model import at_or_before, earliest
 from tests.strategies import Graph, Step, nested_graphs, seeds, take_step
 
 
@@ -209,3 +209,41 @@ def test_an_edge_goes_from_an_output_to_an_input_of_the_same_depth() -> None:
             builder.edge(source, target)
         assert caught.value.code == code
         assert (caught.value.fields["source"], caught.value.fields["target"]) == (source, target)
+
+
+@given(seeds, nested_graphs)
+def test_paths_say_what_can_be_reached_and_when(seed: int, graph: Graph) -> None:
+    rng = random.Random(seed)
+    start = rng.randrange(len(graph.depths))
+    time = tuple(rng.randrange(4) for _ in range(graph.depths[start]))
+    ends = set(rng.sample(range(len(graph.depths)), len(graph.depths) // 4))
+    for stops in (set(), ends):
+        cut = Graph(
+            depths=graph.depths, steps={a: s for a, s in graph.steps.items() if a not in stops}
+        )
+        paths = graph.topology.paths(start, stops)
+        for location, frontier in enumerate(earliest(cut, [(start, time)])):
+            found = paths.get(location, ())
+            assert Antichain(summary.results_in(time) for summary in found) == frontier
+            assert not any(a is not b and a.less_equal(b) for a in found for b in found)
+
+
+@given(seeds, nested_graphs)
+def test_a_contracted_graph_reaches_the_same(seed: int, graph: Graph) -> None:
+    rng = random.Random(seed)
+    nodes = rng.sample(graph.nodes, rng.randint(0, len(graph.nodes)))
+    small = graph.topology.contracted(nodes)
+    ports = [port for node in nodes for port in (*node.inputs, *node.outputs)]
+    assert [small.describe(at) for at in range(len(ports))] == [
+        graph.topology.describe(port) for port in ports
+    ]
+    time = {port: tuple(rng.randrange(3) for _ in range(graph.depths[port])) for port in ports}
+    for at, port in enumerate(ports):
+        assert small.order(at, time[port]) == graph.topology.order(port, time[port])
+        for target, summary in small.arcs[at]:
+            assert small.order(at, time[port]) < small.order(target, summary.results_in(time[port]))
+            assert (at, summary) in small.back[target]
+    chosen = rng.sample(range(len(ports)), len(ports) // 3)
+    tracker = Tracker(small, [(at, time[ports[at]]) for at in chosen])
+    reached = earliest(graph, [(ports[at], time[ports[at]]) for at in chosen])
+    assert [tracker.frontier(at) for at in range(len(ports))] == [reached[port] for port in ports]

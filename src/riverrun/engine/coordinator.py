@@ -51,7 +51,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Literal
@@ -81,6 +81,8 @@ from riverrun.engine.messages import (
     NotReady,
     Outcome,
     Outputs,
+    Parcel,
+    Parcels,
     Publish,
     Published,
     Ready,
@@ -121,6 +123,8 @@ class Entry:
 
     position: int
     inputs: Inputs
+    parcels: Parcels = field(default_factory=dict)
+    offsets: Mapping[str, Any] = field(default_factory=dict)
     refused: bool = False
 
 
@@ -191,10 +195,15 @@ class Coordinator:
         self._scale: int | None = None
         self._scaling = False
         self._out: Outputs = []
+        self._settled: dict[str, Any] = {} if opening is None else dict(opening.offsets)
         if opening is not None:
             self._position = self._durable = opening.next
             for pending in opening.pending:
-                self._entries[self.next] = Entry(pending.position, pending.inputs, pending.refused)
+                parcels = _parcels(pending.header.get("parcels", {}))
+                offsets = pending.header.get("offsets", {})
+                self._entries[self.next] = Entry(
+                    pending.position, pending.inputs, parcels, offsets, pending.refused
+                )
                 self.next += 1
         self._accepted = 0 if skip_failing else self.next
         self._handlers: dict[type, Callable[[int, Any], None]] = {
@@ -211,17 +220,42 @@ class Coordinator:
 
     # ---- the client
 
-    def submit(self, inputs: Inputs) -> int:
+    def submit(
+        self,
+        inputs: Inputs,
+        offsets: Mapping[str, Any] | None = None,
+        parcels: Parcels | None = None,
+    ) -> int:
         """Queue the input of the next epoch, and return its number."""
         self._check_open()
         epoch = self.next
         self.next = epoch + 1
-        self._entries[epoch] = Entry(self._position, inputs)
+        self._entries[epoch] = Entry(self._position, inputs, parcels or {}, offsets or {})
         if self.opening is not None:
-            self._append({"kind": "epoch", "epoch": epoch, "reported": self.reported}, inputs)
+            header = {"kind": "epoch", "epoch": epoch, "reported": self.reported}
+            if offsets:
+                header["offsets"] = dict(offsets)
+            if parcels:
+                header["parcels"] = {
+                    name: [asdict(parcel) for parcel in listed] for name, listed in parcels.items()
+                }
+            self._append(header, inputs)
         if self.released == epoch:
             self._advance()
         return epoch
+
+    @property
+    def offsets(self) -> dict[str, Any]:
+        """Of each stream, how far it was accepted and not refused."""
+        return self._offsets_before(self.next)
+
+    def _offsets_before(self, epoch: int) -> dict[str, Any]:
+        found = dict(self._settled)
+        for number in sorted(self._entries):
+            entry = self._entries[number]
+            if number < epoch and not entry.refused:
+                found.update(entry.offsets)
+        return found
 
     def checkpoint(self) -> None:
         """Ask for a checkpoint at the next boundary."""
@@ -419,11 +453,13 @@ class Coordinator:
         self._waiting = set(members)
         execution, inputs, count = self.execution, entry.inputs, len(members)
         if count == 1:
-            self._out.append((members[0], Feed(execution, completed, inputs)))
+            feed = Feed(execution, completed, inputs, entry.parcels)
+            self._out.append((members[0], feed))
             return
         for index, member in enumerate(members):
             share = _share(inputs, index, count)
-            self._out.append((member, Feed(execution, completed, share)))
+            parcels = _share_parcels(entry.parcels, index, members) if entry.parcels else {}
+            self._out.append((member, Feed(execution, completed, share, parcels)))
 
     def _on_completed(self, sender: int, message: Completed) -> None:
         if message.execution != self.execution or self.phase is not Phase.RUNNING:
@@ -448,7 +484,9 @@ class Coordinator:
         if self.opening is not None and self.saver.epoch < floor:
             floor = self.saver.epoch
         while self._oldest < floor:
-            del self._entries[self._oldest]
+            entry = self._entries.pop(self._oldest)
+            if not entry.refused:
+                self._settled.update(entry.offsets)
             self._oldest += 1
 
     def _on_failed(self, sender: int, message: Failed) -> None:
@@ -479,7 +517,7 @@ class Coordinator:
     def _refuse(self, epoch: int, error: RiverrunError) -> None:
         """Forget the rows of an epoch (law 6)."""
         entry = self._entries[epoch]
-        entry.inputs, entry.refused = {}, True
+        entry.inputs, entry.parcels, entry.refused = {}, {}, True
         self.phase = Phase.REFUSING
         self._refusing = (epoch, error)
         if self.opening is None:
@@ -575,6 +613,7 @@ class Coordinator:
             "bounds": [f"{bound:x}" for bound in attempt.bounds],
             "fingerprint": self._fingerprint,
             "application": dict(self.application),
+            "offsets": self._offsets_before(attempt.epoch),
         }
 
     def _on_published(self, publish: Publish, error: RiverrunError | None) -> None:
@@ -678,6 +717,28 @@ def _share(inputs: Inputs, index: int, count: int) -> Inputs:
         if start < stop:
             share[name] = batch.slice(start, stop - start)
     return share
+
+
+def _share_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcels:
+    """The parcels that a worker holds, and its part of those whose holder is gone."""
+    share = {}
+    for name, listed in parcels.items():
+        mine = []
+        for at, parcel in enumerate(listed):
+            held = parcel.holder in members
+            if members[index] == parcel.holder if held else at % len(members) == index:
+                mine.append(parcel)
+        if mine:
+            share[name] = tuple(mine)
+    return share
+
+
+def _parcels(stored: Mapping[str, list[dict[str, Any]]]) -> Parcels:
+    """Parcels as the log has them. Nobody holds them any more."""
+    return {
+        name: tuple(Parcel(**{**each, "holder": 0}) for each in listed)
+        for name, listed in stored.items()
+    }
 
 
 def _not_durable(index: int) -> CheckpointError:

@@ -10,8 +10,11 @@ the inputs of the next ones; between workers, an exchange sends the pieces that 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from riverrun.engine.operators.arrange import Output, Tap
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import CLOCK, Input, Probe, Source, canonical_columns
 from riverrun.engine.plan import Node, Plan, Port
+from riverrun.engine.reading import ChangesPortion, ViewPortion
 from riverrun.engine.scheduling import Alone, Together
 from riverrun.errors import RiverrunError
 from riverrun.progress import Antichain
@@ -58,14 +62,25 @@ class Instance:
         states: Mapping[str, View] | None = None,
         *,
         history: int = 1,
+        memory: int | None = None,
     ) -> None:
+        """`memory` is how many bytes of state stay in memory; the rest is in files."""
         self.plan = plan
         self.index = index
         self._bounds = bounds
         workers = len(bounds) - 1
-        self._schedule = Alone(plan, epoch) if workers == 1 else Together(plan, epoch, workers)
+        self._schedule = (
+            Alone(plan, epoch) if workers == 1 else Together(plan, epoch, index, workers)
+        )
         self._outgoing: list[tuple[int, object]] = []
-        self._states = {name: Spine.from_view(view) for name, view in (states or {}).items()}
+        self._scratch = None if memory is None else tempfile.TemporaryDirectory(prefix="riverrun-")
+        spill: dict[str, Any] = {}
+        if memory is not None and self._scratch is not None:
+            kept = sum(node.operator.keeps_state for node in plan.nodes)
+            spill = {"budget": memory // max(kept, 1), "directory": Path(self._scratch.name)}
+        self._states = {
+            name: Spine.from_view(view, **spill) for name, view in (states or {}).items()
+        }
         self._actors: dict[int, Actor] = {}
         self._pushes: dict[Port, Push] = {}
         self._entries: dict[int, Push] = {}
@@ -77,7 +92,7 @@ class Instance:
             sources = []
             if node.operator.reads_arrangements:
                 sources = [self._actors[port.node] for port in node.inputs]
-            context = Context(node, index, bounds, self._states, sources, history, epoch)
+            context = Context(node, index, bounds, self._states, sources, history, epoch, spill)
             self._actors[node.number] = node.operator.start(context)
         for actor in self._actors.values():
             self._connect(actor)
@@ -121,7 +136,6 @@ class Instance:
         assert isinstance(self._schedule, Together)
         if isinstance(payload, Told):
             self._schedule.apply(payload)
-            self._settle()
             return
         assert isinstance(payload, Data)
         number, changes = payload
@@ -151,6 +165,13 @@ class Instance:
 
     def take(self) -> list[tuple[int, object]]:
         """The messages for other workers, in order."""
+        schedule = self._schedule
+        if isinstance(schedule, Together):
+            told = schedule.tell()
+            if told:
+                peers = range(len(self._bounds) - 1)
+                self._outgoing += [(peer, Told(told)) for peer in peers if peer != self.index]
+            self._complete()
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -159,17 +180,12 @@ class Instance:
         return {name: spine.view() for name, spine in self._states.items()}
 
     def _settle(self) -> None:
-        schedule = self._schedule
-        schedule.settle()
-        if isinstance(schedule, Together) and schedule.untold:
-            for batch in schedule.untold:
-                told = Told(batch)
-                for peer in range(len(self._bounds) - 1):
-                    if peer != self.index:
-                        self._outgoing.append((peer, told))
-            schedule.untold.clear()
-        if schedule.completed > self._boundary:
-            self._boundary = schedule.completed
+        self._schedule.settle()
+        self._complete()
+
+    def _complete(self) -> None:
+        if self._schedule.completed > self._boundary:
+            self._boundary = self._schedule.completed
             for actor in self._actors.values():
                 actor.boundary(self._boundary)
 
@@ -230,8 +246,16 @@ class Instance:
             onward = self._push(Port(node.number))
             if together is None:
                 return onward
-            self._entries[node.number] = onward
-            return partial(self._exchange, node, onward)
+            if node.number not in together.staying:
+                self._entries[node.number] = onward
+                return partial(self._exchange, node, onward)
+
+            def stay(changes: Changes) -> None:
+                assert location is not None
+                together.passes(location, changes.times)
+                onward(changes)
+
+            return stay
         if isinstance(operator, Linear):
             onward = self._push(Port(node.number))
             apply = operator.apply
@@ -273,7 +297,7 @@ class Instance:
                 self._schedule.passes(ports.inputs[0], piece.times)
                 onward(piece)
             else:
-                self._schedule.sends(ports.inputs[0], piece.times)
+                self._schedule.sends(ports.inputs[0], peer, piece.times)
                 self._outgoing.append((peer, Data((node.number, piece))))
 
     def _guarded(self, node: Node, function: Callable[[], None]) -> None:
@@ -281,6 +305,17 @@ class Instance:
             function()
         except RiverrunError as error:
             raise located(node, error) from error.__cause__
+
+    def read(self, name: str, epoch: int) -> ViewPortion:
+        """Its part of an output as of an epoch that is kept."""
+        tap = self.outputs[name]
+        tap.check_kept(epoch)
+        return ViewPortion(name, tap.node.schemas[0], tap.view(), epoch)
+
+    def changes(self, name: str, epoch: int) -> ChangesPortion:
+        """Its part of what an epoch changed in an output."""
+        tap = self.outputs[name]
+        return ChangesPortion(tap.node.schemas[0], tap.changes(epoch))
 
     def frontier(self, name: str) -> Antichain:
         """The times that can still come to a probe, as far as is known here."""
@@ -308,6 +343,22 @@ class Instance:
             name: {"rows": len(spine), "bytes": spine.nbytes}
             for name, spine in self._states.items()
         }
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the instances of a plan; travels to where workers are."""
+
+    plan: Plan
+    history: int = 1
+    memory: int | None = None
+
+    def __call__(
+        self, index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, View] | None
+    ) -> Instance:
+        return Instance(
+            self.plan, index, bounds, epoch, states, history=self.history, memory=self.memory
+        )
 
 
 def _as_changes(node: Node, batch: pa.RecordBatch, epoch: int) -> Changes:

@@ -31,7 +31,9 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from riverrun.engine.reading import Portion
 from riverrun.errors import RiverrunError
+from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Part
 from riverrun.state.view import View
 
@@ -49,11 +51,25 @@ PINNED = -1
 NO_EPOCH = -1
 
 Inputs: TypeAlias = Mapping[str, pa.RecordBatch]
+Parcels: TypeAlias = Mapping[str, tuple["Parcel", ...]]
 States: TypeAlias = Mapping[str, View]
 Range: TypeAlias = tuple[int, int]
 """Hashes from the first number up to, not including, the second."""
 Outputs: TypeAlias = list[tuple[int, Any]]
 """Messages on their way out, each with the address it goes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Rows of an input that lie at a worker already, and that an epoch takes by name."""
+
+    name: str
+    holder: int
+    """The worker that has them in memory."""
+    rows: int
+    file: str | None = None
+    """Where they are in the storage, for when that worker is gone."""
+    checksum: str = ""
 
 
 class Instance(Protocol):
@@ -77,6 +93,22 @@ class Instance(Protocol):
 
     def pin(self) -> Mapping[str, View]:
         """The declared states as of `completed`; called when every epoch that was fed is complete."""
+
+    @property
+    def touched(self) -> int:
+        """How many changes were made so far."""
+
+    def read(self, name: str, epoch: int) -> Portion:
+        """Its part of an output as of an epoch."""
+
+    def changes(self, name: str, epoch: int) -> Portion:
+        """Its part of what an epoch changed in an output."""
+
+    def frontier(self, name: str) -> Antichain:
+        """The times that can still come to a probe."""
+
+    def stats(self) -> Mapping[str, Any]:
+        """How large each state is here."""
 
 
 class MakeInstance(Protocol):
@@ -111,6 +143,8 @@ class Feed:
     execution: int
     epoch: int
     inputs: Inputs
+    parcels: Parcels = field(default_factory=dict)
+    """More rows of it, which whoever carries this message puts to the others."""
 
 
 @dataclass(frozen=True, slots=True)

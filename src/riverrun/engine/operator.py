@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -81,7 +81,7 @@ class Context:
     """What an actor is given: its node, its place among the workers, and what it may ask for."""
 
     __slots__ = (
-        "arrive", "bounds", "epoch", "has_consumers", "history", "index", "needed", "node", "push", "request",
+        "_spill", "arrive", "bounds", "epoch", "has_consumers", "history", "index", "needed", "node", "push", "request",
         "sources", "states",
     )  # fmt: skip
 
@@ -94,11 +94,13 @@ class Context:
         sources: Sequence[Actor],
         history: int,
         epoch: int,
+        spill: Mapping[str, Any] | None = None,
     ) -> None:
         self.node = node
         self.index = index
         self.bounds = bounds
         self.states = states
+        self._spill = spill or {}
         self.sources = sources
         self.history = history
         self.epoch = epoch
@@ -116,7 +118,7 @@ class Context:
         """The state that this node declares under its name: restored, or empty."""
         name = self.node.name + suffix
         if name not in self.states:
-            self.states[name] = Spine(name, schema, depth=self.node.depth)
+            self.states[name] = Spine(name, schema, depth=self.node.depth, **self._spill)
         return self.states[name]
 
 

@@ -6,11 +6,10 @@ it is complete. Laws:
 
 1. **Order.** Messages between two actors arrive in the order in which they were sent; with a `seed`,
    that is all: who is next is drawn at random, the same for the same seed.
-2. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log.
-3. **Beside.** Checkpoints are written, published, read and collected by one other thread, in the
+2. **Beside.** Checkpoints are written, published, read and collected by one other thread, in the
    order in which that was asked for, while epochs go on.
-4. **Usable.** When an epoch is refused, `wait` raises why, and the run is as it was before it.
-   When the run is over, `closed` says why, and every call raises it.
+
+The laws of `cluster` hold besides.
 
 >>> class Sum:
 ...     def __init__(self, index, bounds, epoch, states):
@@ -41,41 +40,33 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, Self
-from uuid import uuid4
+from typing import Any
 
-from riverrun.engine.coordinator import Coordinator, Phase, Policy, closed_error
+from riverrun.engine.cluster import Cluster, Durability, carefully
+from riverrun.engine.coordinator import Phase
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
     Append,
-    Inputs,
     Instance,
     MakeInstance,
     Outcome,
     Outputs,
-    Refused,
-    Saved,
-    Scaled,
     Start,
     Stop,
 )
-from riverrun.engine.storing import execute
+from riverrun.engine.reading import Portion
 from riverrun.engine.worker import Worker
-from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.log import Log, Opening, take_over
-from riverrun.state.storage import Storage
+from riverrun.state.log import Log
 
-EVERY = timedelta(seconds=30)
 _DELAYS = (0.05, 0.2, 0.8, 2.0)  # seconds before an append that failed is tried again
 
 
-class LocalCluster:
+class LocalCluster(Cluster):
     """A run of `workers` workers in this process."""
 
     def __init__(
@@ -83,41 +74,13 @@ class LocalCluster:
         make_instance: MakeInstance,
         workers: int = 1,
         *,
-        checkpoint: str | Path | Storage | None = None,
-        every: int | timedelta | None = EVERY,
-        fingerprint: Mapping[str, Any] | None = None,
-        retain: int = 2,
-        policy: Policy = "replace",
-        skip_failing: bool = False,
         seed: int | None = None,
+        **durability: Any,
     ) -> None:
-        """Start a run, or resume the one whose checkpoints are at the path.
-
-        `every` is the distance of checkpoints, in epochs or time; None for only those asked for.
-        """
+        """Start a run, or resume the one whose checkpoints are at the path; see `cluster.Durability`."""
+        super().__init__(workers, Durability(**durability))
         self._make = make_instance
-        self._checkpoints: Checkpoints | None = None
-        self._log: Log | None = None
-        opening: Opening | None = None
-        if checkpoint is not None:
-            self._checkpoints = Checkpoints(checkpoint)
-            self._log = Log(self._checkpoints.storage)
-            opening = take_over(
-                self._checkpoints, self._log, identity=uuid4().hex, fingerprint=fingerprint
-            )
-        self._coordinator = Coordinator(
-            workers,
-            opening=opening,
-            every=every if checkpoint is not None else None,
-            retain=retain,
-            fingerprint=fingerprint,
-            policy=policy,
-            skip_failing=skip_failing,
-        )
-        self._timed = checkpoint is not None and isinstance(every, timedelta)
         self._workers: dict[int, Worker] = {}
-        self._errors: dict[int, RiverrunError] = {}
-        self._answers: dict[type, Any] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._asked = 0  # instructions that have not been answered
@@ -125,7 +88,6 @@ class LocalCluster:
         self._random = None if seed is None else random.Random(seed)
         self._mail: deque[tuple[int, int, Any]] = deque()  # to, from, message
         self._links: dict[tuple[int, int], deque[Any]] = {}
-        self._closed = False
         self._send(COORDINATOR, self._coordinator.take())
         try:
             self._pump(self._caught_up)
@@ -134,26 +96,7 @@ class LocalCluster:
             raise
         self._coordinator.limit = self._coordinator.next
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<LocalCluster of {len(self._coordinator.members)} workers at epoch {self.epoch}>"
-
     # ---- what a client does
-
-    @property
-    def epoch(self) -> int:
-        """The number of the next epoch to be submitted."""
-        return self._coordinator.next
-
-    @property
-    def completed(self) -> int:
-        """All epochs below are complete everywhere."""
-        return self._coordinator.completed
 
     @property
     def instances(self) -> list[Instance]:
@@ -163,73 +106,25 @@ class LocalCluster:
         found = [self._workers.get(member) for member in self._coordinator.members]
         return [worker.instance for worker in found if worker and worker.instance]
 
-    @property
-    def closed(self) -> str | None:
-        """Why the run is over; None while it is not."""
-        if self._coordinator.error is not None:
-            return self._coordinator.error.message
-        return "it was closed" if self._closed else None
+    def read(self, name: str, epoch: int) -> list[Portion]:
+        return [instance.read(name, epoch) for instance in self.instances]
 
-    @property
-    def application(self) -> Mapping[str, Any]:
-        """What checkpoints keep for the application: JSON. After a resume, what the checkpoint had."""
-        return self._coordinator.application
+    def changes(self, name: str, epoch: int) -> list[Portion]:
+        return [instance.changes(name, epoch) for instance in self.instances]
 
-    @application.setter
-    def application(self, fields: Mapping[str, Any]) -> None:
-        self._coordinator.application = fields
+    def frontier(self, probe: str) -> Antichain:
+        found = Antichain()
+        for instance in self.instances:
+            found = found.meet(instance.frontier(probe))
+        return found
 
-    def submit(self, inputs: Inputs) -> int:
-        """Accept the input of the next epoch; return its number when it is in the log."""
-        coordinator = self._coordinator
-        self._check_open()
-        epoch = coordinator.submit(inputs)
-        self._errors.pop(epoch, None)
-        self._send(COORDINATOR, coordinator.take())
-        if coordinator.error is not None:
-            raise coordinator.error
-        return epoch
+    def stats(self) -> list[Mapping[str, Any]]:
+        return [instance.stats() for instance in self.instances]
 
-    def wait(self, epoch: int) -> None:
-        """Work until an epoch is complete everywhere; raise why, if it is refused."""
-        coordinator, errors = self._coordinator, self._errors
-        self._check_open()
-        if epoch >= coordinator.next and epoch not in errors:
-            raise ValueError(f"epoch {epoch} was not submitted; the next one is {coordinator.next}")
-        if self._timed:
-            coordinator.tick(time.monotonic())
-        if (
-            coordinator.limit <= epoch
-        ):  # those after it wait, so that instances can be read as of it
-            coordinator.allow(epoch + 1)
-        self._send(COORDINATOR, coordinator.take())
-        running = Phase.RUNNING
-
-        def done() -> bool:
-            return (
-                coordinator.completed > epoch or epoch in errors
-            ) and coordinator.phase is running
-
-        try:
-            self._pump(done)
-        except KeyboardInterrupt:  # whoever was interrupted has failed: see it refused
-            self._pump(done)
-            raise
-        if epoch in errors:
-            raise errors[epoch]
-
-    def checkpoint(self) -> int:
-        """Make a checkpoint at the next boundary; return its number when it is published."""
-        self._check_open()
-        self._need_storage("make a checkpoint")
-        answers, least = self._answers, self._coordinator.completed
-        answers.pop(Saved, None)
-        self._ask(self._coordinator.checkpoint)
-        self._pump(lambda: Saved in answers and answers[Saved].epoch >= least)
-        saved: Saved = answers[Saved]
-        if saved.error is not None:
-            raise saved.error
-        return saved.number
+    def touched(self) -> int:
+        """May be asked from any thread."""
+        workers = list(self._workers.values())
+        return sum(worker.instance.touched for worker in workers if worker.instance)
 
     def scale(self, workers: int) -> None:
         """Go on with another number of workers; return when they have taken over."""
@@ -237,16 +132,12 @@ class LocalCluster:
         if self._checkpoints is None:  # what changes hands does so through a storage in memory
             self._checkpoints = Checkpoints("memory:///")
             self._log = Log(self._checkpoints.storage)
-        answers = self._answers
-        answers.pop(Scaled, None)
-        self._ask(lambda: self._coordinator.scale(workers))
-        self._pump(lambda: Scaled in answers and self._recovered())
-        scaled: Scaled = answers[Scaled]
-        if self._coordinator.opening is None and self._coordinator.saver.number == 0:
-            self._take_outcomes(wait=self._asked > 0)
-            self._checkpoints = self._log = None
-        if scaled.error is not None:
-            raise scaled.error
+        try:
+            super().scale(workers)
+        finally:
+            if self._coordinator.opening is None and self._coordinator.saver.number == 0:
+                self._take_outcomes(wait=self._asked > 0)
+                self._checkpoints = self._log = None
 
     def kill(self, index: int) -> None:
         """Lose the worker at an index with all it has in memory, as a test of what comes after."""
@@ -288,21 +179,14 @@ class LocalCluster:
             self._mail.clear()
             self._links.clear()
 
-    def _recovered(self) -> bool:
-        """Whether all that was reported is there."""
-        coordinator = self._coordinator
-        return coordinator.phase is Phase.RUNNING and coordinator.completed >= coordinator.reported
+    def _before_waiting(self) -> None:
+        if self._timed:
+            self._coordinator.tick(time.monotonic())
 
-    def _caught_up(self) -> bool:
-        """Whether all that was in the log is done again."""
-        coordinator = self._coordinator
-        return coordinator.phase is Phase.RUNNING and coordinator.completed == coordinator.next
+    def _interrupted(self, done: Callable[[], bool]) -> None:
+        self._pump(done)  # whoever was interrupted has failed: see it refused
 
     # ---- the loop
-
-    def _ask(self, question: Callable[[], None]) -> None:
-        question()
-        self._send(COORDINATOR, self._coordinator.take())
 
     def _pump(self, done: Callable[[], bool]) -> None:
         """Carry messages and let workers work until something is so; raise if the run ends before."""
@@ -397,13 +281,6 @@ class LocalCluster:
             elif to == SUPERVISOR:
                 self._supervise(message)
 
-    def _tell(self, message: Any) -> None:
-        kind = type(message)
-        if kind is Refused:
-            self._errors[message.epoch] = message.error
-        elif kind is Saved or kind is Scaled:
-            self._answers[kind] = message
-
     def _supervise(self, message: Start | Stop) -> None:
         if isinstance(message, Start):
             worker = Worker(message.incarnation, self._make)
@@ -415,11 +292,8 @@ class LocalCluster:
     # ---- the storage
 
     def _instruct(self, sender: int, instruction: Any) -> None:
-        checkpoints, log = self._checkpoints, self._log
-        assert checkpoints is not None
-        assert log is not None
         if type(instruction) is Append:
-            outcome = execute(instruction, checkpoints, log)
+            outcome = self._execute(instruction)
             if outcome.error is None:
                 self._appends = 0
             else:
@@ -428,20 +302,19 @@ class LocalCluster:
             self._deliver(sender, STORAGE, outcome)
             return
         if self._random is not None:  # the same for the same seed: no thread
-            outcome = execute(instruction, checkpoints, log)
+            outcome = self._execute(instruction)
             self._links.setdefault((STORAGE, sender), deque()).append(outcome)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "riverrun-checkpoint")
         self._asked += 1
-        self._pool.submit(self._execute, sender, instruction, checkpoints, log)
-
-    def _execute(self, sender: int, instruction: Any, checkpoints: Checkpoints, log: Log) -> None:
-        try:
-            outcome = execute(instruction, checkpoints, log)
-        except Exception as error:  # a thread has nobody to raise to
-            outcome = Outcome(instruction, error=_unexpected(instruction, error))
-        self._outcomes.put((sender, outcome))
+        # The storage in memory, through which shards change hands, is there for a while only.
+        checkpoints, log = self._checkpoints, self._log
+        assert checkpoints is not None
+        assert log is not None
+        self._pool.submit(
+            lambda: self._outcomes.put((sender, carefully(instruction, checkpoints, log)))
+        )
 
     def _take_outcomes(self, *, wait: bool) -> None:
         while self._asked:
@@ -452,27 +325,3 @@ class LocalCluster:
             wait = False
             self._asked -= 1
             self._deliver(sender, STORAGE, outcome)
-
-    def _need_storage(self, what: str) -> None:
-        if self._coordinator.opening is None:
-            raise CheckpointError(
-                "checkpoint.no_path",
-                f"cannot {what}: the run has no checkpoint path",
-                hint="start it with checkpoint=PATH",
-            )
-
-    def _check_open(self) -> None:
-        if self._coordinator.error is not None:
-            raise self._coordinator.error
-        if self._closed:
-            raise closed_error(None)
-
-
-def _unexpected(instruction: Any, error: Exception) -> CheckpointError:
-    wrapped = CheckpointError(
-        "checkpoint.raised",
-        f"cannot {type(instruction).__name__.lower()}: {type(error).__name__}: {error}",
-        hint="the cause has the traceback",
-    )
-    wrapped.__cause__ = error
-    return wrapped

@@ -23,13 +23,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from riverrun.engine.cluster import EVERY
 from riverrun.engine.drawing import explain, to_dot, to_svg
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.engine.operators.upsert import DELETED, SEQUENCE, Upsert, commands_schema
 from riverrun.engine.plan import Plan, PlanBuilder, check_name
-from riverrun.engine.transport import EVERY
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
@@ -216,8 +216,17 @@ class Dataflow:
         history: int = 1,
         skip_failing: bool = False,
         seed: int | None = None,
+        on: Any = None,
+        memory: int | str | None = None,
+        timeout: float = 60.0,
+        tls: bool | tuple[str | Path, str | Path] = False,
     ) -> Run:
-        """Start it, in this process.
+        """Start it: in this process, or on Spark.
+
+        `on` is a SparkSession, or "spark" for a local one that is made for it; without it everything is in this
+        process. On Spark each worker is a task that lasts as long as the run; they have `timeout` seconds to come up,
+        and with `tls` all that travels between them is encrypted (True makes a certificate for the run; or give the
+        files of one and its key). `memory` is how much state each worker keeps in memory ("2g"); the rest is in files.
 
         `workers` share the state among them by key. With a `checkpoint` path or URL, what is
         committed survives the process, and a later run with the same path goes on from there;
@@ -240,6 +249,10 @@ class Dataflow:
             history=history,
             skip_failing=skip_failing,
             seed=seed,
+            on=on,
+            memory=memory,
+            timeout=timeout,
+            tls=tls,
         )
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ the standard library only.
 - ``topology``: ports and how time passes between them; refuses graphs that would never finish.
 - ``reachability``: what can still arrive where, as one worker knows it from what all have done,
   and why that is safe.
+- ``crossing``: the same among workers, who tell each other only of what crosses between them.
 
 >>> builder = TopologyBuilder()
 >>> source = builder.node("source", outputs=[1])
@@ -21,6 +22,7 @@ Antichain([(0,)])
 
 from __future__ import annotations
 
+from .crossing import Border
 from .frontier import Antichain, CountedFrontier, Counts, FrontierChange
 from .reachability import Ledger, Pointstamp, ProgressChange, Tracker
 from .summary import Summary
@@ -29,6 +31,7 @@ from .topology import Location, NodePorts, Topology, TopologyBuilder
 
 __all__ = [
     "Antichain",
+    "Border",
     "CountedFrontier",
     "Counts",
     "FrontierChange",

@@ -356,7 +356,10 @@ class CountedFrontier:
         >>> CountedFrontier([((3,), 1)]).less_equal((2,))
         False
         """
-        return any(less_equal(element, time) for element in self._elements)
+        for element in self._elements:  # a generator would cost more than the rest
+            if less_equal(element, time):
+                return True
+        return False
 
     def count(self, time: Timestamp) -> int:
         """Return the count of ``time`` itself.

@@ -121,6 +121,9 @@ Pointstamp: TypeAlias = tuple[Location, Timestamp]
 ProgressChange: TypeAlias = tuple[Location, Timestamp, int]
 """How many more (or fewer) are outstanding at a location and time."""
 
+Causes: TypeAlias = list[tuple[Location, list[tuple[Location, Summary | None]]]]
+"""Outputs, each with the inputs from which time passes to it, and how; None where it is unchanged."""
+
 
 class Tracker:
     """Counts pointstamps, and knows from them what can still arrive where.
@@ -270,58 +273,80 @@ class Ledger:
     ((1, (3,), 1),)
     """
 
-    __slots__ = ("_held", "_topology", "_untold")
+    __slots__ = ("_causes", "_checked", "_held", "_topology", "_untold")
 
     def __init__(self, topology: Topology, held: Iterable[Pointstamp] = ()) -> None:
         self._topology = topology
-        self._held: dict[Location, CountedFrontier] = {}
+        self._held = [CountedFrontier() for _ in topology.depths]
+        self._causes: dict[Location, Causes] = {}
+        self._checked: set[Pointstamp] = set()  # times that are times, since the last batch
         self._untold: Counts[Pointstamp] = Counts()
         for location, time in held:
             _check(topology, location, time)
-            self._held.setdefault(location, CountedFrontier()).change(time, 1)
+            self._held[location].change(time, 1)
 
     def record(self, event: Iterable[ProgressChange]) -> None:
         """Write down one event, whole: what it ended (-1) and what it began (+1), in any order.
 
         At an input, -1 is a message that this worker handled and +1 one that it sent, to whichever
-        worker. At an output, +1 and -1 are capabilities of this worker. An event that breaks
+        worker; 0 is one that it sent and handled, in this event, which nobody hears of but which has to
+        keep the law. At an output, +1 and -1 are capabilities of this worker. An event that breaks
         law 1, or ends a capability that is not held, is refused and nothing of it is written. (That a
         message was handled that nobody sent cannot be seen here.)
         """
-        topology = self._topology
+        is_input, checked = self._topology.is_input, self._checked
         changes = list(event)
-        handled = [(at, t) for at, t, delta in changes if delta < 0 and topology.is_input[at]]
-        net: Counts[Pointstamp] = Counts()
+        handled: dict[Location, list[Timestamp]] = {}
         for location, time, delta in changes:
-            _check(topology, location, time)
-            if delta > 0 and not self._may_begin(location, time, handled):
+            if (location, time) not in checked:
+                _check(self._topology, location, time)
+                checked.add((location, time))
+            if delta <= 0 and is_input[location]:
+                handled.setdefault(location, []).append(time)
+        net: dict[Pointstamp, int] = {}
+        for location, time, delta in changes:
+            if delta >= 0 and not self._may_begin(location, time, handled):
                 raise self._refused(location, time, begins=True)
-            net.add((location, time), delta)
-        capabilities = [(at, t, delta) for (at, t), delta in net if not topology.is_input[at]]
-        for location, time, delta in capabilities:
-            held = self._held.get(location)
-            if (held.count(time) if held else 0) + delta < 0:
+            if delta:
+                net[location, time] = net.get((location, time), 0) + delta
+        for (location, time), delta in net.items():
+            if delta < 0 and not is_input[location] and self._held[location].count(time) < -delta:
                 raise self._refused(location, time, begins=False)
-        for location, time, delta in capabilities:
-            self._held.setdefault(location, CountedFrontier()).change(time, delta)
-        self._untold.extend(net)
+        for (location, time), delta in net.items():
+            if delta:
+                self._untold.add((location, time), delta)
+                if not is_input[location]:
+                    self._held[location].change(time, delta)
 
-    def _may_begin(self, location: Location, time: Timestamp, handled: list[Pointstamp]) -> bool:
+    def _may_begin(
+        self, location: Location, time: Timestamp, handled: dict[Location, list[Timestamp]]
+    ) -> bool:
         """Whether law 1 allows it: by what is held, or by a message handled in this event."""
-        topology = self._topology
-        if topology.is_input[location]:
-            outputs = [source for source, _ in topology.back[location]]
-        else:
-            outputs = [location]
-        for output in outputs:
-            held = self._held.get(output)
-            if held is not None and held.less_equal(time):
+        for output, inputs in self._causes.get(location) or self._before(location):
+            if self._held[output].less_equal(time):
                 return True
-            for source, summary in topology.back[output]:
-                for at, t in handled:
-                    if at == source and less_equal(summary.results_in(t), time):
+            for source, summary in inputs:
+                for t in handled.get(source, ()):
+                    if less_equal(t if summary is None else summary.results_in(t), time):
                         return True
         return False
+
+    def _before(self, location: Location) -> Causes:
+        """From which outputs something begins at a port, and from which inputs these are reached."""
+        back = self._topology.back
+        into = self._topology.is_input[location]
+        outputs = [source for source, _ in back[location]] if into else [location]
+        causes = self._causes[location] = [
+            (
+                output,
+                [
+                    (at, None if s == Summary.identity(s.input_depth) else s)
+                    for at, s in back[output]
+                ],
+            )
+            for output in outputs
+        ]
+        return causes
 
     def _refused(self, location: Location, time: Timestamp, *, begins: bool) -> TimeViolation:
         place = self._topology.describe(location)
@@ -354,7 +379,7 @@ class Ledger:
         >>> Ledger(builder.build(), [(port, (3,)), (port, (3,)), (port, (5,))]).held()
         [(0, (3,)), (0, (5,))]
         """
-        return [(location, time) for location, held in self._held.items() for time, _ in held]
+        return [(location, time) for location, held in enumerate(self._held) for time, _ in held]
 
     def take(self) -> tuple[ProgressChange, ...]:
         """Return what the others have not been told, to be sent to all; maybe empty.
@@ -362,6 +387,7 @@ class Ledger:
         Only whole events are in it, and all of those before; so whatever cancelled inside it may
         stay untold (conditions a and b).
         """
+        self._checked.clear()
         return tuple((location, time, delta) for (location, time), delta in self._untold.drain())
 
 

@@ -44,12 +44,13 @@ larger number, or advances a coordinate further to the left than any number that
 >>> topology.order(body.outputs[0], (0, 4)) < topology.order(leave.outputs[0], (0,))
 True
 
-Cost: building takes time linear in the size of the graph, times the deepest nesting.
+Cost: building takes time linear in the size of the graph, times the deepest nesting; ``paths`` looks
+at every arc behind a port, once for each incomparable summary that leads there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -116,6 +117,70 @@ class Topology:
             start = cut
         mixed += time[start:]
         return tuple(mixed)
+
+    def paths(
+        self, start: Location, ends: Container[Location] = ()
+    ) -> dict[Location, tuple[Summary, ...]]:
+        """Return what the paths from a port do to time, for every port that they lead to.
+
+        Of the summaries between two ports only the minimal ones are kept. The port itself is in it,
+        reached by staying there. A path goes no further than the first of ``ends`` that it comes to.
+
+        It ends: a summary is followed only if none found at its port is at or before it, and of
+        numbers that only grow there is no infinite sequence in which none is at or before a later one.
+        """
+        found: dict[Location, list[Summary]] = {}
+        queue = [(start, Summary.identity(self.depths[start]))]
+        for location, summary in queue:
+            here = found.setdefault(location, [])
+            if any(other.less_equal(summary) for other in here):
+                continue
+            here[:] = [other for other in here if not summary.less_equal(other)]
+            here.append(summary)
+            if location not in ends:
+                queue += [(to, summary.followed_by(step)) for to, step in self.arcs[location]]
+        return {location: tuple(here) for location, here in found.items()}
+
+    def contracted(self, nodes: Sequence[NodePorts]) -> Topology:
+        """Return the graph of some of the nodes alone, with the paths between them as arcs.
+
+        Ports are numbered anew, in the order of the nodes. What is outstanding at these ports can
+        reach the same of them at the same times as in the whole: all laws are kept, the order too.
+
+        >>> builder = TopologyBuilder()
+        >>> a, b, c = (builder.node(name, inputs=[1], outputs=[1]) for name in "abc")
+        >>> builder.edge(a.outputs[0], b.inputs[0])
+        >>> builder.edge(b.outputs[0], c.inputs[0])
+        >>> builder.build().contracted([a, c]).arcs[1]
+        ((2, Summary(input_depth=1, advance=(0,), append=())),)
+        """
+        ports = [port for node in nodes for port in (*node.inputs, *node.outputs)]
+        number = {port: at for at, port in enumerate(ports)}
+        kept = [
+            NodePorts(
+                node.name,
+                tuple(number[port] for port in node.inputs),
+                tuple(number[port] for port in node.outputs),
+            )
+            for node in nodes
+        ]
+        arcs: list[tuple[tuple[Location, Summary], ...]] = []
+        for port in ports:
+            steps: list[tuple[Location, Summary]] = []
+            for onward, step in self.arcs[port]:
+                for to, summaries in self.paths(onward, number).items():
+                    if to in number:
+                        steps += [(number[to], step.followed_by(each)) for each in summaries]
+            arcs.append(tuple(steps))
+        return Topology(
+            nodes=tuple(kept),
+            depths=tuple(self.depths[port] for port in ports),
+            owners=tuple(node for node in kept for _ in (*node.inputs, *node.outputs)),
+            is_input=tuple(self.is_input[port] for port in ports),
+            arcs=tuple(arcs),
+            back=_turned(arcs),
+            ranks=tuple(self.ranks[port] for port in ports),
+        )
 
 
 class TopologyBuilder:
@@ -264,19 +329,27 @@ class TopologyBuilder:
         return self._unchecked(_ranks(self._arcs, self._owners))
 
     def _unchecked(self, ranks: Iterable[Sequence[tuple[int, int]]] = ()) -> Topology:
-        back: list[list[tuple[Location, Summary]]] = [[] for _ in self._arcs]
-        for source, arcs in enumerate(self._arcs):
-            for target, summary in arcs.items():
-                back[target].append((source, summary))
+        arcs = tuple(tuple(arcs.items()) for arcs in self._arcs)
         return Topology(
             nodes=tuple(self._nodes),
             depths=tuple(self._depths),
             owners=tuple(self._owners),
             is_input=tuple(self._is_input),
-            arcs=tuple(tuple(arcs.items()) for arcs in self._arcs),
-            back=tuple(map(tuple, back)),
+            arcs=arcs,
+            back=_turned(arcs),
             ranks=tuple(map(tuple, ranks)),
         )
+
+
+def _turned(
+    arcs: Sequence[Sequence[tuple[Location, Summary]]],
+) -> tuple[tuple[tuple[Location, Summary], ...], ...]:
+    """Return the arcs as seen from where they end."""
+    back: list[list[tuple[Location, Summary]]] = [[] for _ in arcs]
+    for source, steps in enumerate(arcs):
+        for target, summary in steps:
+            back[target].append((source, summary))
+    return tuple(map(tuple, back))
 
 
 def _ranks(

@@ -32,29 +32,38 @@ from __future__ import annotations
 
 import gc
 import html
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache, wraps
 from pathlib import Path
 from threading import RLock
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from riverrun.engine.cluster import EVERY, Cluster
 from riverrun.engine.drawing import explain, to_svg
-from riverrun.engine.instance import Instance
+from riverrun.engine.instance import Maker
+from riverrun.engine.messages import MakeInstance
 from riverrun.engine.operators.arrange import Output
-from riverrun.engine.operators.linear import CLOCK, Input
-from riverrun.engine.operators.upsert import DELETED, SEQUENCE
-from riverrun.engine.plan import Node, Plan, Port
-from riverrun.engine.transport import EVERY, LocalCluster
+from riverrun.engine.operators.linear import CLOCK, Input, Probe
+from riverrun.engine.plan import Node, Plan
+from riverrun.engine.reading import Portion
+from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.progress import Antichain
+from riverrun.run.following import Followed, Followers, Sink, content
+from riverrun.run.inlets import Inlet
+from riverrun.run.options import as_bytes, check_count, check_every, check_place
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
-from riverrun.run.rows import as_table
+from riverrun.run.rows import as_table, is_spark_frame
+from riverrun.run.serving import Serving
+from riverrun.run.sinks import DeltaTable, Destination, Function, ParquetDirectory
+
+if TYPE_CHECKING:
+    from riverrun.spark.cluster import SparkCluster
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,51 +103,6 @@ class Commit:
         return f"<Commit of epoch {self.epoch}: {'done' if self.done else 'under way'}>"
 
 
-class _Inlet:
-    """An input, and the rows that were given to it since the last commit."""
-
-    def __init__(self, node: Node, plan: Plan) -> None:
-        operator = node.operator
-        assert isinstance(operator, Input)
-        self.name = operator.name
-        self.key = operator.key
-        self.schema = node.schemas[0]
-        if self.key:  # commands may have nulls where rows may not
-            ((moved, _),) = plan.consumers[Port(node.number)]
-            ((kept, _),) = plan.consumers[Port(moved.number)]
-            self.schema = kept.schemas[0]
-        self._pieces: list[tuple[pa.RecordBatch, int]] = []
-        self._sequence = 0
-        self.rows = 0
-
-    def add(self, batch: pa.RecordBatch, diff: int) -> None:
-        if batch.num_rows:
-            self._pieces.append((batch, diff))
-            self.rows += batch.num_rows
-
-    def take(self) -> pa.RecordBatch | None:
-        """All rows since the last commit, with `diff` as their last column."""
-        if not self._pieces:
-            return None
-        pieces, self._pieces, self.rows = self._pieces, [], 0
-        batches = []
-        for batch, diff in pieces:
-            columns, names = list(batch.columns), list(batch.schema.names)
-            if self.key:
-                count = batch.num_rows
-                columns.append(pa.array(np.arange(self._sequence, self._sequence + count)))
-                columns.append(pa.repeat(diff < 0, count))
-                names += [SEQUENCE, DELETED]
-                self._sequence += count
-                diff = 1
-            columns.append(pa.array(np.full(batch.num_rows, diff)))
-            batches.append(pa.record_batch(columns, names=[*names, "diff"]))
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-    def drop(self) -> None:
-        self._pieces, self.rows = [], 0
-
-
 class Run:
     """A dataflow that is alive in this process. Make one with ``flow.run()``."""
 
@@ -152,15 +116,21 @@ class Run:
         history: int = 1,
         skip_failing: bool = False,
         seed: int | None = None,
+        on: Any = None,
+        memory: int | str | None = None,
+        timeout: float = 60.0,
+        tls: bool | tuple[str | Path, str | Path] = False,
     ) -> None:
-        _check_count("workers", workers)
-        _check_count("history", history)
-        _check_every(every)
+        check_count("workers", workers)
+        check_count("history", history)
+        check_every(every)
+        budget = as_bytes(memory)
+        check_place(on, timeout=timeout, tls=tls, seed=seed)
         self.plan = plan
         self._lock = RLock()
         self._history = history
         self._inlets = {
-            node.operator.name: _Inlet(node, plan)
+            node.operator.name: Inlet(node, plan)
             for node in plan.nodes
             if isinstance(node.operator, Input)
         }
@@ -168,43 +138,66 @@ class Run:
         self._outputs = {
             node.operator.name: node for node in plan.nodes if isinstance(node.operator, Output)
         }
-        self._progress = Progress(plan.name, self._touched)
-        self._made: dict[int, Instance] = {}
-        self._cluster = LocalCluster(
-            self._make,
-            workers,
-            checkpoint=checkpoint,
-            every=every,
-            fingerprint=plan.fingerprint,
-            skip_failing=skip_failing,
-            seed=seed,
-        )
+        self._followers = Followers()
+        durability = {
+            "checkpoint": checkpoint,
+            "every": every,
+            "fingerprint": plan.fingerprint,
+            "skip_failing": skip_failing,
+        }
+        self._cluster: Cluster
+        self._spark: SparkCluster | None = None
+        if on is None:
+            make = self._maker(history, budget)
+            self._cluster = LocalCluster(make, workers, seed=seed, **durability)
+        else:
+            from riverrun.spark.cluster import SparkCluster
+
+            self._cluster = self._spark = SparkCluster(
+                plan,
+                on,
+                workers,
+                history=history,
+                memory=budget,
+                tls=tls,
+                timeout=timeout,
+                **durability,
+            )
+        self._serving: Serving | None = None
+        if self._spark is not None:
+            self._serving = Serving(self)
+            self._spark.questions.update(self._serving.questions())
+            self._spark.give_rows = self._serving.rows
+            self._spark.announce()
+        self._progress = Progress(plan.name, self._cluster.touched)
         _freeze()
 
-    def _make(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, Any] | None
-    ) -> Instance:
-        made = Instance(self.plan, index, bounds, epoch, states, history=self._history)
-        self._made[index] = made
-        for gone in [other for other in self._made if other >= len(bounds) - 1]:
-            del self._made[gone]
-        return made
-
-    def _touched(self) -> int:
-        """How many changes the present execution has made; asked for from another thread."""
-        return sum(instance.touched for instance in list(self._made.values()))
+    def _maker(self, history: int, memory: int | None) -> MakeInstance:
+        return Maker(self.plan, history, memory)
 
     # -- rows in
 
-    @_in_turn
     def insert(self, name: str, rows: Any) -> None:
-        """Add rows to an input: Arrow, pandas, Polars, dicts or tuples."""
-        inlet = self._inlet(name, "insert into")
-        inlet.add(_taken(rows, inlet.schema, f"insert into {name!r}"), 1)
+        """Add rows to an input: a DataFrame of Spark, Arrow, pandas, Polars, dicts or tuples."""
+        if is_spark_frame(rows):
+            self._hand_in(name, rows, "insert into")
+        else:
+            self._insert(name, rows)
 
     @_in_turn
+    def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
+        inlet = self._inlet(name, what)
+        inlet.add(_taken(rows, inlet.schema, f"{what} {name!r}"), 1)
+
     def delete(self, name: str, rows: Any) -> None:
         """Take rows out again, once each; of an input with a key, the rows with these keys."""
+        if is_spark_frame(rows):
+            self._hand_in(name, rows, "delete from")
+        else:
+            self._delete(name, rows)
+
+    @_in_turn
+    def _delete(self, name: str, rows: Any) -> None:
         inlet = self._inlet(name, "delete from")
         attempt = f"delete from {name!r}"
         if isinstance(rows, Iterator):
@@ -228,35 +221,104 @@ class Run:
         ]
         inlet.add(pa.record_batch(columns, names=inlet.schema.names), -1)
 
-    @_in_turn
     def upsert(self, name: str, rows: Any) -> None:
         """Put rows in place of those with the same key."""
-        inlet = self._inlet(name, "upsert into")
-        if not inlet.key:
+        self._check_keyed(name)
+        if is_spark_frame(rows):
+            self._hand_in(name, rows, "upsert into")
+        else:
+            self._insert(name, rows, "upsert into")
+
+    def _check_keyed(self, name: str) -> None:
+        if not self._inlet(name, "upsert into").key:
             raise SchemaError(
                 "schema.no_key",
                 f"cannot upsert into {name!r}: it was declared without a key",
                 hint=f'declare it with one: flow.input({name!r}, ..., key="id")',
                 input=name,
             )
-        inlet.add(_taken(rows, inlet.schema, f"upsert into {name!r}"), 1)
 
-    @_in_turn
+    # -- rows of Spark
+
+    def _hand_in(self, name: str, frame: Any, what: str) -> None:
+        """Take the rows of a DataFrame: by Spark's own tasks, where the run is on Spark, and through here otherwise."""
+        if self._spark is None:
+            getattr(self, f"_{what.split(maxsplit=1)[0]}", self._insert)(name, frame.toArrow())
+            return
+        with self._lock:
+            inlet = self._inlet(name, what)
+            sequence = inlet.reserve()
+        parcels = self._spark.upload(frame, self._target(inlet, what, sequence))
+        with self._lock:
+            inlet.add_parcels(parcels)
+
+    def _target(self, inlet: Inlet, what: str, sequence: int = 0) -> Any:
+        from riverrun.spark.ingest import Target
+
+        attempt = f"{what} {inlet.name!r}"
+        delete = what.startswith("delete")
+        return Target(inlet.schema, inlet.key, delete, attempt, as_table, sequence)
+
+    def stream(
+        self,
+        name: str,
+        frame: Any,
+        *,
+        mode: str = "insert",
+        stream: str | None = None,
+        checkpoint: str | Path | None = None,
+        **trigger: Any,
+    ) -> Any:
+        """Have a streaming DataFrame feed an input: every batch of it becomes an epoch.
+
+        `mode` is "insert", "upsert" or "delete". Returns Spark's StreamingQuery. A batch that Spark repeats is
+        recognised, also by a run that was resumed: the query is told by its `checkpoint`, by default a folder of the
+        run's own checkpoint path, and the input's name, or `stream` where several streams feed one input. `trigger` is
+        as Spark's: ``processingTime="1 second"``, ``availableNow=True``.
+        """
+        inlet = self._inlet(name, f"{mode} into")
+        if self._spark is None:
+            from riverrun.spark.streams import not_on_spark
+
+            raise not_on_spark(name)
+        if mode == "upsert":
+            self._check_keyed(name)
+        from riverrun.spark.streams import start
+
+        target = self._target(inlet, f"{mode} {'from' if mode == 'delete' else 'into'}")
+        return start(
+            self._spark, frame, name, stream or name, target, mode, checkpoint, trigger, self._wait
+        )
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session that the run is on; None in this process."""
+        return None if self._spark is None else self._spark.session
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Return when the run is over, True, or after so many seconds, False; raise what it died of, if it did."""
+        return self._cluster.await_end(timeout)
+
     def commit(self, wait: bool = True) -> Commit:
         """Make an epoch of the rows given since the last one; return when its results are complete.
 
         With ``wait=False``, return as soon as the rows are accepted (and logged, where there is a
-        checkpoint path).
+        checkpoint path). Where a sink is far behind, wait for it first.
         """
-        self._check_open("commit")
-        inputs = {}
-        for name, inlet in self._inlets.items():
-            batch = inlet.take()
-            if batch is not None:
-                inputs[name] = batch
-        commit = Commit(self, self._cluster.submit(inputs))
-        if wait:
-            rows = sum(batch.num_rows for batch in inputs.values())
+        self._followers.wait_for_room()
+        with self._lock:
+            self._check_open("commit")
+            inputs, parcels = {}, {}
+            rows = sum(inlet.rows for inlet in self._inlets.values())
+            for name, inlet in self._inlets.items():
+                batch, handed_in = inlet.take()
+                if batch is not None:
+                    inputs[name] = batch
+                if handed_in:
+                    parcels[name] = handed_in
+            commit = Commit(self, self._cluster.submit(inputs, parcels=parcels))
+            done = not wait or self._reach(commit.epoch, rows)
+        if not done:
             self._wait(commit.epoch, rows)
         return commit
 
@@ -266,10 +328,37 @@ class Run:
         for inlet in self._inlets.values():
             inlet.drop()
 
-    @_in_turn
     def _wait(self, epoch: int, rows: int = 0) -> None:
-        with self._progress.watching(epoch, rows):
-            self._cluster.wait(epoch)
+        while not self._reach(epoch, rows):
+            self._followers.wait_for_room()  # not in turn: what is written may use the run
+
+    @_in_turn
+    def _reach(self, epoch: int, rows: int) -> bool:
+        """Complete an epoch; where somebody follows, only the next one on the way to it: each is seen at its own
+        boundary. Whether it was the one asked for."""
+        self._hand_out()
+        at = min(epoch, self._followers.next) if self._followers else epoch
+        try:
+            with self._progress.watching(at, rows):
+                self._cluster.wait(at)
+        except (RiverrunError, KeyboardInterrupt) as error:
+            if self._cluster.closed:
+                raise
+            # Refused, as whoever waits for it is told. Where later ones keep their numbers, it is run without its rows,
+            # and that has a boundary too.
+            if self._followers and self._cluster.epoch > at:
+                with self._cluster._changed:
+                    self._cluster._pump(lambda: self._cluster.completed > at)
+                self._hand_out()
+            if self._followers:
+                self._cluster.hold_epochs()
+            if at == epoch or not isinstance(error, RiverrunError):
+                raise
+        self._hand_out()
+        return at == epoch
+
+    def _hand_out(self) -> None:
+        self._followers.hand_out(self._cluster.completed, self.changes)
 
     # -- results out
 
@@ -286,41 +375,129 @@ class Run:
     @_in_turn
     def read(self, name: str, as_of: int | None = None) -> Result:
         """A result as of the last complete epoch, or of an earlier one within ``history``."""
-        node = self._output(name, "read")
+        self._output(name, "read")
         self._check_open("read")
         epoch = self._epoch(as_of, f"read {name!r}")
-        views = [instance.outputs[name].view() for instance in self._instances()]
-        return Result.of_views(name, node.schemas[0], views, epoch)
+        return self._as_result(name, self._cluster.read(name, epoch), epoch)
 
     @_in_turn
     def changes(self, name: str, epoch: int | None = None) -> Result:
         """What an epoch changed in a result, by default the last one: rows with a column `diff`."""
-        node = self._output(name, "tell the changes of")
+        self._output(name, "tell the changes of")
         self._check_open("tell changes")
         at = self._epoch(epoch, f"tell the changes of {name!r}")
-        batches = [
-            batch for instance in self._instances() for batch in instance.outputs[name].changes(at)
-        ]
-        return Result.of_changes(name, node.schemas[0], batches, at)
+        portions = self._cluster.changes(name, at)
+        return self._as_result(name, portions, at)
+
+    def _as_result(self, name: str, portions: Sequence[Portion], epoch: int) -> Result:
+        result = Result.of(name, portions[0].schema, portions, epoch)
+        if self._serving is not None:
+            result.lent = self._lent
+        return result
+
+    def _lent(self, result: Result) -> Any:
+        from riverrun.spark.frames import of_lent
+
+        assert self._spark is not None
+        assert self._serving is not None
+        return of_lent(self._spark.session, self._spark.name, self._serving.lend(result))
+
+    def schema(self, output: str) -> pa.Schema:
+        """The columns of an output."""
+        return self._output(output, "describe").schemas[0]
+
+    # -- results that go on by themselves
+
+    def for_each_epoch(
+        self,
+        output: str,
+        function: Callable[[Followed, int], object],
+        *,
+        start: int | str = "all",
+    ) -> Sink:
+        """Call ``function(changes, epoch)`` for every epoch that completes, in order, in a thread of its own.
+
+        What is complete already comes first: epoch by epoch, as far as ``history`` goes back; otherwise all rows at
+        once, with ``changes.from_epoch == 0``. With ``start="now"`` only epochs to come are given; with a number,
+        those from that epoch on. After a crash an epoch may be given again: its number tells.
+        """
+        self._output(output, "follow")
+        return self._follow(output, Function(function, self.plan.name, output), start)
+
+    def write_parquet(self, output: str, path: str | Path) -> Sink:
+        """Keep the changes of an output in a directory, or at a URL: a Parquet file for each epoch that has any.
+
+        Files have the columns of the output, `diff` and `epoch`. The sum of the diffs up to an epoch is the result as
+        of it. A resumed run goes on where the files end, and makes up for what is missing.
+        """
+        schema = self._output(output, "write").schemas[0]
+        return self._follow(output, ParquetDirectory(path, self.plan.name, output, schema))
+
+    def write_delta(
+        self,
+        output: str,
+        path: str | Path,
+        *,
+        mode: str = "changes",
+        key: str | Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Sink:
+        """Keep an output in a Delta table, each epoch that changes something in one commit.
+
+        ``mode="changes"`` appends the changes, with `diff` and `epoch`. ``mode="mirror"`` keeps the table equal to the
+        result: with a ``key``, columns that tell the rows apart, by merging the changes; without, by writing it anew.
+        """
+        schema = self._output(output, "write").schemas[0]
+        table = DeltaTable(path, self.plan.name, output, schema, mode, key, storage_options)
+        return self._follow(output, table)
+
+    @_in_turn
+    def _follow(self, output: str, place: Destination, start: int | str = "all") -> Sink:
+        self._check_open(f"follow {output!r}")
+        self._cluster.stats()  # waits until it has recovered
+        self._cluster.hold_epochs()
+        self._hand_out()
+        completed = self.completed
+        first = place.first(start, completed)
+        try:
+            past = [
+                Followed(output, self.changes(output, epoch).to_arrow(), epoch)
+                for epoch in range(first, completed)
+            ]
+        except TimeViolation:
+            if isinstance(start, int):
+                raise
+            whole = content(self.read(output, as_of=completed - 1))
+            past = [Followed(output, whole, completed - 1, first, whole=True)]
+        sink = Sink(
+            output,
+            place.shown,
+            place.write,
+            epoch=place.epoch,
+            first=first,
+            alive=lambda: not self._cluster.closed,
+            forget=self._followers.forget,
+        )
+        for changes in past:
+            sink.give(changes)
+        self._followers.add(sink, completed)
+        return sink
 
     @_in_turn
     def frontier(self, probe: str) -> Antichain:
         """The times that can still come to a probe: epochs, and inside a loop rounds."""
         self._check_open("ask a probe")
-        found = Antichain()
-        for instance in self._instances():
-            if probe not in instance.probes:
-                raise PlanError(
-                    "plan.probe_unknown",
-                    f"cannot ask the probe {probe!r}: there are: {', '.join(instance.probes) or 'none'}",
-                    hint="put one into the plan: collection.probe(name)",
-                    probe=probe,
-                )
-            found = found.meet(instance.frontier(probe))
-        return found
-
-    def _instances(self) -> list[Instance]:
-        return [each for each in self._cluster.instances if isinstance(each, Instance)]
+        probes = [
+            node.operator.name for node in self.plan.nodes if isinstance(node.operator, Probe)
+        ]
+        if probe not in probes:
+            raise PlanError(
+                "plan.probe_unknown",
+                f"cannot ask the probe {probe!r}: there are: {', '.join(probes) or 'none'}",
+                hint="put one into the plan: collection.probe(name)",
+                probe=probe,
+            )
+        return self._cluster.frontier(probe)
 
     def _epoch(self, asked: int | None, what: str) -> int:
         last = self.epoch
@@ -355,13 +532,14 @@ class Run:
         """Where the run stands: epochs, workers, checkpoints, and how large each state is."""
         status = dict(self._cluster.status())
         states: dict[str, dict[str, int]] = {}
-        for instance in self._instances():
-            for name, sizes in instance.stats().items():
+        for held in self._cluster.stats():
+            for name, sizes in held.items():
                 total = states.setdefault(name, {"rows": 0, "bytes": 0})
                 for what, size in sizes.items():
                     total[what] += size
         status["states"] = states
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
+        status["sinks"] = self._followers.status(self.completed)
         status["closed"] = self._cluster.closed
         return status
 
@@ -373,7 +551,7 @@ class Run:
     @_in_turn
     def scale(self, workers: int) -> None:
         """Go on with another number of workers."""
-        _check_count("workers", workers)
+        check_count("workers", workers)
         self._cluster.scale(workers)
 
     def explain(self) -> str:
@@ -385,11 +563,18 @@ class Run:
         told = f"{html.escape(repr(self))}, {status['workers']} workers"
         return f"<p>{told}</p>{to_svg(self.plan)}"
 
-    @_in_turn
     def close(self) -> None:
-        """End the run. Epochs that were committed and not waited for may not be complete; with a checkpoint path
-        they are in the log, and done when it is resumed."""
-        self._cluster.close()
+        """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
+        committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
+        is resumed."""
+        with self._lock:
+            if not self._cluster.closed:
+                self._hand_out()
+        if self._serving is not None:
+            self._serving.close()
+        self._followers.finish()  # not in turn: what is written may use the run
+        with self._lock:
+            self._cluster.close()
 
     def __enter__(self) -> Self:
         return self
@@ -401,7 +586,7 @@ class Run:
         state = f"closed: {self._cluster.closed}" if self._cluster.closed else f"epoch {self.epoch}"
         return f"<Run of {self.plan.name!r}: {state}>"
 
-    def _inlet(self, name: str, what: str) -> _Inlet:
+    def _inlet(self, name: str, what: str) -> Inlet:
         self._check_open(f"{what} {name!r}")
         if name not in self._inlets:
             raise PlanError(
@@ -461,26 +646,3 @@ def _wide(kind: pa.DataType) -> pa.DataType:
     from riverrun.state import Schema
 
     return Schema.of({}, {"": kind}).canonical[0]
-
-
-def _check_every(given: object) -> None:
-    fits = given is None
-    if isinstance(given, int) and not isinstance(given, bool):
-        fits = given >= 1
-    elif isinstance(given, timedelta):
-        fits = given > timedelta(0)
-    if not fits:
-        raise PlanError(
-            "plan.run",
-            f"cannot run with every={given!r}: that is a number of epochs from 1 on, or a timedelta",
-            hint="for instance every=100 or every=timedelta(seconds=30); None for checkpoints on demand only",
-        )
-
-
-def _check_count(what: str, given: object) -> None:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise PlanError(
-            "plan.run",
-            f"cannot run with {what}={given!r}: that is a whole number from 1 on",
-            hint=f"leave it out, or give {what}=1",
-        )

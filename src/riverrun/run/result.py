@@ -6,16 +6,15 @@ on. Rows come in no particular order, but for ``rows()``, which sorts them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import OperatorFailed, SchemaError
-from riverrun.state.view import View
+from riverrun.engine.reading import Portion
+from riverrun.errors import SchemaError
 
 _SHOWN = 10
 
@@ -28,23 +27,21 @@ class Result:
         self.epoch = epoch
         self.schema = schema
         self._read = read
+        self.portions: Sequence[Portion] = ()
+        """Where the rows are: each worker's part."""
+        self.lent: Callable[[Result], Any] | None = None
 
     @classmethod
-    def of_views(cls, name: str, schema: pa.Schema, views: Sequence[View], epoch: int) -> Result:
-        """The rows of an output, read from each worker's part."""
-        return cls(name, epoch, schema, lambda: _rows_of_views(name, schema, views, epoch))
+    def of(cls, name: str, schema: pa.Schema, portions: Sequence[Portion], epoch: int) -> Result:
+        """What the portions of all workers give together."""
 
-    @classmethod
-    def of_changes(
-        cls, name: str, schema: pa.Schema, batches: Sequence[pa.RecordBatch], epoch: int
-    ) -> Result:
-        """What an epoch changed, with a last column `diff`."""
-        diff = "diff"
-        while diff in schema.names:
-            diff += "_"
-        whole = schema.append(pa.field(diff, pa.int64()))
-        renamed = [pa.record_batch(batch.columns, schema=whole) for batch in batches]
-        return cls(name, epoch, whole, lambda: pa.Table.from_batches(renamed, whole))
+        def read() -> pa.Table:
+            batches = [batch for portion in portions for batch in portion.batches()]
+            return pa.Table.from_batches(batches, schema)
+
+        result = cls(name, epoch, schema, read)
+        result.portions = portions
+        return result
 
     @cached_property
     def _table(self) -> pa.Table:
@@ -63,6 +60,14 @@ class Result:
     def to_pandas(self) -> Any:
         """As a pandas frame."""
         return self._table.to_pandas()
+
+    def to_spark(self, spark: Any = None) -> Any:
+        """As a DataFrame of Spark. Where the run is on Spark, its tasks read from the workers, when it is evaluated."""
+        if self.lent is not None:
+            return self.lent(self)
+        from riverrun.spark.frames import of_table
+
+        return of_table(self._table, spark)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """As a list of dicts."""
@@ -103,36 +108,6 @@ class Result:
     def _repr_html_(self) -> str:
         html: str = self.to_polars()._repr_html_()
         return f"<p>{self.name} as of epoch {self.epoch}: {len(self)} rows</p>{html}"
-
-
-def _rows_of_views(name: str, schema: pa.Schema, views: Sequence[View], epoch: int) -> pa.Table:
-    """Every row as often as it is there."""
-    batches = []
-    for view in views:
-        if not view.batches:
-            continue
-        for piece in view.scan((epoch,)):
-            rows = piece.to_batch().select(schema.names)
-            counts = np.asarray(piece.counts)
-            if (counts != 1).any():
-                if (counts < 0).any():
-                    raise _negative(name, rows, counts)
-                rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-            batches.append(pa.record_batch(rows.columns, schema=schema))
-    return pa.Table.from_batches(batches, schema)
-
-
-def _negative(name: str, rows: pa.RecordBatch, counts: Any) -> OperatorFailed:
-    at = int(np.argmin(counts))
-    row = rows.slice(at, 1).to_pylist()[0]
-    return OperatorFailed(
-        "operator.negative",
-        f"cannot read {name!r}: the row {row} is there {counts[at]} times: more of it was deleted or subtracted "
-        "than inserted",
-        hint="delete only rows that were inserted; insert the row to make up for it",
-        row=row,
-        count=int(counts[at]),
-    )
 
 
 def _sortable(value: Any) -> tuple[int, Any]:

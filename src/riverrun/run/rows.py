@@ -50,7 +50,12 @@ from riverrun.run.schemas import as_schema
 from riverrun.run.values import Cells, fields_of, show
 from riverrun.state.schema import Schema, conform_column
 
-__all__ = ["as_schema", "as_table"]
+__all__ = ["as_schema", "as_table", "is_spark_frame"]
+
+
+def is_spark_frame(given: Any) -> bool:
+    """Whether this is a DataFrame of Spark, told without importing it."""
+    return type(given).__module__.startswith("pyspark.sql") and hasattr(given, "mapInArrow")
 
 
 def as_table(given: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:

@@ -86,6 +86,7 @@ class Pending:
     position: int
     inputs: Mapping[str, pa.RecordBatch]
     refused: bool = False
+    header: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Opening:
     """Epochs below were complete before, as far as the log knows."""
     application: Mapping[str, Any] = field(default_factory=dict)
     """What the checkpoint keeps for the application."""
+    offsets: Mapping[str, Any] = field(default_factory=dict)
+    """How far streams had come with the checkpoint."""
 
 
 class Log:
@@ -204,6 +207,7 @@ def _take_over(
 ) -> Opening:
     epoch = start = number = 0
     application: Mapping[str, Any] = {}
+    offsets: Mapping[str, Any] = {}
     if manifest is not None:
         about = manifest.about
         for missing in ("epoch", "position", "owner"):
@@ -215,6 +219,7 @@ def _take_over(
                 )
         number, epoch, start = manifest.number, int(about["epoch"]), int(about["position"])
         application = about.get("application", {})
+        offsets = about.get("offsets", {})
         _check_fingerprint(about.get("fingerprint", {}), fingerprint, f"checkpoint {number}")
     replay = _Replay(epoch, start)
     position = start
@@ -247,6 +252,7 @@ def _take_over(
         pending=tuple(replay.pending),
         reported=replay.reported,
         application=application,
+        offsets=offsets,
     )
 
 
@@ -323,11 +329,13 @@ class _Replay:
                     hint="files of another run were put here, or removed; use another path",
                     position=position,
                 )
-            self.pending.append(Pending(position, record.inputs))
+            self.pending.append(Pending(position, record.inputs, header=header))
             self.reported = max(self.reported, int(header.get("reported", 0)))
         elif header["kind"] == "refused" and header["refused"] >= self.start:
             at = header["epoch"] - self.epoch
-            self.pending[at] = replace(self.pending[at], inputs={}, refused=True)
+            self.pending[at] = replace(
+                self.pending[at], inputs={}, refused=True, header={}
+            )
 
     def close(self) -> None:
         """The number of a refused epoch is free, where no other epoch has come after it."""

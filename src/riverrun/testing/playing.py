@@ -34,7 +34,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
+from riverrun.engine.messages import MakeInstance
 from riverrun.engine.plan import Plan
+from riverrun.engine.transport import LocalCluster
 from riverrun.errors import OperatorFailed
 from riverrun.frontends.flow import Dataflow
 from riverrun.run import Commit, Result, Run
@@ -151,18 +153,23 @@ class _StageRun(Run):
             seed=way.seed,
         )
 
-    def _make(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, Any] | None
-    ) -> CutInstance:
-        made = CutInstance(self.plan, index, bounds, epoch, states, history=self._history)
-        made.cut, made.shuffle = self._way.cut, self._way.shuffle
-        return made
+    def _maker(self, history: int, memory: int | None) -> MakeInstance:
+        def make(
+            index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, Any] | None
+        ) -> CutInstance:
+            made = CutInstance(self.plan, index, bounds, epoch, states, history=history)
+            made.cut, made.shuffle = self._way.cut, self._way.shuffle
+            return made
+
+        return make
 
     def kill(self, worker: int) -> None:
         self._cluster.kill(worker)
 
     def compact(self) -> None:
-        for instance in self._instances():
+        assert isinstance(self._cluster, LocalCluster)
+        for instance in self._cluster.instances:
+            assert isinstance(instance, CutInstance)
             for spine in instance.arrangements().values():
                 spine.compact()
 

@@ -142,6 +142,17 @@ class Tap(Arranged):
         if self._hold.frontier != wanted and self._hold.frontier.dominates(wanted):
             self._hold.advance(wanted)
 
+    def check_kept(self, epoch: int) -> None:
+        """Refuse an epoch before those that can be told apart."""
+        (oldest,) = self._hold.frontier
+        if epoch < oldest[0]:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot read {self.node.name!r} as of epoch {epoch}: only those from {oldest[0]} on are kept",
+                hint="run with a longer history=",
+                epoch=epoch,
+            )
+
     def view(self) -> View:
         """The result as it stands, for reading as of any epoch that is kept."""
         return self.arrangement.spine.view()

@@ -1,0 +1,443 @@
+"""Arrow Flight: how frames, questions and rows travel between processes. All of gRPC is in here.
+
+An `Endpoint` is where a process can be reached; a `Link` is a stream of frames to another one, an
+`Asker` asks questions and fetches rows. Laws:
+
+1. **Known.** Every call carries the token of the run, compared in constant time before anything else
+   of it is looked at; whoever has another is refused and counted. With a certificate, both ends
+   show that they have the run's, and all of it is encrypted.
+2. **In order.** Frames of a link arrive in the order in which they were sent, up to the moment where
+   the link breaks; the receiver learns that it broke, and whether it was ended on purpose.
+3. **Windowed.** At most about `window` bytes of a link are under way and not taken in by its
+   receiver, who gives *credit* for what it took. What is beyond waits at the sender (`spool`).
+4. **Adaptive.** A frame leaves at once when nothing waits before it; small ones that wait travel
+   together, one write for all.
+
+Cost: 40 microseconds for a write, 70 from one process to another; about 1 GB/s.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from threading import Condition, RLock, Thread
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from riverrun.engine.codec import BadFrame, Encoder, Frame, aligned, pack, unpack
+from riverrun.engine.spool import Spool
+from riverrun.errors import TransportError
+
+WINDOW = 32 << 20
+INLINE = 64 << 10  # a body up to here travels in the head of its frame
+TOGETHER = 256 << 10  # about so many bytes of small frames travel in one write
+_WIRE = pa.schema([pa.field("body", pa.large_binary())])
+_TOKEN = "riverrun-token"
+_BYE = pack("bye")
+_LAST = 16  # frames that are still sent when a link is ended
+
+
+@dataclass(frozen=True)
+class Security:
+    """What members of a run know and nobody else: a token; with TLS, also a key and its certificate."""
+
+    token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    name: str = "riverrun"
+    """The name that the certificate is made out to."""
+
+    def location(self, host: str, port: int) -> str:
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'grpc' if self.key is None else 'grpc+tls'}://{shown}:{port}"
+
+    def connect(self, address: str) -> flight.FlightClient:
+        if self.key is None:
+            return flight.connect(address)
+        return flight.connect(
+            address,
+            tls_root_certs=self.certificate,
+            cert_chain=self.certificate,
+            private_key=self.key,
+            override_hostname=self.name,
+        )
+
+    @property
+    def options(self) -> flight.FlightCallOptions:
+        return self.options_within(None)
+
+    def options_within(self, seconds: float | None) -> flight.FlightCallOptions:
+        headers = [(_TOKEN.encode(), self.token.encode())]
+        return flight.FlightCallOptions(timeout=seconds, headers=headers)
+
+
+class Handler(Protocol):
+    """What a process does with what comes in. Called from many threads."""
+
+    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+        """Frames of a stream, and how many bytes they took."""
+
+    def ended(self, sender: int, stream: object, cleanly: bool) -> None:
+        """A stream is over."""
+
+    def answer(self, question: str, argument: Any) -> Any:
+        """Answer a question with what `pack` takes, or raise."""
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Rows that are asked for."""
+
+    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+        """Rows that are handed in; the answer goes back when all of them are there."""
+
+
+class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
+    """Where a process can be reached."""
+
+    def __init__(self, host: str, handler: Handler, security: Security, port: int = 0) -> None:
+        self._guard = _Guard(security.token)
+        self._handler = handler
+        tls: dict[str, Any] = {}
+        if security.key is not None:
+            tls = {
+                "tls_certificates": [(security.certificate, security.key)],
+                "verify_client": True,
+                "root_certificates": security.certificate,
+            }
+        super().__init__(security.location(host, port), middleware={"token": self._guard}, **tls)
+        self.address = security.location(host, self.port)
+
+    @property
+    def refused(self) -> int:
+        """How many calls had no token or a wrong one."""
+        return self._guard.refused
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        about = _spoken(lambda: unpack(descriptor.command))
+        if isinstance(about, int):
+            self._frames(about, reader)
+            return
+        batches = (chunk.data for chunk in _chunks(reader) if chunk.data is not None)
+        answer = _spoken(lambda: self._handler.stage(about, reader.schema, batches))
+        writer.write(pack(answer))
+
+    def _frames(self, sender: int, reader: Any) -> None:
+        stream, cleanly = object(), False
+        try:
+            for chunk in _chunks(reader):
+                head = chunk.app_metadata
+                if chunk.data is None:
+                    listed = unpack(head)
+                    if listed == "bye":
+                        cleanly = True
+                        continue
+                    frames = [
+                        Frame(each, None if body is None else pa.py_buffer(body))
+                        for each, body in listed
+                    ]
+                    size = sum(frame.size for frame in frames)
+                else:
+                    body = chunk.data.column(0).buffers()[2]
+                    frames = [Frame(head.to_pybytes(), aligned(body))]
+                    size = head.size + body.size
+                self._handler.receive(sender, stream, frames, size)
+        except (flight.FlightError, pa.ArrowException, OSError, BadFrame, ValueError, TypeError):
+            cleanly = False
+        finally:
+            self._handler.ended(sender, stream, cleanly)
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        argument = _spoken(lambda: unpack(action.body))
+        return [pack(_spoken(lambda: self._handler.answer(action.type, argument)))]
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        schema, batches = _spoken(lambda: self._handler.rows(unpack(ticket.ticket)))
+        return flight.GeneratorStream(schema, batches)
+
+
+class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets in who has the token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token.encode()
+        self.refused = 0
+
+    def start_call(self, info: Any, headers: Any) -> None:
+        given = [
+            value for key, values in headers.items() if key.lower() == _TOKEN for value in values
+        ]
+        shown = given[0] if given else ""
+        shown = shown if isinstance(shown, bytes) else str(shown).encode()
+        if not hmac.compare_digest(shown, self._token):
+            self.refused += 1
+            raise flight.FlightUnauthenticatedError("this run has another token")
+
+
+def _chunks(reader: Any) -> Iterator[Any]:
+    while True:
+        try:
+            yield reader.read_chunk()
+        except StopIteration:
+            return
+
+
+def _spoken(function: Callable[[], Any]) -> Any:
+    """Errors cross the wire as what `codec.describe` makes of them."""
+    from riverrun.engine.codec import describe
+
+    try:
+        return function()
+    except Exception as error:
+        raise flight.FlightServerError(
+            type(error).__name__, extra_info=pack(describe(error))
+        ) from None
+
+
+class Link:
+    """A stream of frames to another process, opened when it is made."""
+
+    def __init__(
+        self,
+        address: str,
+        sender: int,
+        security: Security,
+        *,
+        window: int = WINDOW,
+        budget: int = 64 << 20,
+        background: bool = False,
+    ) -> None:
+        """With `background`, whatever cannot be written at once is written by a thread of its own."""
+        self.address = address
+        self.sent = 0
+        """Bytes written so far."""
+        self._window = window
+        self._under_way = 0
+        self._spool = Spool(budget)
+        self._encoder = Encoder()
+        self._turn = Condition(RLock())
+        self._writing = False
+        self._over = False
+        self._client = security.connect(address)
+        descriptor = flight.FlightDescriptor.for_command(pack(sender))
+        try:
+            self._writer, _ = self._client.do_put(descriptor, _WIRE, security.options)
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            self._client.close()
+            raise _unreachable(address, error) from error
+        if background:
+            Thread(target=self._write_on, name="riverrun-link", daemon=True).start()
+        self._background = background
+
+    @property
+    def full(self) -> bool:
+        """Whether more is under way or waits than the window allows."""
+        return len(self._spool) > 0 or self._under_way >= self._window
+
+    @property
+    def waiting(self) -> int:
+        """How many frames wait here."""
+        return len(self._spool)
+
+    def send(self, messages: Iterable[Any]) -> None:
+        """Have messages travel; raises `TransportError` when the link is broken."""
+        with self._turn:
+            if self._over:
+                raise _unreachable(self.address, OSError("the link is closed"))
+            frames = [frame for message in messages for frame in self._encoder.encode(message)]
+            small = all(frame.body is None or frame.body.size <= INLINE for frame in frames)
+            at_once = not (
+                self._background and (self._writing or not small or self._under_way > INLINE)
+            )
+            for frame in frames:
+                self._spool.put(frame)
+            if at_once:
+                self._flush()
+            else:
+                self._turn.notify_all()
+
+    def credit(self, size: int) -> None:
+        """The receiver has taken in so many bytes more."""
+        with self._turn:
+            self._under_way = max(self._under_way - size, 0)
+            if self._background:
+                self._turn.notify_all()
+            elif len(self._spool):
+                self._flush()
+
+    def _flush(self) -> None:
+        """Write what the window lets through."""
+        while frames := self._next():
+            self._write(frames)
+
+    def _next(self) -> list[Frame]:
+        """What to write next, in one go: a long frame, or a few short ones."""
+        spool = self._spool
+        if not len(spool) or self._under_way >= self._window:
+            return []
+        frames = [spool.take()]
+        size = frames[0].size
+        while size < TOGETHER and _is_small(frames[0]):
+            following = spool.peek()
+            if following is None or not _is_small(following):
+                break
+            frames.append(spool.take())
+            size += following.size
+        self._under_way += sum(frame.size for frame in frames)
+        return frames
+
+    def _write(self, frames: list[Frame]) -> None:
+        frame, body = frames[0], frames[0].body
+        try:
+            if body is not None and not _is_small(frame):
+                offsets = pa.py_buffer(np.array([0, body.size], np.int64))
+                array = pa.Array.from_buffers(_WIRE.field(0).type, 1, [None, offsets, body])
+                batch = pa.record_batch([array], schema=_WIRE)
+                self._writer.write_with_metadata(batch, frame.head)
+            else:
+                listed = [
+                    (each.head, None if each.body is None else each.body.to_pybytes())
+                    for each in frames
+                ]
+                self._writer.write_metadata(pack(listed))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            self._over = True
+            raise _unreachable(self.address, error) from error
+        self.sent += sum(each.size for each in frames)
+
+    def _write_on(self) -> None:
+        """In a thread: write, with the lock only held to find out what."""
+        while True:
+            with self._turn:
+                self._writing = False
+                frames = self._next()
+                while not frames and not self._over:
+                    self._turn.wait()
+                    frames = self._next()
+                if self._over:
+                    return
+                self._writing = True
+            try:
+                self._write(frames)
+            except TransportError:
+                return  # the next `send` finds out
+
+    def close(self, *, cleanly: bool = True) -> None:
+        """End the link; the receiver is told that it was on purpose."""
+        with self._turn:
+            over, self._over = self._over, True
+            last = [self._spool.take() for _ in range(min(len(self._spool), _LAST))]
+            self._spool.clear()
+            self._turn.notify_all()
+        try:
+            if cleanly and not over:
+                if last and all(map(_is_small, last)):
+                    self._write(last)
+                self._writer.write_metadata(_BYE)
+            self._writer.close()
+        except (flight.FlightError, pa.ArrowException, OSError, TransportError):
+            pass
+        self._client.close()
+
+
+def _is_small(frame: Frame) -> bool:
+    return frame.body is None or frame.body.size <= INLINE
+
+
+class Asker:
+    """Asks a process questions, fetches rows from it, and hands rows in."""
+
+    def __init__(self, address: str, security: Security) -> None:
+        self.address = address
+        self._security = security
+        self._client = security.connect(address)
+
+    def ask(self, question: str, argument: Any = None, *, within: float | None = None) -> Any:
+        """The answer to a question; whatever it was answered with is raised here."""
+        action = flight.Action(question, pack(argument))
+        with _heard(self.address):
+            (result,) = self._client.do_action(action, self._security.options_within(within))
+        return unpack(result.body)
+
+    def rows(self, ticket: Any) -> Iterator[pa.RecordBatch]:
+        """Rows, as they come."""
+        with _heard(self.address):
+            reader = self._client.do_get(flight.Ticket(pack(ticket)), self._security.options)
+            for chunk in _chunks(reader):
+                yield chunk.data
+
+    def stage(self, about: Any, schema: pa.Schema) -> Stage:
+        """Begin to hand rows in."""
+        with _heard(self.address):
+            descriptor = flight.FlightDescriptor.for_command(pack(about))
+            return Stage(self, *self._client.do_put(descriptor, schema, self._security.options))
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Stage:
+    """Rows on their way to a process."""
+
+    def __init__(self, asker: Asker, writer: Any, answers: Any) -> None:
+        self._asker = asker
+        self._writer = writer
+        self._answers = answers
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with _heard(self._asker.address):
+            self._writer.write_batch(batch)
+
+    def done(self) -> Any:
+        """All rows were written: what the receiver says to that."""
+        with _heard(self._asker.address):
+            self._writer.done_writing()
+            answer = self._answers.read()
+            self._writer.close()
+        return unpack(answer)
+
+
+class _heard:  # noqa: N801
+    """Turns what Flight raises into what was raised at the other end."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        from riverrun.engine.codec import revive
+
+        if error is None or not isinstance(error, flight.FlightError | pa.ArrowException | OSError):
+            return
+        told = getattr(error, "extra_info", None)
+        if told:
+            try:
+                described = unpack(told)
+            except BadFrame:
+                described = None
+            if described is not None:
+                raise revive(described) from None
+        raise _unreachable(self._address, error) from error
+
+
+def _unreachable(address: str, error: BaseException) -> TransportError:
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return TransportError(
+            "transport.token",
+            f"cannot talk to {address}: it refuses our token",
+            hint="a token belongs to one run: use the address and token of a run that is alive",
+            address=address,
+        )
+    said = str(error).split(". Detail:")[0][:300]
+    return TransportError(
+        "transport.unreachable",
+        f"cannot talk to {address}: {type(error).__name__}: {said}",
+        hint="the process there has ended, or the network does not let us through",
+        address=address,
+    )

@@ -1,0 +1,442 @@
+"""Hosting: a worker in a process of its own, and how it is reached.
+
+`host` is what runs in a Spark task, or anywhere else: it asks the rendezvous who it is, opens an
+endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker is here. Laws:
+
+1. **Identity is granted.** Who a process is (its incarnation) it learns from the rendezvous, so one
+   that was started twice gets another name, or none, and then it ends.
+2. **Always listening.** What comes in is taken in even while nothing may be sent: a worker whose
+   links are full does no step, but receives, and gives credit. So two workers, or a loop, that wait
+   for each other always go on; and a slow worker slows those who send to it.
+3. **Asked between steps.** Questions are answered by the thread that works, between two steps; rows
+   are read from views, by other threads, while it goes on.
+4. **Not alone.** When the coordinator cannot be reached or heard any more, the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from threading import Event, Thread
+from typing import Any
+
+import pyarrow as pa
+
+from riverrun.engine.cluster import carefully
+from riverrun.engine.codec import BadFrame, Decoder, Frame
+from riverrun.engine.flight import WINDOW, Asker, Endpoint, Link, Security
+from riverrun.engine.messages import COORDINATOR, STORAGE, Failed, Feed, MakeInstance, Outputs
+from riverrun.engine.reading import Portion
+from riverrun.engine.staging import Staging
+from riverrun.engine.worker import Worker
+from riverrun.errors import RiverrunError, TransportError
+from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.log import Log
+
+BEAT = 1.0  # seconds between signs of life
+SILENCE = 60.0  # seconds without any from the coordinator, after which it is thought gone
+ANSWER = 600.0
+_DRAIN = 256
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where a worker reports, and what it shows there."""
+
+    address: str
+    security: Security = field(repr=False)
+    ticket: int = 0
+    """Which start this is, for whoever started it; it says nothing about who one will be."""
+
+
+def versions() -> dict[str, str]:
+    """What has to be the same in all processes of a run."""
+    from importlib.metadata import version
+
+    found = {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "riverrun": sys.modules["riverrun"].__version__,
+    }
+    return found | {name: version(name) for name in ("pyarrow", "polars", "numpy")}
+
+
+def host(rendezvous: Rendezvous, make_instance: MakeInstance, address: str | None = None) -> str:
+    """Be a worker until told to leave; return why it ended."""
+    host_address = address or _own_address(rendezvous.address)
+    worker = _Host(rendezvous, make_instance, host_address)
+    try:
+        return worker.live()
+    finally:
+        worker.close()
+
+
+def _own_address(towards: str) -> str:
+    """The address of this machine on the network that leads to another."""
+    import socket
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(towards)
+    family, kind, _, _, target = socket.getaddrinfo(
+        parts.hostname, parts.port, type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What comes from one sender."""
+
+    sender: int
+    decoder: Decoder = field(default_factory=Decoder)
+    taken: int = 0
+    """Bytes for which no credit was given yet."""
+
+
+class _Host:
+    def __init__(self, rendezvous: Rendezvous, make: MakeInstance, address: str) -> None:
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._streams: dict[object, _Stream] = {}
+        self._links: dict[int, Link] = {}
+        self._addresses: dict[int, str] = {}
+        self._leases: dict[int, Portion] = {}
+        self._lease = 0
+        self._named: dict[int, list[str]] = {}  # the parcels of an epoch
+        self._why = ""
+        self._over = Event()
+        self._heard = time.monotonic()
+        self._security = rendezvous.security
+        self._make = make
+        self._staging: Staging | None = None
+        self.garbage = 0
+        self._endpoint = Endpoint(address, self, rendezvous.security)
+        asker = Asker(rendezvous.address, rendezvous.security)
+        try:
+            granted = asker.ask(
+                "join",
+                {
+                    "address": self._endpoint.address,
+                    "pid": os.getpid(),
+                    "host": platform.node(),
+                    "ticket": rendezvous.ticket,
+                    "versions": versions(),
+                },
+            )
+        finally:
+            asker.close()
+        self._worker: Worker | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        if granted.get("leave"):
+            self._why = granted["leave"]
+            return
+        self._worker = Worker(granted["incarnation"], make)
+        self._window = granted.get("window", WINDOW)
+        self._checkpoints: Checkpoints | None = None
+        self._log: Log | None = None
+        if granted["checkpoint"] is not None:
+            self._checkpoints = Checkpoints(granted["checkpoint"])
+            self._log = Log(self._checkpoints.storage)
+        self._staging = Staging(
+            self._worker.incarnation,
+            None if self._checkpoints is None else self._checkpoints.storage,
+        )
+        self._links[COORDINATOR] = self._link(rendezvous.address)
+        Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
+
+    def _link(self, address: str) -> Link:
+        assert self._worker is not None
+        return Link(address, self._worker.incarnation, self._security, window=self._window)
+
+    # ---- the loop
+
+    def live(self) -> str:
+        """Work until told to leave, or left alone (law 4)."""
+        worker = self._worker
+        if worker is None:
+            return self._why
+        busy = True
+        try:
+            self._carry(worker.take())
+            while not worker.left and not self._why:
+                self._take_in(wait=not busy)
+                if any(link.full for link in self._links.values()):
+                    busy = False  # law 2
+                else:
+                    busy = worker.work()
+                self._carry(worker.take())
+        except TransportError as error:
+            self._why = f"the coordinator cannot be reached: {error.message}"
+        return self._why or "it was told to leave"
+
+    def _take_in(self, *, wait: bool) -> None:
+        try:
+            self._inbox.get(block=wait, timeout=BEAT if wait else None)()
+            for _ in range(_DRAIN):
+                self._inbox.get_nowait()()
+        except queue.Empty:
+            pass
+        if time.monotonic() - self._heard > SILENCE:
+            self._why = f"the coordinator was not heard for {SILENCE:.0f} s"
+
+    def _carry(self, out: Outputs) -> None:
+        """Send messages, those to one receiver together."""
+        by_receiver: dict[int, list[Any]] = {}
+        for to, message in out:
+            if to == STORAGE:
+                self._instruct(message)
+            else:
+                by_receiver.setdefault(to, []).append(message)
+        for to, messages in by_receiver.items():
+            self._send(to, messages)
+
+    def _send(self, to: int, messages: list[Any]) -> None:
+        if to == COORDINATOR:
+            self._links[COORDINATOR].send(messages)
+            return
+        try:
+            link = self._links.get(to)
+            if link is None:
+                link = self._links[to] = self._link(self._addresses[to])
+            link.send(messages)
+        except (TransportError, KeyError):
+            self._broken(to)
+
+    def _broken(self, peer: int) -> None:
+        link = self._links.pop(peer, None)
+        if link is not None:
+            link.close(cleanly=False)
+        assert self._worker is not None
+        self._worker.disconnected(peer)
+
+    def _beat(self) -> None:
+        """In a thread: say that this process is alive, and how far it is."""
+        worker = self._worker
+        assert worker is not None
+        while not self._over.wait(BEAT):
+            instance = worker.instance
+            touched = 0
+            with suppress(AttributeError, RuntimeError):  # it may change while it is counted
+                touched = 0 if instance is None else instance.touched
+            try:
+                self._links[COORDINATOR].send([["beat", touched]])
+            except (TransportError, KeyError):
+                return
+
+    # ---- what comes in, in the thread of whoever brings it
+
+    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+        self._inbox.put(lambda: self._frames(sender, stream, frames, size))
+
+    def ended(self, sender: int, stream: object, cleanly: bool) -> None:
+        self._inbox.put(lambda: self._ended(sender, stream, cleanly))
+
+    def answer(self, question: str, argument: Any) -> Any:
+        future: Future[Any] = Future()
+
+        def reply() -> None:
+            try:
+                future.set_result(getattr(self, f"_answer_{question}")(argument))
+            except Exception as error:
+                future.set_exception(error)
+
+        if not question.isidentifier() or not hasattr(self, f"_answer_{question}"):
+            raise TransportError(
+                "transport.question", f"cannot answer {question!r}: nobody knows it"
+            )
+        self._inbox.put(reply)
+        return future.result(ANSWER)
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        lease, columns, where = ticket
+        portion = self._leases.get(lease)
+        if portion is None:
+            raise TransportError(
+                "transport.lease",
+                f"cannot read result {lease}: this worker does not have it any more",
+                hint="read it again",
+            )
+        schema = portion.schema
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        return schema, portion.batches(columns, where)
+
+    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+        name, incarnation, execution = about
+        worker, staging = self._worker, self._staging
+        if worker is None or staging is None or incarnation != worker.incarnation:
+            raise _moved(name)
+
+        def watched() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if worker.execution != execution or worker.left:
+                    raise _moved(name)
+                yield batch
+
+        return staging.take_in(name, watched())
+
+    # ---- the same, in the thread that works
+
+    def _frames(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+        assert self._worker is not None
+        from_whom = self._streams.get(stream)
+        if from_whom is None:
+            from_whom = self._streams[stream] = _Stream(sender)
+        try:
+            for frame in frames:
+                message = from_whom.decoder.decode(frame.head, frame.body)
+                if message is not None:
+                    self._hear(sender, message)
+        except BadFrame:
+            self.garbage += 1
+            if sender in self._addresses:  # a peer: what was lost may matter
+                self._broken(sender)
+            return
+        from_whom.taken += size
+        if from_whom.taken * 4 >= self._window:
+            taken, from_whom.taken = from_whom.taken, 0
+            self._send(sender, [["credit", taken]])
+
+    def _hear(self, sender: int, message: Any) -> None:
+        assert self._worker is not None
+        if sender == COORDINATOR:
+            self._heard = time.monotonic()
+        if isinstance(message, Feed):
+            message = self._unpacked(message)
+            if message is None:
+                return
+        if type(message) is not list:
+            self._worker.receive(sender, message)
+            return
+        match message:
+            case ["credit", int(size)]:
+                link = self._links.get(sender)
+                if link is not None:
+                    try:
+                        link.credit(size)
+                    except TransportError:
+                        self._broken(sender)
+            case ["peers", dict(addresses)]:
+                self._addresses = addresses
+                for gone in [to for to in self._links if to and to not in addresses]:
+                    self._links.pop(gone).close()
+            case ["beat", _]:
+                pass
+            case ["release", int(lease)]:
+                self._leases.pop(lease, None)
+            case ["forget", str(upload), list(but)]:
+                assert self._staging is not None
+                self._staging.close_upload(upload, but)
+
+    def _unpacked(self, feed: Feed) -> Feed | None:
+        """A feed with all its rows; parcels of the epoch before are let go of."""
+        assert self._worker is not None
+        assert self._staging is not None
+        for done in [epoch for epoch in self._named if epoch < feed.epoch]:
+            self._staging.forget(self._named.pop(done))
+        if not feed.parcels:
+            return feed
+        inputs = dict(feed.inputs)
+        try:
+            for name, parcels in feed.parcels.items():
+                batches = [batch for parcel in parcels for batch in self._staging.rows(parcel)]
+                if name in inputs:
+                    batches.append(inputs[name])
+                inputs[name] = _joined(batches)
+                named = self._named.setdefault(feed.epoch, [])
+                named += [parcel.name for parcel in parcels]
+        except RiverrunError as error:
+            self._send(COORDINATOR, [Failed(feed.execution, feed.epoch, error)])
+            return None
+        return replace(feed, inputs=inputs, parcels={})
+
+    def _ended(self, sender: int, stream: object, cleanly: bool) -> None:
+        self._streams.pop(stream, None)
+        if sender == COORDINATOR:
+            self._why = self._why or "the coordinator has closed the connection"
+        elif not cleanly and sender in self._addresses:
+            self._broken(sender)
+
+    def _instruct(self, instruction: Any) -> None:
+        checkpoints, log, worker = self._checkpoints, self._log, self._worker
+        assert checkpoints is not None
+        assert log is not None
+        assert worker is not None
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "riverrun-checkpoint")
+
+        def execute() -> None:
+            outcome = carefully(instruction, checkpoints, log)
+            self._inbox.put(lambda: worker.receive(STORAGE, outcome))
+
+        self._pool.submit(execute)
+
+    # ---- questions
+
+    def _instance(self) -> Any:
+        assert self._worker is not None
+        if self._worker.instance is None:
+            raise TransportError(
+                "transport.not_ready",
+                "cannot answer: this worker is going back to a checkpoint",
+                hint="ask again",
+            )
+        return self._worker.instance
+
+    def _answer_read(self, argument: Any) -> Any:
+        return self._lend(self._instance().read(*argument))
+
+    def _answer_changes(self, argument: Any) -> Any:
+        return self._lend(self._instance().changes(*argument))
+
+    def _lend(self, portion: Portion) -> tuple[int, bytes]:
+        self._lease += 1
+        self._leases[self._lease] = portion
+        return self._lease, portion.schema.serialize().to_pybytes()
+
+    def _answer_frontier(self, argument: Any) -> Any:
+        return self._instance().frontier(argument)
+
+    def _answer_stats(self, argument: Any) -> Any:
+        return {
+            "states": dict(self._instance().stats()),
+            "touched": self._instance().touched,
+            "sent": sum(link.sent for link in self._links.values()),
+            "waiting": sum(link.waiting for link in self._links.values()),
+            "refused": self._endpoint.refused,
+            "garbage": self.garbage,
+            "leases": len(self._leases),
+            "pid": os.getpid(),
+        }
+
+    def close(self) -> None:
+        self._over.set()
+        for link in self._links.values():
+            link.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._staging is not None:
+            self._staging.close()
+        # A peer may hold its stream open for a while longer: do not wait for it.
+        Thread(target=self._endpoint.shutdown, daemon=True).start()
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches)
+
+
+def _moved(name: str) -> TransportError:
+    return TransportError(
+        "transport.moved",
+        f"cannot take rows of {name!r} in: the run has begun another execution since",
+        hint="this is repeated by itself; if not, insert the rows again",
+    )

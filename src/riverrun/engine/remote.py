@@ -1,0 +1,609 @@
+"""A remote cluster: the coordinator here, its workers in other processes, Arrow Flight between them.
+
+The coordinator is driven by whoever has something for it: a caller, a thread that brings a worker's
+message, a clock. It works all the time, whether somebody waits or not. Workers are started by a
+`Launcher`, which knows where processes come from (Spark, or a test); they report to the
+*rendezvous*, the endpoint of this process, and learn there who they are. Laws:
+
+1. **Granted once.** An incarnation is granted to one process. One that comes when none is to be
+   granted waits for a moment, and is then told to leave.
+2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
+   launcher knows about why; so does one whose replacement does not come. Nothing waits for ever.
+3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
+   long is lost at once.
+4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
+   waits.
+
+The laws of `cluster` hold besides.
+
+Cost: about 0.3 ms for an epoch, besides what the workers do.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from riverrun.engine.cluster import Cluster, Durability
+from riverrun.engine.codec import BadFrame, Decoder, Frame
+from riverrun.engine.coordinator import Phase
+from riverrun.engine.flight import WINDOW, Asker, Endpoint, Link, Security
+from riverrun.engine.hosting import Rendezvous, versions
+from riverrun.engine.messages import (
+    CLIENT,
+    COORDINATOR,
+    STORAGE,
+    SUPERVISOR,
+    Append,
+    Heartbeat,
+    Inputs,
+    Outcome,
+    Outputs,
+    Parcels,
+    Start,
+)
+from riverrun.engine.reading import Portion, Where
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
+from riverrun.progress import Antichain
+from riverrun.state.storage import Storage
+
+TICK = 0.5
+SILENT = 60  # ticks after which a silent worker is thought dead
+GRANT = 10.0  # seconds that a process waits for an identity
+GRACE = 5.0  # seconds that workers have to leave
+QUEUE = 256 << 20  # bytes of epochs that wait
+STARTS = 3  # processes that may end before they have reported, in a row
+_DELAYS = (0.05, 0.2, 0.8, 2.0)
+
+
+class Launcher(Protocol):
+    """Where processes for workers come from. Nothing here waits."""
+
+    def open(self, rendezvous: Rendezvous, ended: Callable[[int, str], None]) -> None:
+        """Called once, before any start. `ended(ticket, why)` is to be told of every process that is over."""
+
+    def start(self, ticket: int) -> None:
+        """Start a process that hosts a worker."""
+
+    def stop(self, ticket: int) -> None:
+        """The process with that ticket is not needed any more."""
+
+    def advice(self, present: int, wanted: int) -> str:
+        """What to do when too few processes come up."""
+
+    def close(self) -> None:
+        """End all that are left."""
+
+
+class RemoteCluster(Cluster):
+    """A run whose workers are processes of their own."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        workers: int = 1,
+        *,
+        host: str = "127.0.0.1",
+        security: Security | None = None,
+        timeout: float = 60.0,
+        window: int = WINDOW,
+        **durability: Any,
+    ) -> None:
+        """`host` is the address at which workers reach this process; `timeout`, in seconds, the deadline."""
+        options = Durability(**durability)
+        if isinstance(options.checkpoint, Storage):
+            raise TypeError("workers open the storage themselves: give a path or URL")
+        super().__init__(workers, options, deadline=SILENT)
+        self.path = None if options.checkpoint is None else str(options.checkpoint)
+        self._security = security or Security()
+        self._launcher = launcher
+        self._timeout = timeout
+        self._window = window
+        self._decoders: dict[object, Decoder] = {}
+        self._taken: dict[object, int] = {}
+        self._links: dict[int, Link] = {}
+        self._askers: dict[int, Asker] = {}
+        self._addresses: dict[int, str] = {}
+        self._processes: dict[int, Mapping[str, Any]] = {}
+        self._ungranted: deque[int] = deque()
+        self._tickets: dict[int, int | None] = {}  # of each process that lives, who it is
+        self._ticket = 0
+        self._false_starts = 0
+        self._touched: dict[int, int] = {}
+        self._uploads = 0
+        self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        self.questions: dict[str, Callable[[Any], Any]] = {}
+        """What else this process can be asked, and who answers; from any thread."""
+        self.give_rows: Callable[[Any], tuple[pa.Schema, Iterator[pa.RecordBatch]]] | None = None
+        """Who gives rows that this process has."""
+        self.garbage = 0
+        self._queued: deque[tuple[int, int]] = deque()
+        self._appends = 0
+        self._gathering: float | None = time.monotonic()
+        self._stopped = Event()
+        self._log_thread = ThreadPoolExecutor(1, "riverrun-log")
+        self._store_thread = ThreadPoolExecutor(1, "riverrun-checkpoint")
+        self._endpoint = Endpoint(host, self, self._security)
+        self.address = self._endpoint.address
+        launcher.open(Rendezvous(self.address, self._security), self._process_ended)
+        self._clock = Thread(target=self._tick_on, name="riverrun-clock", daemon=True)
+        self._clock.start()
+        try:
+            with self._changed:
+                self._send(COORDINATOR, self._coordinator.take())
+                self._pump(self._caught_up)
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- what a client does
+
+    @property
+    def security(self) -> Security:
+        """What one must know to talk to this run."""
+        return self._security
+
+    def submit(
+        self,
+        inputs: Inputs,
+        offsets: Mapping[str, Any] | None = None,
+        parcels: Parcels | None = None,
+    ) -> int:
+        size = sum(batch.nbytes for batch in inputs.values())
+        with self._changed:
+            coordinator = self._coordinator
+
+            def room() -> bool:
+                while self._queued and self._queued[0][0] < coordinator.released:
+                    self._queued.popleft()
+                waiting = sum(each for _, each in self._queued)
+                return (
+                    not self._queued
+                    or waiting + size <= QUEUE
+                    or coordinator.limit <= coordinator.released
+                )
+
+            self._check_open()
+            self._pump(room)  # law 4
+            epoch = super().submit(inputs, offsets, parcels)
+            self._queued.append((epoch, size))
+            return epoch
+
+    def read(self, name: str, epoch: int) -> list[Portion]:
+        return self._borrow("read", (name, epoch))
+
+    def changes(self, name: str, epoch: int) -> list[Portion]:
+        return self._borrow("changes", (name, epoch))
+
+    def frontier(self, probe: str) -> Antichain:
+        found = Antichain()
+        for _, answer in self._ask_all("frontier", probe):
+            found = found.meet(answer)
+        return found
+
+    def stats(self) -> list[Mapping[str, Any]]:
+        return [answer["states"] for _, answer in self._ask_all("stats")]
+
+    def touched(self) -> int:
+        return sum(self._touched.values())
+
+    def scale(self, workers: int) -> None:
+        if self.path is None:
+            raise CheckpointError(
+                "checkpoint.no_path",
+                f"cannot go on with {workers} workers: what changes hands does so through the checkpoint path, "
+                "and there is none",
+                hint="run with checkpoint=PATH, one that all workers can reach",
+            )
+        super().scale(workers)
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands, and who its workers are."""
+        with self._changed:
+            status = super().status()
+            status["address"] = self.address
+            status["refused"] = self._endpoint.refused
+            status["garbage"] = self.garbage
+            status["processes"] = [
+                dict(self._processes.get(member, {})) for member in self._coordinator.members
+            ]
+            return status
+
+    def members(self) -> tuple[int, list[tuple[int, str]]]:
+        """The execution, and each worker's incarnation and address: where rows can be handed in."""
+        with self._changed:
+            self._check_open()
+            self._pump(self._recovered)
+            coordinator = self._coordinator
+            return coordinator.execution, [
+                (member, self._addresses[member]) for member in coordinator.members
+            ]
+
+    def new_upload(self) -> str:
+        """A name for rows that are to be handed in."""
+        with self._changed:
+            self._uploads += 1
+            owner = 0 if self._coordinator.opening is None else self._coordinator.opening.owner
+            return f"{owner}.{self._uploads}"
+
+    def forget_upload(self, name: str, but: Sequence[str]) -> None:
+        """Have workers let go of what was handed in under a name, all but these parcels; more of it is refused."""
+        self._tell_workers(["forget", name, list(but)])
+
+    def kill(self, index: int) -> None:
+        with self._changed:
+            self._check_open()
+            member = self._coordinator.members[index]
+            self._ask(lambda: self._coordinator.lost(member))
+
+    def close(self) -> None:
+        """End the run; a checkpoint under way is given up. Workers have some seconds to leave."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            links = dict(self._links)
+            self._coordinator.close()
+            with suppress(RiverrunError):
+                self._send(COORDINATOR, self._coordinator.take())
+            self._changed.notify_all()
+        self._stopped.set()
+        for link in links.values():
+            link.close()
+        with self._changed:
+            deadline = time.monotonic() + GRACE
+            while self._tickets and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+        self._launcher.close()
+        for asker in self._askers.values():
+            asker.close()
+        self._log_thread.shutdown(wait=False, cancel_futures=True)
+        self._store_thread.shutdown(wait=False, cancel_futures=True)
+        stopping = Thread(target=self._endpoint.shutdown, daemon=True)
+        stopping.start()
+        stopping.join(GRACE)
+
+    # ---- questions to workers
+
+    def _ask_all(self, question: str, argument: Any = None) -> list[tuple[str, Any]]:
+        """Ask all workers; those that go back to a checkpoint are asked again."""
+        for _ in range(100):
+            with self._changed:
+                self._check_open()
+                self._pump(self._recovered)
+                members = list(self._coordinator.members)
+                askers = [self._askers[member] for member in members]
+            try:
+                return [(asker.address, asker.ask(question, argument)) for asker in askers]
+            except TransportError:
+                with self._changed:
+                    if members == self._coordinator.members and self._recovered():
+                        self._changed.wait(TICK)  # it may be about to be lost
+        raise TransportError(
+            "transport.unreachable",
+            f"cannot ask the workers for {question}: they do not answer",
+            hint="run.status() tells who they are",
+        )
+
+    def _borrow(self, question: str, argument: tuple[Any, ...]) -> list[Portion]:
+        return [
+            RemotePortion(self, address, lease, pa.ipc.read_schema(pa.py_buffer(schema)))
+            for address, (lease, schema) in self._ask_all(question, argument)
+        ]
+
+    def _release(self, address: str, lease: int) -> None:
+        """A portion is not needed any more. The garbage collector may call this anywhere: nothing is done here."""
+        self._released.put((address, lease))
+
+    def _send_released(self) -> None:
+        members = {address: member for member, address in self._addresses.items()}
+        while not self._released.empty():
+            address, lease = self._released.get()
+            self._send_to(members[address], ["release", lease])
+
+    # ---- the loop
+
+    def _pump(self, done: Callable[[], bool]) -> None:
+        coordinator = self._coordinator
+        while not done():
+            if coordinator.phase is Phase.CLOSED:
+                if coordinator.error is not None and not self._closed:
+                    raise coordinator.error
+                self._check_open()
+                return
+            self._changed.wait(TICK)
+
+    def _before_waiting(self) -> None:
+        pass
+
+    def _interrupted(self, done: Callable[[], bool]) -> None:
+        pass
+
+    def _tick_on(self) -> None:
+        while not self._stopped.wait(TICK):
+            with self._changed:
+                if self._coordinator.phase is Phase.CLOSED:
+                    continue
+                self._coordinator.tick(time.monotonic())
+                self._send(COORDINATOR, self._coordinator.take())
+                self._check_deadline()
+                self._send_released()
+            self._tell_workers(["beat", 0])
+
+    def _check_deadline(self) -> None:
+        """End a run that waits for workers in vain (law 2)."""
+        if self._coordinator.phase is not Phase.GATHERING:
+            self._gathering = None
+            return
+        now = time.monotonic()
+        if self._gathering is None:
+            self._gathering = now
+        if now - self._gathering > self._timeout:
+            self._end(self._not_ready(f"within {self._timeout:g} s"))
+
+    def _not_ready(self, when: str, said: str = "") -> TransportError:
+        members = self._coordinator.members
+        present = sum(member in self._addresses for member in members)
+        return TransportError(
+            "run.not_ready",
+            f"cannot run: {present} of {len(members)} workers reported {when}"
+            + (f"; the last one said: {said}" if said else ""),
+            hint=self._launcher.advice(present, len(members)),
+            present=present,
+            workers=len(members),
+        )
+
+    def _end(self, error: RiverrunError) -> None:
+        self._coordinator.close(error)
+        self._send(COORDINATOR, self._coordinator.take())
+
+    def _hear(self, sender: int, message: Any) -> None:
+        """Give the coordinator a message, and carry what it says to it."""
+        self._coordinator.receive(sender, message)
+        self._send(COORDINATOR, self._coordinator.take())
+
+    def _send(self, sender: int, out: Outputs) -> None:
+        told = False
+        for to, message in out:
+            if to > COORDINATOR:
+                self._send_to(to, message)
+            elif to == CLIENT:
+                self._tell(message)
+                told = True
+            elif to == STORAGE:
+                self._instruct(message)
+            elif to == SUPERVISOR:
+                self._supervise(message)
+        if told or out:
+            self._changed.notify_all()
+
+    def _send_to(self, member: int, message: Any) -> None:
+        link = self._links.get(member)
+        if link is None:
+            return
+        try:
+            link.send([message])
+        except TransportError:
+            self._lose(member)
+
+    def _tell_workers(self, message: Any) -> None:
+        with self._changed:
+            for member in list(self._links):
+                self._send_to(member, message)
+
+    def _lose(self, member: int) -> None:
+        self._forget(member)
+        self._coordinator.lost(member)
+        self._send(COORDINATOR, self._coordinator.take())
+
+    def _forget(self, member: int) -> None:
+        link = self._links.pop(member, None)
+        if link is not None:
+            Thread(target=link.close, daemon=True).start()
+        self._askers.pop(member, None)
+        self._touched.pop(member, None)
+
+    def _supervise(self, message: Any) -> None:
+        if isinstance(message, Start):
+            self._ungranted.append(message.incarnation)
+            self._launch()
+            return
+        member = message.incarnation
+        if member in self._ungranted:
+            self._ungranted.remove(member)
+        for ticket, granted in list(self._tickets.items()):
+            if granted == member:
+                Thread(target=self._stop, args=(ticket,), daemon=True).start()
+
+    def _stop(self, ticket: int) -> None:
+        """Let a process leave; end it when it does not."""
+        with self._changed:
+            deadline = time.monotonic() + GRACE
+            while ticket in self._tickets and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            if ticket not in self._tickets:
+                return
+        self._launcher.stop(ticket)
+
+    def _launch(self) -> None:
+        self._ticket += 1
+        self._tickets[self._ticket] = None
+        self._launcher.start(self._ticket)
+
+    def _process_ended(self, ticket: int, why: str) -> None:
+        """A process is over, whether it was ever granted an identity or not."""
+        with self._changed:
+            granted = self._tickets.pop(ticket, None)
+            self._changed.notify_all()
+            if self._closed or self._coordinator.phase is Phase.CLOSED:
+                return
+            if granted is not None:
+                if granted in self._coordinator.members:
+                    self._lose(granted)
+                return
+            idle = sum(who is None for who in self._tickets.values())
+            if len(self._ungranted) > idle:
+                self._false_starts += 1
+                if self._false_starts >= STARTS:
+                    self._end(self._not_ready("before their processes ended", why))
+                else:
+                    self._launch()
+
+    def _instruct(self, instruction: Any) -> None:
+        thread = self._store_thread
+        if type(instruction) is Append:
+            thread = self._log_thread
+
+        def execute() -> None:
+            outcome = self._execute(instruction)
+            if type(instruction) is Append and outcome.error is not None:
+                self._stopped.wait(_DELAYS[min(self._appends, len(_DELAYS) - 1)])
+                self._appends += 1
+            else:
+                self._appends = 0
+            self._outcome(outcome)
+
+        thread.submit(execute)
+
+    def _outcome(self, outcome: Outcome) -> None:
+        with self._changed:
+            self._hear(STORAGE, outcome)
+
+    # ---- what comes in, in the thread of whoever brings it
+
+    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+        decoder = self._decoders.get(stream)
+        if decoder is None:
+            decoder = self._decoders[stream] = Decoder()
+        try:
+            messages = [decoder.decode(frame.head, frame.body) for frame in frames]
+        except BadFrame:
+            self.garbage += 1
+            raise
+        with self._changed:
+            if sender not in self._addresses:
+                return
+            for message in messages:
+                if message is not None:
+                    self._take(sender, message)
+            taken = self._taken.get(stream, 0) + size
+            if taken * 4 >= self._window:
+                self._send_to(sender, ["credit", taken])
+                taken = 0
+            self._taken[stream] = taken
+
+    def _take(self, sender: int, message: Any) -> None:
+        match message:
+            case ["beat", int(touched)]:
+                self._touched[sender] = touched
+                self._hear(sender, Heartbeat())
+            case ["credit", int(size)]:
+                link = self._links.get(sender)
+                if link is not None:
+                    link.credit(size)
+            case list():
+                self.garbage += 1
+            case _:
+                self._hear(sender, message)
+
+    def ended(self, sender: int, stream: object, cleanly: bool) -> None:
+        self._decoders.pop(stream, None)
+        self._taken.pop(stream, None)
+        with self._changed:
+            if sender in self._links and not self._closed:
+                self._lose(sender)
+
+    def answer(self, question: str, argument: Any) -> Any:
+        if question == "join":
+            return self._join(argument)
+        if question in self.questions:
+            return self.questions[question](argument)
+        raise TransportError("transport.question", f"cannot answer {question!r}: nobody knows it")
+
+    def _join(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Grant an identity (law 1)."""
+        with self._changed:
+            differ = _different(given["versions"])
+            if differ:
+                self._end(
+                    TransportError(
+                        "run.versions",
+                        f"cannot run: versions differ between this process and a worker on {given['host']}: {differ}",
+                        hint="install the same versions everywhere: pip install with one lock file",
+                    )
+                )
+            deadline = time.monotonic() + GRANT
+            while not self._ungranted and self._coordinator.phase is not Phase.CLOSED:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            if not self._ungranted or self._coordinator.phase is Phase.CLOSED:
+                return {"leave": "there is no worker to be"}
+            incarnation = self._ungranted.popleft()
+            self._false_starts = 0
+            self._tickets[given["ticket"]] = incarnation
+            self._addresses[incarnation] = given["address"]
+            self._processes[incarnation] = {key: given[key] for key in ("pid", "host", "address")}
+        try:
+            link = Link(
+                given["address"], COORDINATOR, self._security, window=self._window, background=True
+            )
+        except TransportError:
+            with self._changed:
+                self._lose(incarnation)
+            raise
+        with self._changed:
+            self._links[incarnation] = link
+            self._askers[incarnation] = Asker(given["address"], self._security)
+            members = set(self._coordinator.members) | set(self._links)
+            known = {each: where for each, where in self._addresses.items() if each in members}
+            for member in list(self._links):
+                self._send_to(member, ["peers", known])
+        return {"incarnation": incarnation, "checkpoint": self.path, "window": self._window}
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        if self.give_rows is None:
+            raise TransportError("transport.question", "cannot give rows: they are at the workers")
+        return self.give_rows(ticket)
+
+    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+        raise TransportError("transport.question", "cannot take rows: hand them to the workers")
+
+
+class RemotePortion(Portion):
+    """A portion that a worker holds for us, until this is thrown away."""
+
+    def __init__(self, cluster: RemoteCluster, address: str, lease: int, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.address = address
+        self.lease = lease
+        self._security = cluster.security
+        weakref.finalize(self, cluster._release, address, lease)
+
+    def batches(
+        self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        asker = Asker(self.address, self._security)
+        try:
+            yield from asker.rows((self.lease, columns, tuple(where)))
+        finally:
+            asker.close()
+
+
+def _different(theirs: Mapping[str, str]) -> str:
+    ours = versions()
+    return ", ".join(
+        f"{name} {ours[name]} here and {theirs.get(name)} there"
+        for name in ours
+        if theirs.get(name) != ours[name]
+    )

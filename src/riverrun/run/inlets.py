@@ -1,0 +1,76 @@
+"""Inlets: the rows that an input was given since the last commit, here or already at workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.messages import Parcel
+from riverrun.engine.operators.linear import Input
+from riverrun.engine.operators.upsert import DELETED, SEQUENCE
+from riverrun.engine.plan import Node, Plan, Port
+
+FRAME = 1 << 52
+"""How many commands a DataFrame may have: so many numbers are set aside for it."""
+
+
+class Inlet:
+    """An input. For one with a key, commands are numbered in the order in which they were given."""
+
+    def __init__(self, node: Node, plan: Plan) -> None:
+        operator = node.operator
+        assert isinstance(operator, Input)
+        self.name = operator.name
+        self.key = operator.key
+        self.schema = node.schemas[0]
+        if self.key:  # commands may have nulls where rows may not
+            ((moved, _),) = plan.consumers[Port(node.number)]
+            ((kept, _),) = plan.consumers[Port(moved.number)]
+            self.schema = kept.schemas[0]
+        self._pieces: list[tuple[pa.RecordBatch, int, int]] = []
+        self._parcels: list[Parcel] = []
+        self._sequence = 0
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch, diff: int) -> None:
+        """Rows, to be inserted (1) or deleted (-1)."""
+        if batch.num_rows:
+            self._pieces.append((batch, diff, self._sequence))
+            self._sequence += batch.num_rows
+            self.rows += batch.num_rows
+
+    def reserve(self) -> int:
+        """The number of the first command of a DataFrame."""
+        first = self._sequence
+        self._sequence += FRAME
+        return first
+
+    def add_parcels(self, parcels: list[Parcel]) -> None:
+        """Rows that workers have."""
+        self._parcels += parcels
+        self.rows += sum(parcel.rows for parcel in parcels)
+
+    def take(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
+        """All rows since the last commit: those here, with `diff` as their last column, and those at workers."""
+        pieces, parcels = self._pieces, tuple(self._parcels)
+        self.drop()
+        if not pieces:
+            return None, parcels
+        batches = []
+        for batch, diff, sequence in pieces:
+            columns, names = list(batch.columns), list(batch.schema.names)
+            if self.key:
+                count = batch.num_rows
+                columns.append(pa.array(np.arange(sequence, sequence + count)))
+                columns.append(pa.repeat(diff < 0, count))
+                names += [SEQUENCE, DELETED]
+                diff = 1
+            columns.append(pa.array(np.full(batch.num_rows, diff)))
+            batches.append(pa.record_batch(columns, names=[*names, "diff"]))
+        return (batches[0] if len(batches) == 1 else pa.concat_batches(batches)), parcels
+
+    def drop(self) -> list[Parcel]:
+        """Forget them; the parcels that nobody names now."""
+        dropped, self._parcels = self._parcels, []
+        self._pieces, self._sequence, self.rows = [], 0, 0
+        return dropped

@@ -1,0 +1,82 @@
+"""The options of a run, looked at before anything is started."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from riverrun.errors import PlanError
+
+_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def check_every(given: object) -> None:
+    """How often checkpoints are made."""
+    fits = given is None
+    if isinstance(given, int) and not isinstance(given, bool):
+        fits = given >= 1
+    elif isinstance(given, timedelta):
+        fits = given > timedelta(0)
+    if not fits:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with every={given!r}: that is a number of epochs from 1 on, or a timedelta",
+            hint="for instance every=100 or every=timedelta(seconds=30); None for checkpoints on demand only",
+        )
+
+
+def check_count(what: str, given: object) -> None:
+    """A number of things of which there is at least one."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with {what}={given!r}: that is a whole number from 1 on",
+            hint=f"leave it out, or give {what}=1",
+        )
+
+
+def as_bytes(given: object) -> int | None:
+    """An amount of memory, as a number of bytes or written like "2g".
+
+    >>> as_bytes("512m"), as_bytes(1000), as_bytes(None)
+    (536870912, 1000, None)
+    """
+    if given is None:
+        return None
+    size = 0
+    if isinstance(given, int) and not isinstance(given, bool):
+        size = given
+    elif isinstance(given, str):
+        match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", given.lower())
+        if match:
+            size = int(match[1]) << _POWERS[match[2]]
+    if size < 1:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with memory={given!r}: that is a number of bytes, or text like '512m' or '2g'",
+            hint="it is how much state each worker keeps in memory; the rest is in files",
+        )
+    return size
+
+
+def check_place(on: Any, *, timeout: object, tls: Any, seed: int | None) -> None:
+    """Options that belong to one place of running."""
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout <= 0:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with timeout={timeout!r}: that is a number of seconds above 0",
+            hint="it is how long workers have to come up",
+        )
+    if on is None and tls:
+        raise PlanError(
+            "plan.run",
+            "cannot run with tls in this process: nothing travels",
+            hint='leave it out, or run on Spark: flow.run(on="spark", tls=True)',
+        )
+    if on is not None and seed is not None:
+        raise PlanError(
+            "plan.run",
+            "cannot run with a seed on Spark: workers take turns as they come",
+            hint="leave out the seed, or `on`",
+        )

@@ -1,0 +1,207 @@
+"""Serving: what the data source "riverrun" asks a run on Spark for.
+
+Results are lent: workers hold what was opened, under a number, until the last `LENT` openings are
+newer. Changes are *fed*: from the first time a stream asks, every epoch is kept here until the
+stream says that it has it, or is silent for `SILENT` seconds; where it lags, commits wait for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Condition, Lock
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from riverrun.engine.reading import Portion, narrowed
+from riverrun.engine.remote import RemotePortion
+from riverrun.errors import TimeViolation
+from riverrun.run.following import Followed, Sink, free_name
+from riverrun.run.result import Result
+
+if TYPE_CHECKING:
+    from riverrun.run.live import Run
+
+LENT = 256
+SILENT = 60.0
+MOST = 256 << 20
+
+
+class Serving:
+    """Answers for one run. Asked from many threads."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lent: OrderedDict[str, Sequence[Portion]] = OrderedDict()
+        self._feeds: dict[str, _Feed] = {}
+        self._lock = Lock()
+        self._number = 0
+
+    def questions(self) -> dict[str, Any]:
+        """What can be asked."""
+        return {
+            "schema": self._schema,
+            "open": self._open,
+            "follow": self._follow,
+            "passed": self._passed,
+        }
+
+    def lend(self, result: Result) -> str:
+        """Keep a result for whoever knows its number."""
+        with self._lock:
+            self._number += 1
+            name = str(self._number)
+            self._lent[name] = result.portions
+            while len(self._lent) > LENT:
+                self._lent.popitem(last=False)
+            return name
+
+    def _result(self, asked: Mapping[str, Any]) -> Result:
+        output, as_of = asked["output"], asked["as_of"]
+        read = self._run.changes if asked["changes"] else self._run.read
+        return read(output, as_of)
+
+    def _schema(self, asked: Mapping[str, Any]) -> bytes:
+        if asked["lent"] is not None:
+            found = self._lent[asked["lent"]][0].schema
+        else:
+            found = self._run.schema(asked["output"])
+            if asked["changes"]:
+                found = of_changes(found)
+        told: bytes = found.serialize().to_pybytes()
+        return told
+
+    def _open(self, asked: Mapping[str, Any]) -> list[tuple[str, int, tuple[str, int] | None]]:
+        """Of each worker its address and the number of what it lends; and a column that is the same for all rows."""
+        name, added = asked["lent"], None
+        if name is None:
+            result = self._result(asked)
+            name = self.lend(result)
+            if asked["changes"]:
+                added = of_changes(self._run.schema(asked["output"])).names[-1], result.epoch
+        with self._lock:
+            portions = self._lent.get(name)
+        if portions is None:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot read result {name}: {LENT} others were read since",
+                hint="read it again",
+            )
+        return [
+            (each.address, each.lease, added)
+            for each in portions
+            if isinstance(each, RemotePortion)
+        ]
+
+    # ---- streams of changes
+
+    def _follow(self, asked: Mapping[str, Any]) -> int:
+        output, start = asked["output"], asked["start"]
+        with self._lock:
+            for gone in [name for name, feed in self._feeds.items() if feed.abandoned]:
+                self._feeds.pop(gone).close()
+            feed = self._feeds.get(output)
+        if feed is None or not feed.covers(start):
+            if feed is not None:
+                feed.close()
+            feed = _Feed(self._run, output, start)
+            with self._lock:
+                self._feeds[output] = feed
+        return feed.end
+
+    def _passed(self, asked: Mapping[str, Any]) -> None:
+        feed = self._feeds.get(asked["output"])
+        if feed is not None:
+            feed.passed(asked["end"])
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Changes that are kept here: of an output, from an epoch up to, not including, another."""
+        (_, output, start, end), columns, where = ticket
+        feed = self._feeds.get(output)
+        if feed is None:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot give the changes of {output!r} from epoch {start} on: nobody took them for {SILENT:.0f} s",
+                hint="start the query again",
+            )
+        schema = feed.schema
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        batches = feed.batches(start, end)
+        return schema, (narrowed(batch, columns, where) for batch in batches)
+
+    def close(self) -> None:
+        for feed in self._feeds.values():
+            feed.close()
+
+
+def of_changes(columns: pa.Schema) -> pa.Schema:
+    """The columns of changes, as Spark sees them: two more."""
+    columns = columns.append(pa.field(free_name("diff", columns.names), pa.int64()))
+    return columns.append(pa.field(free_name("epoch", columns.names), pa.int64()))
+
+
+class _Feed:
+    """The changes of an output since a stream began to follow it."""
+
+    def __init__(self, run: Run, output: str, start: int) -> None:
+        self.schema = of_changes(run.schema(output))
+        self._start = start
+        self._kept: dict[int, pa.Table] = {}
+        self._bytes = 0
+        self._heard = time.monotonic()
+        self._changed = Condition()
+        self._over = False
+        self.end = run.completed
+        self._sink: Sink = run.for_each_epoch(output, self._take, start=start or "all")
+        self._sink.wait()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody asks for it any more."""
+        return time.monotonic() - self._heard > SILENT or not self._sink.active
+
+    def covers(self, start: int) -> bool:
+        """Whether it has all from an epoch on."""
+        self._heard = time.monotonic()
+        return start >= self._start
+
+    def _take(self, changes: Followed, epoch: int) -> None:
+        """In the thread of the sink: keep an epoch; wait while too much is kept."""
+        table = changes.to_arrow()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._over or self.abandoned or self._bytes < MOST, timeout=SILENT
+            )
+            if self._over or self.abandoned:
+                raise TimeoutError("the stream does not take its changes any more")
+            if table.num_rows:
+                self._kept[epoch] = table
+                self._bytes += table.nbytes
+            self.end = epoch + 1
+
+    def passed(self, end: int) -> None:
+        """The stream has all epochs below `end`."""
+        with self._changed:
+            self._heard = time.monotonic()
+            for epoch in [each for each in self._kept if each < end]:
+                self._bytes -= self._kept.pop(epoch).nbytes
+            self._start = max(self._start, end)
+            self._changed.notify_all()
+
+    def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        with self._changed:
+            self._heard = time.monotonic()
+            found = [(epoch, table) for epoch, table in self._kept.items() if start <= epoch < end]
+        for epoch, table in found:
+            for batch in table.to_batches():
+                epochs = pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows)
+                yield pa.record_batch([*batch.columns, epochs], schema=self.schema)
+
+    def close(self) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        self._sink.close(timeout=1.0)

@@ -1,0 +1,1 @@
+"""Spark: where a run grows. The only folder that imports pyspark."""

@@ -1,0 +1,96 @@
+"""A cluster on Spark: workers are tasks of a session, the coordinator is in the driver process.
+
+Closing it ends its tasks, and leaves the session as it was, unless it was made here. Several can
+live in one session, beside the user's own jobs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from riverrun.engine.instance import Maker
+from riverrun.engine.messages import Parcel
+from riverrun.engine.plan import Plan
+from riverrun.engine.remote import RemoteCluster
+from riverrun.spark.certificates import secured
+from riverrun.spark.ingest import Target, upload
+from riverrun.spark.launching import SparkLauncher
+from riverrun.spark.session import Site, open_site, own_python
+from riverrun.spark.source import make_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_ALIVE: dict[str, SparkCluster] = {}
+"""The runs of this process that are on Spark, by name."""
+
+
+class SparkCluster(RemoteCluster):
+    """A run whose workers are tasks of a Spark session."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        on: Any,
+        workers: int = 1,
+        *,
+        history: int = 1,
+        memory: int | None = None,
+        tls: bool | tuple[str | Path, str | Path] = False,
+        timeout: float = 60.0,
+        **durability: Any,
+    ) -> None:
+        self.site = open_site(on, workers, memory)
+        self._plan_name = plan.name
+        launcher = SparkLauncher(self.site, plan.name, Maker(plan, history, memory))
+        try:
+            super().__init__(
+                launcher,
+                workers,
+                host=self.site.host,
+                security=secured(tls),
+                timeout=timeout,
+                **durability,
+            )
+        except BaseException:
+            if self.site.ours:
+                self.site.session.stop()
+            raise
+
+    def upload(self, frame: Any, target: Target) -> list[Parcel]:
+        """Hand the rows of a DataFrame to the workers, by Spark's own tasks."""
+        return upload(self, self.site, frame, target)
+
+    def announce(self) -> None:
+        """Let Spark read from this run: as `name`, which is that of the dataflow, or like it where that is taken."""
+        self.name, taken = self._plan_name, 1
+        while self.name in _ALIVE:
+            taken += 1
+            self.name = f"{self._plan_name}-{taken}"
+        _ALIVE[self.name] = self
+        _register(self.site)
+
+    def close(self) -> None:
+        if _ALIVE.get(getattr(self, "name", "")) is self:
+            del _ALIVE[self.name]
+        super().close()
+
+    @property
+    def session(self) -> SparkSession:
+        """The session it runs on."""
+        return self.site.session
+
+
+def _register(site: Site) -> None:
+    """Tell a session of all runs that are alive on it."""
+    runs = {
+        name: (cluster.address, cluster.security)
+        for name, cluster in _ALIVE.items()
+        if cluster.site.session is site.session
+    }
+    pushes = site.session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+    with own_python(site):
+        source = make_source(runs, ship=not site.local, pushes=pushes)
+        site.session.dataSource.register(source)

@@ -1,0 +1,178 @@
+"""Ingest: the rows of a DataFrame go from Spark's own tasks straight to the workers.
+
+Each task conforms its rows to the declared columns and hands them to the workers as parcels
+(`engine.staging`), a batch to each in turn; the job's result names the parcels. Laws:
+
+1. **Once.** Of a task that Spark ran several times, the attempt that Spark committed is the one whose
+   parcels are named; what others handed in is let go of. So retries and speculation neither double
+   nor lose a row.
+2. **All or nothing.** A DataFrame that fails halfway names nothing.
+3. **Not in the way.** When the run begins another execution, tasks fail at once, so that they do not
+   hold the slots that a replacement needs; the job is then run again, a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.codec import describe, pack, revive, unpack
+from riverrun.engine.flight import Asker, Security, Stage
+from riverrun.engine.messages import Parcel
+from riverrun.engine.operators.upsert import DELETED, SEQUENCE
+from riverrun.engine.remote import RemoteCluster
+from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.spark.session import Site, own_python
+from riverrun.spark.shipping import task
+
+TRIES = 5
+PARTITION_BITS = 32
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows go, and as what."""
+
+    schema: pa.Schema
+    """The declared columns."""
+    key: tuple[str, ...]
+    delete: bool
+    attempt: str
+    """What is being done, for messages: "insert into 'edges'"."""
+    conform: Callable[[Any, pa.Schema, str], pa.RecordBatch]
+    """Brings rows to the declared columns, or refuses them."""
+    sequence: int = 0
+    """Where the numbers of commands start, for inputs with a key."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a task is told."""
+
+    target: Target
+    upload: str
+    execution: int
+    members: tuple[tuple[int, str], ...]
+    security: Security
+
+
+def upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> list[Parcel]:
+    """Hand the rows of a DataFrame to the workers; the names of the parcels that count."""
+    _check_columns(frame, target)
+    for tries in range(TRIES):
+        execution, members = cluster.members()
+        name = cluster.new_upload()
+        order = _Order(target, name, execution, tuple(members), cluster.security)
+        function = task(__name__, "send", cloudpickle.dumps(order), ship=not site.local)
+        try:
+            with own_python(site):
+                job = frame.mapInArrow(function, "told binary")
+            told = [unpack(row.told) for row in job.collect()]
+        except Exception as error:
+            cluster.forget_upload(name, ())
+            raise OperatorFailed(
+                "spark.dataframe",
+                f"cannot {target.attempt}: the DataFrame failed, and nothing of it is applied: {_first_line(error)}",
+                hint="the cause has what Spark says; mend it and insert again",
+            ) from error
+        failed = [revive(each) for each in told if isinstance(each, dict)]
+        if not failed:
+            parcels = [parcel for listed in told for parcel in listed]
+            cluster.forget_upload(name, [parcel.name for parcel in parcels])
+            return parcels
+        cluster.forget_upload(name, ())
+        final = [error for error in failed if not isinstance(error, TransportError)]
+        if final or tries + 1 == TRIES:
+            raise (final or failed)[0]
+    raise AssertionError("not reached")
+
+
+def _check_columns(frame: Any, target: Target) -> None:
+    """Refuse columns that do not fit, before anything runs."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    columns = to_arrow_schema(frame.schema)
+    nothing = pa.record_batch([pa.array([], field.type) for field in columns], schema=columns)
+    conformed(nothing, target, 0)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error:" in line or "Exception:" in line]
+    return (telling or lines or [type(error).__name__])[-1 if telling else 0][:300]
+
+
+def send(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a task does: hand rows in, and name the parcels; or tell why it cannot, which Spark need not retry."""
+    from pyspark import TaskContext
+
+    order: _Order = cloudpickle.loads(argument)
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    attempt = context.taskAttemptId() if context else 0
+    told: Any
+    try:
+        told = _send(order, batches, partition, attempt)
+    except RiverrunError as error:
+        told = describe(error)
+    yield pa.record_batch({"told": [pack(told)]})
+
+
+def _send(
+    order: _Order, batches: Iterator[pa.RecordBatch], partition: int, attempt: int
+) -> list[Parcel]:
+    name = f"{order.upload}-{partition}-{attempt}"
+    askers = [Asker(address, order.security) for _, address in order.members]
+    stages: list[Stage | None] = [None] * len(askers)
+    sequence = order.target.sequence + (partition << PARTITION_BITS)
+    for at, given in enumerate(batches):
+        if not given.num_rows:
+            continue
+        batch = conformed(given, order.target, sequence)
+        sequence += batch.num_rows
+        to = (partition + at) % len(askers)
+        stage = stages[to]
+        if stage is None:
+            about = (name, order.members[to][0], order.execution)
+            stage = stages[to] = askers[to].stage(about, batch.schema)
+        stage.write(batch)
+    parcels: list[Parcel] = []
+    for stage in stages:
+        if stage is not None:
+            parcels += stage.done()
+    for asker in askers:
+        asker.close()
+    return parcels
+
+
+def conformed(given: pa.RecordBatch, target: Target, sequence: int) -> pa.RecordBatch:
+    """Rows as an input is fed them: the declared columns, for an input with a key what is to be done, and `diff`."""
+    schema, rows = target.schema, given.num_rows
+    if target.key and target.delete:
+        keys = pa.schema([schema.field(name) for name in target.key])
+        if set(given.schema.names) != set(schema.names):
+            found = target.conform(given, keys, target.attempt)
+        else:
+            found = target.conform(given, schema, target.attempt)
+        canonical = target.conform(pa.Table.from_batches([], schema), schema, target.attempt).schema
+        columns = [
+            found.column(field.name) if field.name in target.key else pa.nulls(rows, field.type)
+            for field in canonical
+        ]
+    else:
+        columns = list(target.conform(given, schema, target.attempt).columns)
+    names = list(schema.names)
+    diff = -1 if target.delete and not target.key else 1
+    if target.key:
+        columns += [
+            pa.array(np.arange(sequence, sequence + rows)),
+            pa.array(np.full(rows, target.delete)),
+        ]
+        names += [SEQUENCE, DELETED]
+    columns.append(pa.array(np.full(rows, diff, np.int64)))
+    return pa.record_batch(columns, names=[*names, "diff"])

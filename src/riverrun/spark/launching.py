@@ -1,0 +1,126 @@
+"""Launching: a worker is a Spark job with a single task, which lasts as long as the worker.
+
+Spark gives the slot, the executor and the interpreter; who the worker is, the rendezvous says
+(`engine.hosting`). A job is started through ``DataFrame.mapInArrow`` on a range of one row, in a
+thread of its own, under a tag by which it can be interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+from uuid import uuid4
+
+import cloudpickle
+import pyarrow as pa
+from pyspark import InheritableThread
+
+from riverrun.engine.hosting import Rendezvous, host
+from riverrun.engine.messages import MakeInstance
+from riverrun.spark.session import DATA_SLOTS, Site, own_python, slots
+from riverrun.spark.shipping import task
+
+_LOG = logging.getLogger(__name__)
+_SAID = 600  # characters of what a task failed with
+
+
+class SparkLauncher:
+    """Starts workers as jobs of a session."""
+
+    def __init__(self, site: Site, name: str, make_instance: MakeInstance) -> None:
+        self._site = site
+        self._name = name
+        self._run = uuid4().hex[:12]
+        self._make = cloudpickle.dumps(make_instance)
+        self._lock = Lock()
+        self._live: dict[int, InheritableThread] = {}
+        self._over = False
+
+    def open(self, rendezvous: Rendezvous, ended: Callable[[int, str], None]) -> None:
+        self._rendezvous = rendezvous
+        self._ended = ended
+
+    def start(self, ticket: int) -> None:
+        thread = InheritableThread(
+            target=self._work, args=(ticket,), name=f"riverrun-worker-{ticket}", daemon=True
+        )
+        with self._lock:
+            self._live[ticket] = thread
+        thread.start()
+
+    def _tag(self, ticket: int) -> str:
+        return f"riverrun-{self._run}-{ticket}"
+
+    def _work(self, ticket: int) -> None:
+        """In a thread: one job, from start to end."""
+        site, why = self._site, "it ended"
+        session = site.session
+        try:
+            session.addTag(self._tag(ticket))
+            session.sparkContext.setJobDescription(f"riverrun: a worker of {self._name!r}")
+            argument = cloudpickle.dumps((replace(self._rendezvous, ticket=ticket), self._make))
+            function = task(__name__, "work", argument, ship=not site.local)
+            with own_python(site):
+                job = session.range(0, 1, 1, 1).mapInArrow(function, "why string")
+            (row,) = job.collect()
+            why = row.why
+        except Exception as error:
+            why = _said(error)
+            if not self._over:
+                _LOG.warning("a worker of %r ended: %s", self._name, why)
+        finally:
+            with self._lock:
+                self._live.pop(ticket, None)
+            self._ended(ticket, why)
+
+    def stop(self, ticket: int) -> None:
+        with suppress(Exception):
+            self._site.session.interruptTag(self._tag(ticket))
+
+    def advice(self, present: int, wanted: int) -> str:
+        context = self._site.session.sparkContext
+        known = slots(str(context.master))
+        with suppress(Exception):
+            known = known or int(context.defaultParallelism)
+        return (
+            f"the session at {context.master} seems to have {known} task slots; workers keep one each, and data jobs "
+            f"need some more: give it {wanted + DATA_SLOTS} (spark.cores.max, spark.executor.instances), run with "
+            "fewer workers, or free slots that other jobs keep; executors must be able to connect to "
+            f"{self._rendezvous.address} (spark.driver.host); timeout= gives them longer"
+        )
+
+    def close(self) -> None:
+        self._over = True
+        with self._lock:
+            live = dict(self._live)
+        for ticket in live:
+            self.stop(ticket)
+        for thread in live.values():
+            thread.join(10)
+        if self._site.ours:
+            self._site.session.stop()
+
+
+def work(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the task does: be a worker."""
+    for _ in batches:
+        pass
+    rendezvous, make = cloudpickle.loads(argument)
+    why = host(rendezvous, cloudpickle.loads(make))
+    yield pa.record_batch({"why": [why]})
+
+
+def _said(error: BaseException) -> str:
+    """What a failed job has to say, without the Java around it."""
+    text: Any = getattr(error, "_desc", None) or str(error)
+    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
+    telling = [
+        line for line in lines
+        if ("Error" in line or "Exception" in line) and not line.startswith(("at ", "File "))
+    ]  # fmt: skip
+    shown = telling[-1] if telling else lines[0] if lines else type(error).__name__
+    return shown[:_SAID]

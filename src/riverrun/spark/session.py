@@ -1,0 +1,234 @@
+"""Sessions: what a run needs of Spark, looked at before anything is started.
+
+A start that cannot succeed is refused here with what to set: no Java, one that is too old, a session
+that cannot run workers beside data jobs, or one whose driver is elsewhere (Spark Connect).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from riverrun.errors import PlanError, RiverrunError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+DATA_SLOTS = 2
+"""Task slots that a session of ours has for jobs beside the workers."""
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A session, and what is known about where its tasks run."""
+
+    session: SparkSession
+    ours: bool
+    """Whether it was made here, and ends with the run."""
+    local: bool
+    """Whether tasks run on this machine, in this application's own JVM."""
+    host: str
+    """The address at which tasks reach this process."""
+
+
+def open_site(on: Any, workers: int, memory: int | None = None) -> Site:
+    """The session to run on: one that is given, or, for "spark", the active one or a new local one."""
+    pyspark_sql = _pyspark()
+    if on == "spark":
+        active = pyspark_sql.SparkSession.getActiveSession()
+        if active is None:
+            return Site(_local_session(pyspark_sql, workers), True, True, _LOOPBACK)
+        on = active
+    if type(on).__module__.startswith("pyspark.sql.connect"):
+        raise PlanError(
+            "spark.connect",
+            "cannot run on a Spark Connect session: its driver is another process, which workers could not tell from "
+            "this one, and it does not say where executors could reach us",
+            hint="run this program where the driver is, with an ordinary session: SparkSession.builder.master(...)",
+        )
+    if not isinstance(on, pyspark_sql.SparkSession):
+        raise PlanError(
+            "plan.run",
+            f'cannot run on {on!r}: `on` is a SparkSession, or "spark" for a local one',
+            hint='flow.run(on="spark", workers=2)',
+        )
+    context = on.sparkContext
+    if context._jsc is None or context._jsc.sc().isStopped():
+        raise PlanError(
+            "spark.stopped",
+            "cannot run on this session: it was stopped",
+            hint='make another one, or use on="spark"',
+        )
+    master = context.master
+    local = re.fullmatch(r"local(\[.*\])?", master) is not None
+    _check_slots(context, master, workers)
+    _check_memory(context, local, workers, memory)
+    host = _LOOPBACK if local else str(context.getConf().get("spark.driver.host", _LOOPBACK))
+    return Site(on, False, local, host)
+
+
+def _pyspark() -> Any:
+    try:
+        import pyspark.sql
+    except ImportError as error:
+        raise PlanError(
+            "spark.missing",
+            f"cannot run on Spark: pyspark cannot be imported ({error})",
+            hint="pip install pyspark; without Spark, flow.run() runs in this process",
+        ) from error
+    return pyspark.sql
+
+
+def _local_session(pyspark_sql: Any, workers: int) -> SparkSession:
+    java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    slots = workers + DATA_SLOTS
+    builder = (
+        pyspark_sql.SparkSession.builder.master(f"local[{slots}]")
+        .appName("riverrun")
+        .config("spark.driver.host", _LOOPBACK)
+        .config("spark.driver.bindAddress", _LOOPBACK)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", str(DATA_SLOTS))
+        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+    )
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def java_home() -> str:
+    """The folder of a Java that Spark can use, which becomes JAVA_HOME where that is not set."""
+    found: dict[str, int] = {}
+    given = os.environ.get("JAVA_HOME")
+    candidates = [f"{given}/bin/java"] if given else []
+    on_path = shutil.which("java")
+    candidates += [on_path] if on_path else []
+    candidates += sorted(map(str, Path("/usr/lib/jvm").glob("*/bin/java")), reverse=True)
+    for candidate in candidates:
+        version = _java_version(candidate)
+        if version >= OLDEST_JAVA:
+            home = str(Path(candidate).resolve().parents[1])
+            if candidate != on_path:
+                os.environ["JAVA_HOME"] = home
+            return home
+        if version:
+            found[candidate] = version
+    old = ", ".join(f"{path} is {version}" for path, version in found.items())
+    raise RiverrunError(
+        "spark.java",
+        f"cannot start Spark: it needs Java {OLDEST_JAVA} or later, and "
+        + (f"there are older ones only: {old}" if old else "there is none"),
+        hint="Debian, Ubuntu: apt-get install openjdk-17-jre-headless; elsewhere set JAVA_HOME to a JDK of 17 or later",
+        found=found,
+    )
+
+
+def _java_version(path: str) -> int:
+    """The major version of a Java; 0 for what is none."""
+    try:
+        told = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(match[1]) if match else 0
+
+
+def slots(master: str) -> int | None:
+    """How many tasks a master runs at a time, where its name tells.
+
+    >>> slots("local[4]"), slots("local"), slots("local[3, 2]"), slots("spark://host:7077")
+    (4, 1, 3, None)
+    """
+    if master == "local":
+        return 1
+    match = re.fullmatch(r"local\[\s*(\*|\d+)\s*(?:,.*)?\]", master)
+    if match:
+        return (os.cpu_count() or 1) if match[1] == "*" else int(match[1])
+    match = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master)
+    return int(match[1]) * int(match[2]) if match else None
+
+
+def _check_slots(context: Any, master: str, workers: int) -> None:
+    known = slots(master)
+    if known is None:
+        most = context.getConf().get("spark.cores.max", None)
+        known = int(most) if most else None
+    needs = int(context.getConf().get("spark.task.cpus", "1"))
+    if known is not None and known // needs < workers + 1:
+        raise PlanError(
+            "spark.slots",
+            f"cannot run {workers} workers on {master}: it has {known // needs} task slots, workers keep one each, and "
+            "data jobs need at least one more",
+            hint=f"give it {workers + DATA_SLOTS}: local[{workers + DATA_SLOTS}], or spark.cores.max on a cluster; or "
+            "run with fewer workers",
+            slots=known // needs,
+            workers=workers,
+        )
+
+
+def _check_memory(context: Any, local: bool, workers: int, memory: int | None) -> None:
+    """State lives in Python processes: their memory is the executor's overhead, not its heap."""
+    if memory is None or local:
+        return
+    conf = context.getConf()
+    cores = int(conf.get("spark.executor.cores", "1"))
+    together = min(workers, max(cores // int(conf.get("spark.task.cpus", "1")), 1))
+    heap = _bytes(conf.get("spark.executor.memory", "1g"), 1 << 20)
+    factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.1"))
+    overhead = conf.get("spark.executor.memoryOverhead", None)
+    room = _bytes(overhead, 1 << 20) if overhead else max(int(heap * factor), 384 << 20)
+    python = conf.get("spark.executor.pyspark.memory", None)
+    if python:
+        room = max(room, _bytes(python, 1 << 20))
+    if together * memory > room:
+        needed = -(-together * memory * 5 // 4 >> 20)
+        raise PlanError(
+            "spark.memory",
+            f"cannot give each worker {memory >> 20} MiB: {together} of them can share an executor, whose Python "
+            f"processes have {room >> 20} MiB (its memory overhead)",
+            hint=f"set spark.executor.memoryOverhead={needed}m when the session is made, or run with a smaller memory=",
+            memory=memory,
+            room=room,
+        )
+
+
+def _bytes(given: str, unit: int) -> int:
+    """A size as Spark writes them; without a unit it is in `unit`.
+
+    >>> _bytes("2g", 1), _bytes("512", 1 << 20)
+    (2147483648, 536870912)
+    """
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", given.strip().lower())
+    if match is None:
+        raise PlanError("spark.memory", f"cannot read {given!r} as an amount of memory")
+    powers = {"k": 10, "m": 20, "g": 30, "t": 40}
+    return int(match[1]) * (1 << powers[match[2]] if match[2] else unit)
+
+
+@contextmanager
+def own_python(site: Site) -> Iterator[None]:
+    """Have tasks on this machine run with this very interpreter, whatever `python3` is on the path."""
+    context = site.session.sparkContext
+    before = context.pythonExec
+    if site.local:
+        context.pythonExec = sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = before

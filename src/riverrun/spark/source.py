@@ -1,0 +1,315 @@
+"""The data source "riverrun": outputs of live runs as DataFrames of Spark, and their changes as streams.
+
+::
+
+    spark.read.format("riverrun").option("run", "social").load("components")
+    spark.read.format("riverrun").option("asOf", 7).load("components")
+    spark.read.format("riverrun").option("changes", "true").option("asOf", 7).load("components")
+    spark.readStream.format("riverrun").option("changes", "true").load("components")
+
+Options: `run`, the name of the dataflow (needed where several runs are alive), `asOf`, an epoch,
+`changes`, and `columns`, those that are wanted, separated by commas; a schema given by ``.schema(...)``
+says the same. Rows go from the workers to Spark's tasks directly, one partition for each worker;
+conditions on single columns are applied there, where the session has
+``spark.sql.python.filterPushdown.enabled`` on before the run starts (a session of ours has).
+
+Laws: a query reads one epoch on all workers, the last complete one when it was planned. With
+`changes`, rows have two columns more: `diff`, and `epoch`. A stream is always one of changes (Spark
+asks for the columns before it tells that it is one, so it must be said): it starts with the rows as of
+an epoch and goes on with every later epoch's changes, each once.
+
+The classes that Spark gets are made by `make_source`: they are pickled by value, since Spark plans
+queries in processes that may not have this package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from riverrun.engine.flight import Asker, Security
+from riverrun.engine.reading import Where
+from riverrun.errors import PlanError
+from riverrun.spark.shipping import loader
+
+FORMAT = "riverrun"
+Runs = Mapping[str, tuple[str, Security]]
+"""Of each run that is alive, its address, and what one shows there."""
+
+
+def make_source(runs: Runs, *, ship: bool, pushes: bool) -> type:
+    """The data source over these runs; `pushes` is whether the session hands conditions to such sources."""
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+    )
+
+    load = loader(ship=ship)
+    name_of_format = FORMAT
+    us = __name__
+
+    class Reader(DataSourceReader):
+        def __init__(self, options: dict[str, str], columns: list[str]) -> None:
+            self.options, self.columns = options, columns
+            self.where: list[Any] = []
+
+        if pushes:
+
+            def pushFilters(self, filters: list[Any]) -> Any:  # noqa: N802
+                for each in filters:
+                    condition = load(us, "as_where")(each, self.columns, self.options)
+                    if condition is None:
+                        yield each
+                    else:
+                        self.where.append(condition)
+
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(part) for part in load(us, "plan")(runs, self.options)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            yield from load(us, "fetch")(runs, partition.value, self.columns, self.where)
+
+    class StreamReader(DataSourceStreamReader):
+        def __init__(self, options: dict[str, str], columns: list[str]) -> None:
+            self.options, self.columns = options, columns
+
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802
+            return {"epoch": 0}
+
+        def latestOffset(self, start: Any = None, limit: Any = None) -> Any:  # noqa: N802
+            latest: Any = load(us, "latest")(runs, self.options, start)
+            return latest
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Any]:
+            planned = load(us, "plan_stream")(runs, self.options, start, end)
+            return [InputPartition(part) for part in planned]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            yield from load(us, "fetch")(runs, partition.value, self.columns, [])
+
+        def commit(self, end: dict[str, int]) -> None:
+            load(us, "commit")(runs, self.options, end)
+
+    class Riverrun(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name_of_format
+
+        def schema(self) -> Any:
+            return load(us, "schema")(runs, dict(self.options))
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader(dict(self.options), list(schema.names))
+
+        def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
+            load(us, "check_stream")(dict(self.options))
+            return StreamReader(dict(self.options), list(schema.names))
+
+    return Riverrun
+
+
+# ---- what the classes call, where Spark plans and reads
+
+
+def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
+    """The run that is meant, and who to ask there."""
+    name = _option(options, "run")
+    alive = ", ".join(map(repr, runs)) or "none"
+    if name is None:
+        if len(runs) != 1:
+            raise PlanError(
+                "spark.source",
+                f"cannot tell which run to read: those alive are: {alive}",
+                hint='say which: .option("run", NAME), the name of its dataflow',
+            )
+        (name,) = runs
+    if name not in runs:
+        raise PlanError(
+            "spark.source",
+            f"cannot read from run {name!r}: those alive are: {alive}",
+            hint="a run is read while it is alive, in the session that it is on",
+        )
+    address, security = runs[name]
+    return name, Asker(address, security)
+
+
+def _option(options: Mapping[str, str], name: str) -> str | None:
+    found = [value for key, value in options.items() if key.lower() == name.lower()]
+    return found[0] if found else None
+
+
+def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
+    """What is asked for."""
+    output = _option(options, "output") or _option(options, "path")
+    lent = _option(options, "lent")
+    if output is None and lent is None:
+        raise PlanError(
+            "spark.source",
+            "cannot read: it was not said which output",
+            hint='.load("name"), with a name that the dataflow gives an output',
+        )
+    as_of = _option(options, "asOf")
+    if as_of is not None and not as_of.strip().isdigit():
+        raise PlanError(
+            "spark.source", f"cannot read as of {as_of!r}: that is the number of an epoch"
+        )
+    return {
+        "output": None if output is None else output.rsplit("/", 1)[-1],
+        "as_of": None if as_of is None else int(as_of),
+        "changes": (_option(options, "changes") or "false").lower() == "true",
+        "lent": lent,
+    }
+
+
+def schema(runs: Runs, options: Mapping[str, str]) -> Any:
+    """The columns, as Spark has them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    _, asker = _chosen(runs, options)
+    found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
+    listed = _option(options, "columns")
+    if listed is not None:
+        found = pa.schema([found.field(name.strip()) for name in listed.split(",")])
+    return from_arrow_schema(
+        pa.schema([field.with_type(plain_type(field.type)) for field in found])
+    )
+
+
+def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
+    """The partitions: of each worker, its address and the name of what it holds for us."""
+    name, asker = _chosen(runs, options)
+    return [(name, *part) for part in asker.ask("open", _wanted(options))]
+
+
+def check_stream(options: Mapping[str, str]) -> None:
+    """A stream is one of changes."""
+    if not _wanted(options)["changes"]:
+        raise PlanError(
+            "spark.source",
+            "cannot stream a result: what streams is its changes, and these have two columns more, diff and epoch",
+            hint='say so: spark.readStream.format("riverrun").option("changes", "true").load(NAME)',
+        )
+
+
+def latest(runs: Runs, options: Mapping[str, str], start: Any) -> dict[str, int]:
+    """How far a stream can go; it is followed from the first time this is asked."""
+    _, asker = _chosen(runs, options)
+    since = 0 if start is None else int(start["epoch"])
+    return {"epoch": asker.ask("follow", {**_wanted(options), "start": since})}
+
+
+def plan_stream(
+    runs: Runs, options: Mapping[str, str], start: Mapping[str, int], end: Mapping[str, int]
+) -> list[Any]:
+    """One partition: changes are with the driver."""
+    if end["epoch"] <= start["epoch"]:
+        return []
+    name, asker = _chosen(runs, options)
+    ticket = ["feed", _wanted(options)["output"], start["epoch"], end["epoch"]]
+    return [(name, asker.address, json.dumps(ticket), None)]
+
+
+def commit(runs: Runs, options: Mapping[str, str], end: Mapping[str, int]) -> None:
+    """What a stream has, and needs no more."""
+    _, asker = _chosen(runs, options)
+    asker.ask("passed", {**_wanted(options), "end": end["epoch"]})
+
+
+def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition."""
+    name, address, held, added = part
+    _, security = runs[name]
+    ticket = json.loads(held) if isinstance(held, str) else held
+    asker = Asker(address, security)
+    there = columns if added is None else [column for column in columns if column != added[0]]
+    try:
+        for batch in asker.rows((ticket, there, tuple(where))):
+            if added is not None and added[0] in columns:
+                constant = pa.repeat(pa.scalar(added[1], pa.int64()), batch.num_rows)
+                batch = batch.append_column(added[0], constant).select(columns)
+            yield plainer(batch)
+    finally:
+        asker.close()
+
+
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}  # what Spark does not have
+
+
+def plainer(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in the types that Spark takes: 32-bit offsets."""
+    columns = [column.cast(plain_type(column.type)) for column in batch.columns]
+    return pa.record_batch(columns, names=batch.schema.names)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that Spark has for a type of ours.
+
+    >>> import pyarrow as pa
+    >>> plain_type(pa.large_list(pa.large_string()))
+    ListType(list<item: string>)
+    """
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    return kind
+
+
+def as_where(
+    given: Any, columns: Sequence[str], options: Mapping[str, str] | None = None
+) -> Where | None:
+    """A filter of Spark's as a condition of ours; None for one that we leave to Spark."""
+    from pyspark.sql import datasource as ds
+
+    if options and _option(options, "changes"):
+        return None
+    if isinstance(given, ds.Not):
+        inner = as_where(given.child, columns)
+        if inner is None or inner.negated or inner.relation in ("same",):
+            return None
+        return Where(inner.column, inner.relation, inner.value, negated=True)
+    path = given.attribute
+    if len(path) != 1 or path[0] not in columns:
+        return None
+    column = path[0]
+    if isinstance(given, ds.IsNull):
+        return Where(column, "null")
+    if isinstance(given, ds.IsNotNull):
+        return Where(column, "null", negated=True)
+    relations: dict[Any, str] = {
+        ds.EqualTo: "=", ds.EqualNullSafe: "same", ds.GreaterThan: ">", ds.GreaterThanOrEqual: ">=",
+        ds.LessThan: "<", ds.LessThanOrEqual: "<=", ds.In: "in", ds.StringStartsWith: "starts with",
+        ds.StringEndsWith: "ends with", ds.StringContains: "contains",
+    }  # fmt: skip
+    relation = relations.get(type(given))
+    if relation is None:
+        return None
+    value = given.value
+    if isinstance(value, float) and value != value:
+        return None  # Spark's NaN equals itself and is above all; Arrow's is not
+    plain = (bool, int, float, str, bytes, type(None))
+    listed = value if isinstance(value, tuple | list) else [value]
+    if relation != "in" and isinstance(value, tuple | list):
+        return None
+    if not all(isinstance(each, plain) for each in listed) or (relation == "in" and None in listed):
+        return None
+    if any(isinstance(each, float) for each in listed) and relation not in ("=", "same", "in"):
+        return None  # NaN again, among the rows
+    return Where(column, relation, tuple(listed) if relation == "in" else value)

@@ -1,0 +1,77 @@
+"""Streams: a streaming DataFrame feeds an input; every batch of it is an epoch.
+
+Over ``foreachBatch``. Law: each batch counts once. How far a stream has come is logged with the epoch
+that has its rows, as the id of the query and the number of the batch; a batch of that query with
+that number or a lower one is a repetition, and is left out, also after a resume. A batch whose
+epoch is refused fails the query, which repeats it when it is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from riverrun.errors import PlanError
+from riverrun.spark.cluster import SparkCluster
+from riverrun.spark.ingest import Target
+
+MODES = ("insert", "upsert", "delete")
+
+
+def start(
+    cluster: SparkCluster,
+    frame: Any,
+    name: str,
+    stream: str,
+    target: Target,
+    mode: str,
+    checkpoint: str | Path | None,
+    trigger: Mapping[str, Any],
+    wait: Callable[[int], None],
+) -> Any:
+    """Start the query that feeds an input."""
+    if mode not in MODES:
+        raise PlanError(
+            "spark.stream",
+            f"cannot stream into {name!r} with mode={mode!r}",
+            hint=f"one of: {', '.join(MODES)}",
+        )
+    if not getattr(frame, "isStreaming", False):
+        raise PlanError(
+            "spark.stream",
+            f"cannot stream into {name!r}: {type(frame).__name__} is no streaming DataFrame",
+            hint=f"spark.readStream gives one; a DataFrame that is whole goes in by run.{mode}({name!r}, frame)",
+        )
+
+    def take(batch: Any, number: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        if has(cluster, stream, query, number):
+            return
+        parcels = cluster.upload(batch, target)
+        offsets = {stream: [query, number]}
+        wait(cluster.submit({}, offsets, {name: tuple(parcels)} if parcels else {}))
+
+    writer = frame.writeStream.foreachBatch(take).queryName(f"riverrun {name} {stream}")
+    if checkpoint is None and cluster.path is not None:
+        checkpoint = f"{cluster.path.rstrip('/')}/streams/{stream}"
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", str(checkpoint))
+    if trigger:
+        writer = writer.trigger(**trigger)
+    return writer.start()
+
+
+def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:
+    """Whether a batch has come before."""
+    known = cluster.offsets.get(stream)
+    return known is not None and known[0] == query and number <= known[1]
+
+
+def not_on_spark(name: str) -> PlanError:
+    """A run in this process has no session."""
+    return PlanError(
+        "spark.stream",
+        f"cannot stream into {name!r}: the run is in this process, and streams are Spark's",
+        hint="run on Spark: flow.run(on=spark)",
+    )

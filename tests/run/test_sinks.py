@@ -1,0 +1,678 @@
+"""Sinks to files and tables: sums, crashes and gaps, foreign places, failing disks, keys, types."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import random
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+
+import deltalake
+import obstore.store
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+import riverrun as rr
+from riverrun.run import sinks
+from riverrun.run.sinks import DeltaTable, Kept, ParquetDirectory, _Folder
+from riverrun.state.storage import Storage
+from tests.frontends.checking import Rows, any_row, build, feed
+from tests.frontends.reference import counted
+
+SCHEMAS = {"rows": {"a": pl.Int64, "x": pl.Float64}}
+SOON = 30.0
+
+
+def unlucky(row):
+    if row["a"] == 13:
+        raise ValueError("unlucky")
+    return [row]
+
+
+def program(rows):
+    lucky = rows.flat_map(unlucky, SCHEMAS["rows"])
+    return {"all": lucky, "counts": lucky.group_by("a").count()}
+
+
+def keyed(rows):
+    """One row for each key, none with a null."""
+    known = rows.filter(pl.col("a").is_not_null()).flat_map(unlucky, SCHEMAS["rows"])
+    return {"all": known, "counts": known.group_by("a").agg(n=rr.count(), m=rr.max("x"))}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(sinks, "DELAYS", (0.001, 0.001, 0.001))
+
+
+def summed(frame, upto=None):
+    """The rows that changes up to an epoch come to."""
+    sums = Counter()
+    for *row, diff, epoch in frame.rows():
+        if upto is None or epoch <= upto:
+            sums[next(iter(counted([row])))] += diff
+    return {row: count for row, count in sums.items() if count}
+
+
+def read_parquet(path):
+    files = sorted(path.glob("*.parquet"))
+    return pl.read_parquet(path) if files else pl.DataFrame()
+
+
+def read_delta(path):
+    return pl.DataFrame(pl.from_arrow(deltalake.DeltaTable(path).to_pyarrow_table()))
+
+
+def labels(path, epoch):
+    found = pq.read_schema(path / f"epoch-{epoch:020d}.parquet").metadata
+    return {key.decode(): value.decode() for key, value in found.items()}
+
+
+class Playing:
+    """A run that is fed random rows, and what an output was at each epoch."""
+
+    def __init__(self, draw):
+        self.draw = draw
+        self.rows = Rows(any_row(SCHEMAS["rows"]))
+        self.past = []
+
+    def step(self, run, output):
+        if self.draw.random() < 0.15:
+            run.insert("rows", [(13, 1.0), (2, 2.0)])
+            with pytest.raises(rr.OperatorFailed):
+                run.commit()
+            return
+        feed(run, "rows", self.rows.epoch(self.draw, 5))
+        run.commit()
+        self.past.append(counted(run.read(output).rows()))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    playing, places = Playing(draw), [tmp_path / "parquet", tmp_path / "delta"]
+    workers, turns = draw.randint(1, 3), draw.choice([None, seed])
+    with build(program, SCHEMAS).run(workers=workers, seed=turns) as run:
+        files = run.write_parquet("all", places[0])
+        table = run.write_delta("all", places[1])
+        mirror = run.write_delta("all", tmp_path / "mirror", mode="mirror")
+        for _ in range(8):
+            playing.step(run, "all")
+            mirror.wait(timeout=SOON)
+            now = playing.past[-1] if playing.past else {}
+            assert counted(read_delta(tmp_path / "mirror").rows()) == now
+        assert files.wait(timeout=SOON).epoch == table.wait(timeout=SOON).epoch == run.epoch
+    found = [read_parquet(places[0]), read_delta(places[1])]
+    for epoch, expected in enumerate(playing.past):
+        for frame in found:
+            assert summed(frame, epoch) == expected, epoch
+    changed = {
+        epoch
+        for epoch, now in enumerate(playing.past)
+        if now != (playing.past[epoch - 1] if epoch else {})
+    }
+    names = {path.name for path in places[0].iterdir()}
+    assert names == {f"epoch-{epoch:020d}.parquet" for epoch in changed}
+    assert found[0].columns == found[1].columns == ["a", "x", "diff", "epoch"]
+    if changed:
+        as_arrow = pl.from_arrow(pa.dataset.dataset(places[0]).to_table())
+        assert summed(as_arrow) == summed(pl.read_delta(str(places[1]))) == playing.past[-1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_mirror_with_a_key_is_the_result(seed, tmp_path):
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    playing = Playing(draw)
+    with build(keyed, SCHEMAS).run(workers=draw.randint(1, 3)) as run:
+        sink = run.write_delta("counts", tmp_path, mode="mirror", key="a")
+        for _ in range(10):
+            playing.step(run, "counts")
+            sink.wait(timeout=SOON)
+            now = playing.past[-1] if playing.past else {}
+            assert counted(read_delta(tmp_path).rows()) == now
+
+
+def writers(run, path, mode):
+    """The sinks under test, by name: each to its own place below a path."""
+    if mode == "parquet":
+        return run.write_parquet("counts", path)
+    if mode == "changes":
+        return run.write_delta("counts", path)
+    key = "a" if mode == "merged" else None
+    return run.write_delta("counts", path, mode="mirror", key=key)
+
+
+def content_of(path, mode):
+    if mode == "parquet":
+        return summed(read_parquet(path))
+    if mode == "changes":
+        return summed(read_delta(path))
+    return counted(read_delta(path).rows())
+
+
+MODES = ["parquet", "changes", "mirror", "merged"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(5))
+def test_sinks_that_die_anywhere_are_made_up_for(seed, mode, tmp_path, monkeypatch):
+    """Before writing an epoch, or after and before anybody knew; then the run resumes, further on."""
+    print(f"seed {seed}, {mode}")
+    draw = random.Random(seed)
+    playing, path = Playing(draw), tmp_path / "sink"
+    flow = build(keyed, SCHEMAS)
+    real = {ParquetDirectory: ParquetDirectory._store, DeltaTable: DeltaTable._store}
+    for _ in range(6):
+        dies, after = draw.randint(0, 4), draw.random() < 0.5
+        calls = iter(range(99))
+
+        def store(self, changes, again, dies=dies, after=after, calls=calls):
+            now = next(calls) == dies
+            if not now or after:
+                real[type(self)](self, changes, again)
+            if now:
+                raise rr.RiverrunError("test.died", "died")
+
+        for kind in real:
+            monkeypatch.setattr(kind, "_store", store)
+        options = {"workers": draw.randint(1, 3), "every": draw.choice([1, 2, None])}
+        options["history"] = draw.choice([1, 1, 4])
+        with flow.run(checkpoint=tmp_path / "kept", **options) as run:
+            sink = writers(run, path, mode)
+            if run.epoch is not None and draw.random() < 0.3:
+                run.checkpoint()
+            for _ in range(draw.randint(0, 5)):
+                playing.step(run, "counts")
+            try:
+                sink.wait(timeout=SOON)
+            except rr.RiverrunError as error:
+                assert error.code == "test.died"  # noqa: PT017
+    for kind, method in real.items():
+        monkeypatch.setattr(kind, "_store", method)
+    with flow.run(checkpoint=tmp_path / "kept") as run:
+        sink = writers(run, path, mode)
+        playing.step(run, "counts")
+        assert sink.wait(timeout=SOON).epoch == run.epoch
+    assert content_of(path, mode) == (playing.past[-1] if playing.past else {})
+    if mode == "parquet":
+        epochs = read_parquet(path).get_column("epoch").unique() if playing.past else []
+        assert len(epochs) == len(list(path.iterdir()))
+
+
+def test_the_gap_is_one_file_that_says_so(tmp_path, monkeypatch):
+    flow, path = build(program, SCHEMAS), tmp_path / "out"
+    kept = {"checkpoint": tmp_path / "kept"}
+
+    def give(run, *numbers):
+        for number in numbers:
+            run.insert("rows", [(number, 0.0)])
+            run.commit()
+
+    with flow.run(**kept) as run:
+        run.write_parquet("all", path)
+        give(run, 1, 2)
+    with flow.run(**kept) as run:
+        give(run, 3, 4)
+        run.delete("rows", [(1, 0.0)])
+        run.commit()
+    with flow.run(**kept) as run:
+        sink = run.write_parquet("all", path)
+        give(run, 5)
+        sink.wait(timeout=SOON)
+    assert [int(name.stem[6:]) for name in sorted(path.iterdir())] == [0, 1, 4, 5]
+    assert labels(path, 1)["riverrun.from_epoch"] == "1"
+    gap = labels(path, 4)
+    assert (gap["riverrun.from_epoch"], gap["riverrun.epoch"]) == ("2", "4")
+    assert (gap["riverrun.flow"], gap["riverrun.output"]) == ("checked", "all")
+    rows = read_parquet(path).filter(pl.col("epoch") == 4).rows()
+    assert sorted(rows) == [(1, 0.0, -1, 4), (3, 0.0, 1, 4), (4, 0.0, 1, 4)]
+    before = sorted(name.name for name in path.iterdir())
+    with flow.run(**kept) as run:  # nothing is missing: nothing is written
+        assert run.write_parquet("all", path).wait(timeout=SOON).epoch == 5
+    assert sorted(name.name for name in path.iterdir()) == before
+    with flow.run(history=9, **kept) as run:
+        give(run, 6, 7)
+    with flow.run(history=9, **kept) as run:  # what can be told is told epoch by epoch
+        run.write_parquet("all", path).wait(timeout=SOON)
+    assert [labels(path, epoch)["riverrun.from_epoch"] for epoch in (6, 7)] == ["6", "7"]
+
+
+def test_a_process_that_is_killed(tmp_path):
+    """A real death, at a random place of the sink's thread, again and again until all is sent."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import os, random, sys
+            import polars as pl
+            import riverrun as rr
+            from riverrun.run import sinks
+
+            flow = rr.Dataflow("killed")
+            rows = flow.input("rows", {{"a": pl.Int64}})
+            flow.output("counts", rows.group_by("a").count())
+            draw, stop = random.Random(int(sys.argv[1])), []
+            path = {str(tmp_path)!r}
+
+            def dying(function):
+                def call(*arguments):
+                    if draw.random() < 0.1:
+                        os._exit(9)
+                    made = function(*arguments)
+                    if draw.random() < 0.1:
+                        os._exit(9)
+                    return made
+                return call
+
+            sinks._Folder.create = dying(sinks._Folder.create)
+            os.link = dying(os.link)
+            with flow.run(checkpoint=path + "/kept", every=3) as run:
+                sink = run.write_parquet("counts", path + "/out")
+                table = run.write_delta("counts", path + "/delta")
+                for number in range(run.completed, 12):
+                    run.insert("rows", [(number % 3,)])
+                    run.commit()
+                sink.wait(), table.wait()
+            """
+        )
+    )
+    for seed in range(40):
+        code = subprocess.run([sys.executable, str(script), str(seed)], check=False).returncode
+        if code == 0:
+            break
+        assert code == 9, seed
+    assert seed > 0
+    assert code == 0
+    expected = {(0, 4): 1, (1, 4): 1, (2, 4): 1}
+    assert summed(read_parquet(tmp_path / "out")) == expected
+    assert summed(read_delta(tmp_path / "delta")) == expected
+    assert not list(tmp_path.glob(".out-*"))
+
+
+# -- places
+
+
+def fed(run, *numbers):
+    for number in numbers:
+        run.insert("rows", [(number, 0.5)])
+        run.commit()
+
+
+def refused(told, code):
+    assert told.value.code == code
+    assert told.value.hint
+    return str(told.value)
+
+
+def test_a_place_belongs_to_one_output(tmp_path):
+    flow = build(program, SCHEMAS)
+    with flow.run() as run:
+        run.write_parquet("all", tmp_path / "a")
+        run.write_delta("all", tmp_path / "b")
+        fed(run, 1, 2)
+    other = build(program, SCHEMAS, name="other")
+    wider = build(lambda rows: {"all": rows.with_columns(y=pl.lit(1))}, SCHEMAS)
+    with flow.run() as run:
+        for write, path in ((run.write_parquet, "a"), (run.write_delta, "b")):
+            with pytest.raises(rr.RiverrunError) as told:
+                write("counts", tmp_path / path)
+            assert "output 'all'" in refused(told, "sink.foreign")
+    for changed, said in ((other, "flow 'checked'"), (wider, "y")):
+        with changed.run() as run:
+            fed(run, 1, 2, 3)
+            for write, path in ((run.write_parquet, "a"), (run.write_delta, "b")):
+                with pytest.raises(rr.RiverrunError) as told:
+                    write("all", tmp_path / path)
+                assert said in refused(told, "sink.foreign")
+    with flow.run() as run, pytest.raises(rr.RiverrunError) as told:
+        run.write_delta("all", tmp_path / "b", mode="mirror")
+    assert "mode 'changes'" in refused(told, "sink.foreign")
+
+
+def test_a_place_that_is_ahead_of_the_run(tmp_path):
+    flow = build(program, SCHEMAS)
+    with flow.run() as run:
+        run.write_parquet("all", tmp_path / "a")
+        run.write_delta("all", tmp_path / "b")
+        fed(run, 1, 2)
+    with flow.run() as run:
+        fed(run, 1)
+        for write, path in ((run.write_parquet, "a"), (run.write_delta, "b")):
+            with pytest.raises(rr.RiverrunError) as told:
+                write("all", tmp_path / path)
+            assert "has epoch 1 already" in refused(told, "sink.ahead")
+
+
+def test_other_files_and_torn_ones_are_refused(tmp_path):
+    flow = build(program, SCHEMAS)
+    (tmp_path / "a").mkdir()
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "a" / "mine.parquet")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / f"epoch-{0:020d}.parquet").write_bytes(b"PAR1half")
+    (tmp_path / "c").write_text("a file")
+    deltalake.write_deltalake(tmp_path / "d", pa.table({"a": [1]}))
+    with flow.run() as run:
+        for name, code in (("a", "foreign"), ("b", "foreign"), ("c", "place")):
+            with pytest.raises(rr.RiverrunError) as told:
+                run.write_parquet("all", tmp_path / name)
+            assert name in refused(told, f"sink.{code}")
+        for name, code in (("c", "place"), ("d", "foreign")):
+            with pytest.raises(rr.RiverrunError) as told:
+                run.write_delta("all", tmp_path / name)
+            refused(told, f"sink.{code}")
+        with pytest.raises(rr.RiverrunError) as told:
+            run.write_parquet("all", "gopher://x/y")
+        refused(told, "sink.place")
+        with pytest.raises(rr.RiverrunError) as told:
+            run.write_parquet("all", 7)
+        refused(told, "sink.place")
+        with pytest.raises(rr.PlanError, match="outputs are"):
+            run.write_parquet("al", tmp_path)
+        assert run.status()["sinks"] == []
+
+
+def test_of_two_sinks_to_one_place_one_fails(tmp_path):
+    for name in ("write_parquet", "write_delta"):
+        with build(program, SCHEMAS).run() as run:
+            pair = [getattr(run, name)("all", tmp_path / name) for _ in range(2)]
+            fed(run, 1)
+            codes = []
+            for sink in pair:
+                try:
+                    sink.wait(timeout=SOON)
+                except rr.RiverrunError as error:
+                    codes.append(error.code)
+            assert codes == ["sink.taken"]
+    assert summed(read_parquet(tmp_path / "write_parquet")) == {(1, 0.5): 1}
+    assert summed(read_delta(tmp_path / "write_delta")) == {(1, 0.5): 1}
+
+
+def test_urls_and_stores(tmp_path):
+    with build(program, SCHEMAS).run() as run:
+        run.write_parquet("all", f"file://{tmp_path}/a")
+        sink = run.write_parquet("all", "memory:///")
+        fed(run, 1, 2)
+        assert sink.wait(timeout=SOON).epoch == 1
+    assert summed(read_parquet(tmp_path / "a")) == {(1, 0.5): 1, (2, 0.5): 1}
+
+
+def schema_of(run, output):
+    return run._outputs[output].schemas[0]
+
+
+def test_an_object_store_is_gone_on_with(tmp_path):
+    flow = build(program, SCHEMAS)
+    store = Storage(obstore.store.MemoryStore(), "deep/down")
+    for numbers in ((1, 2, 3), (4, 5)):
+        with flow.run(checkpoint=tmp_path) as run:
+            fed(run, *numbers)  # the sink comes too late for these
+            place = ParquetDirectory(store, "checked", "all", schema_of(run, "all"))
+            run._follow("all", place).wait(timeout=SOON)
+    tables = [pq.read_table(pa.BufferReader(store.get(name))) for name in store.names("")]
+    frame = pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
+    assert summed(frame) == {(n, 0.5): 1 for n in range(1, 6)}
+    assert len(tables) == 2
+
+
+# -- disks that fail
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_fails_for_a_while_is_tried_again(when, tmp_path, monkeypatch):
+    real, failures = _Folder.create, []
+
+    def create(self, name, data):
+        if when == "after":
+            made = real(self, name, data)
+        if len(failures) < 2:
+            failures.append(name)
+            raise OSError("no space")
+        return real(self, name, data) if when == "before" else made
+
+    monkeypatch.setattr(_Folder, "create", create)
+    with build(program, SCHEMAS).run() as run:
+        sink = run.write_parquet("all", tmp_path)
+        fed(run, 1, 2)
+        assert sink.wait(timeout=SOON).epoch == 1
+    assert len(failures) == 2
+    assert summed(read_parquet(tmp_path)) == {(1, 0.5): 1, (2, 0.5): 1}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_that_fails_is_tried_again(when, tmp_path, monkeypatch):
+    real, failures = deltalake.write_deltalake, []
+
+    def write(*arguments, **options):
+        if when == "after":
+            real(*arguments, **options)
+        if len(failures) < 2:
+            failures.append(1)
+            raise OSError("no network")
+        if when == "before":
+            real(*arguments, **options)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", write)
+    with build(program, SCHEMAS).run() as run:
+        sink = run.write_delta("all", tmp_path)
+        fed(run, 1, 2)
+        assert sink.wait(timeout=SOON).epoch == 1
+    assert len(failures) == 2
+    assert summed(read_delta(tmp_path)) == {(1, 0.5): 1, (2, 0.5): 1}
+    history = deltalake.DeltaTable(tmp_path).history()
+    assert [each.get("riverrun.epoch") for each in history] == ["1", "0", None]
+
+
+def test_what_goes_on_failing_ends_the_sink(tmp_path, monkeypatch):
+    def create(self, name, data):
+        raise OSError("no space")
+
+    with build(program, SCHEMAS).run() as run:
+        sink = run.write_parquet("all", tmp_path)
+        fed(run, 1)
+        sink.wait(timeout=SOON)
+        monkeypatch.setattr(_Folder, "create", create)
+        fed(run, 2, 3)
+        with pytest.raises(rr.TransportError, match="no space") as told:
+            sink.wait(timeout=SOON)
+        assert "epoch 1 of 'all'" in refused(told, "sink.unreachable")
+        assert isinstance(told.value.__cause__, OSError)
+        assert run.completed == 3
+        (status,) = run.status()["sinks"]
+        assert status["name"] == f"all to {tmp_path}"
+        assert (status["epoch"], status["lag"]) == (0, 2)
+        assert "no space" in status["error"]
+
+
+def test_a_write_that_dies_half_way_leaves_nothing_to_read(tmp_path, monkeypatch):
+    path, met = tmp_path / "out", []
+
+    def half(*arguments):
+        met.append(list(path.iterdir()))  # what a reader of the directory would meet now
+        raise SystemExit(1)
+
+    with build(program, SCHEMAS).run() as run:
+        sink = run.write_parquet("all", path)
+        with monkeypatch.context() as patch:
+            patch.setattr(sinks.os, "fsync", half)
+            fed(run, 1)
+            with pytest.raises(rr.RiverrunError, match="SystemExit"):
+                sink.wait(timeout=SOON)
+    assert met == [[]]
+    assert list(path.iterdir()) == []
+    (tmp_path / ".out-dead.tmp").write_bytes(b"PAR1")  # of a process that was killed
+    with build(program, SCHEMAS).run() as run:
+        run.write_parquet("all", path)
+    assert [left.name for left in tmp_path.iterdir()] == ["out"]
+
+
+def test_without_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with build(program, SCHEMAS).run() as run, pytest.raises(rr.RiverrunError) as told:
+        run.write_delta("all", tmp_path)
+    assert 'pip install "riverrun[delta]"' in refused(told, "sink.missing_package")
+
+
+# -- columns
+
+
+EVERYTHING = {
+    "s": pl.String,
+    "f": pl.Float64,
+    "b": pl.Boolean,
+    "raw": pl.Binary,
+    "d": pl.Date,
+    "t": pl.Datetime("us"),
+    "z": pl.Datetime("ms", "Europe/Oslo"),
+    "m": pl.Decimal(20, 3),
+    "l": pl.List(pl.Int32),
+    "st": pl.Struct({"p": pl.Int8, "q": pl.String}),
+    "u": pl.UInt32,
+    "c": pl.Categorical,
+}
+
+
+def everything(draw):
+    def maybe(value):
+        return None if draw.random() < 0.2 else value
+
+    zone = datetime.UTC
+    return {
+        "s": maybe(draw.choice(["", "a", "ä" * 40])),
+        "f": maybe(draw.choice([0.0, 1.5, float("nan"), float("inf")])),
+        "b": maybe(draw.random() < 0.5),
+        "raw": maybe(draw.choice([b"", b"\x00\xff"])),
+        "d": maybe(datetime.date(1960, 2, draw.randint(1, 3))),
+        "t": maybe(datetime.datetime(2020, 1, 1, 0, 0, 0, draw.randint(0, 3))),
+        "z": maybe(datetime.datetime(2020, 1, draw.randint(1, 3), tzinfo=zone)),
+        "m": maybe(decimal.Decimal(draw.randint(-2, 2)) / 8),
+        "l": maybe([maybe(1), 2][: draw.randint(0, 2)]),
+        "st": maybe({"p": maybe(3), "q": maybe("x")}),
+        "u": maybe(draw.choice([0, 2**32 - 1])),
+        "c": maybe(draw.choice(["red", "blue"])),
+    }
+
+
+@pytest.mark.parametrize("mode", ["parquet", "changes", "mirror"])
+def test_columns_of_many_types(mode, tmp_path):
+    """Also read back, and subtracted from what is there: a gap in each life."""
+    draw, path = random.Random(3), tmp_path / "out"
+    flow = rr.Dataflow("checked")
+    flow.output("counts", flow.input("rows", EVERYTHING))
+    there = []
+    for _ in range(3):
+        with flow.run(checkpoint=tmp_path / "kept", workers=draw.randint(1, 2)) as run:
+            for _ in range(4):
+                rows = [everything(draw) for _ in range(6)]
+                run.insert("rows", rows)
+                there += rows
+                gone = [there.pop(draw.randrange(len(there))) for _ in range(3)]
+                run.delete("rows", gone)
+                run.commit()
+            writers(run, path, mode).wait(timeout=SOON)
+            expected = counted([tuple(map(str, row)) for row in run.read("counts").rows()])
+    table = (
+        deltalake.DeltaTable(path).to_pyarrow_table() if mode != "parquet" else pq.read_table(path)
+    )
+    with flow.run() as run:
+        schema = schema_of(run, "counts")
+    shown = sinks._fitted(table.select(schema.names), schema).to_pylist()
+    diffs = table.column("diff").to_pylist() if mode != "mirror" else [1] * len(shown)
+    sums = Counter()
+    for row, diff in zip(shown, diffs, strict=True):
+        sums[tuple(map(str, row.values()))] += diff
+    assert {row: count for row, count in sums.items() if count} == expected
+
+
+def test_columns_called_diff_and_epoch(tmp_path):
+    flow = rr.Dataflow("named")
+    flow.output("all", flow.input("rows", {"diff": pl.Int64, "Epoch": pl.Int64}))
+    with flow.run() as run:
+        run.write_parquet("all", tmp_path / "a")
+        run.write_delta("all", tmp_path / "b")
+        run.insert("rows", [(7, 8)])
+        run.commit()
+    for frame in (read_parquet(tmp_path / "a"), read_delta(tmp_path / "b")):
+        assert frame.to_dicts() == [{"diff": 7, "Epoch": 8, "diff_": 1, "epoch_": 0}]
+
+
+def test_types_that_delta_does_not_hold(tmp_path):
+    for kind in (pl.UInt64, pl.Duration("us"), pl.Time, pl.Datetime("ns"), pl.List(pl.UInt64)):
+        flow = rr.Dataflow("typed")
+        flow.output("all", flow.input("rows", {"a": pl.Int64, "odd": kind}))
+        with flow.run() as run:
+            with pytest.raises(rr.SchemaError, match="'odd'") as told:
+                run.write_delta("all", tmp_path / "b")
+            refused(told, "sink.schema")
+            run.write_parquet("all", tmp_path / str(kind).replace("/", "-"))
+    assert not (tmp_path / "b").exists()
+
+
+# -- keys
+
+
+def test_a_key_of_odd_names_and_several_columns(tmp_path):
+    names = {"Big Key": pl.String, "x.y": pl.Date, 'q"u': pl.Int64}
+    flow = rr.Dataflow("odd")
+    flow.output("all", flow.input("rows", names))
+    day = datetime.date(2020, 1, 1)
+    with flow.run() as run:
+        sink = run.write_delta("all", tmp_path, mode="mirror", key=["Big Key", "x.y"])
+        run.insert("rows", [("it's", day, 1), ("b", day, 2), ("c", day, None)])
+        run.commit()
+        run.delete("rows", [("it's", day, 1), ("b", day, 2)])
+        run.insert("rows", [("it's", day, 3), ("d", day, 4)])
+        run.commit()
+        sink.wait(timeout=SOON)
+        assert counted(read_delta(tmp_path).rows()) == counted(run.read("all").rows())
+    log = deltalake.DeltaTable(tmp_path).history()
+    assert [each["operation"] for each in log] == ["MERGE", "MERGE", "CREATE TABLE"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"),
+    [
+        ([[(1, 1.0), (1, 2.0)]], "two rows with (1,)"),
+        ([[(1, 1.0)], [(1, 2.0)]], "two rows with (1,)"),
+        ([[(1, 1.0), (1, 1.0)]], "more than once"),
+        ([[(1, 1.0)], [(1, 1.0)]], "two rows with (1,)"),
+        ([[(2, 1.0)], [(None, 1.0)]], "null"),
+    ],
+)
+def test_a_key_that_is_none(epochs, said, tmp_path):
+    with build(program, SCHEMAS).run() as run:
+        sink = run.write_delta("all", tmp_path, mode="mirror", key="a")
+        for rows in epochs:
+            run.insert("rows", rows)
+            run.commit()
+        with pytest.raises(rr.SchemaError) as told:
+            sink.wait(timeout=SOON)
+        assert said in refused(told, "sink.key")
+    written = [row for rows in epochs[:-1] for row in rows]
+    assert counted(read_delta(tmp_path).rows()) == counted(
+        written
+    )  # nothing of the one that failed
+
+
+def test_options_that_do_not_fit(tmp_path):
+    with build(program, SCHEMAS).run() as run:
+        for options in ({"mode": "copy"}, {"key": "a"}, {"mode": "mirror", "key": "b"}):
+            with pytest.raises(rr.PlanError):
+                run.write_delta("all", tmp_path, **options)
+        with pytest.raises(rr.PlanError, match="by the key 'x', which is double"):
+            run.write_delta("all", tmp_path, mode="mirror", key=["a", "x"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_kept_things_say_what_they_cannot():
+    place = Kept("here", "flow", "out", pa.schema([("a", pa.int64())]))
+    for ask in (place.content, lambda: place._store(None, False)):
+        with pytest.raises(NotImplementedError):
+            ask()
