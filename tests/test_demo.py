@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from examples import plain
-from examples.demo import Registry, program
 from examples.npm import SAMPLE, Npm, load
+from examples.registry import Registry, program
 
 FEW = 4000  # packages
 

@@ -18,8 +18,8 @@ from tests.spark.standalone import Standalone, session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session in this process, with four threads for tasks."""
-    local = session("local[4]")
+    """A session in this process, with slots for two runs of two workers, and for jobs beside them."""
+    local = session("local[6]", spark_sql_python_filterPushdown_enabled="true")
     yield local
     local.stop()
 

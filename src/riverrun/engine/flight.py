@@ -9,7 +9,8 @@ An `Endpoint` is where a process can be reached; a `Link` is a stream of frames 
 2. **In order.** Frames of a link arrive in the order in which they were sent, up to the moment where
    the link breaks; the receiver learns that it broke, and whether it was ended on purpose.
 3. **Windowed.** At most about `window` bytes of a link are under way and not taken in by its
-   receiver, who gives *credit* for what it took. What is beyond waits at the sender (`spool`).
+   receiver, who gives *credit* for what it took. What is beyond waits at the sender (`spool`). Credit
+   itself waits for nothing: two whose windows are full would wait for each other's.
 4. **Adaptive.** A frame leaves at once when nothing waits before it; small ones that wait travel
    together, one write for all.
 
@@ -40,6 +41,7 @@ _WIRE = pa.schema([pa.field("body", pa.large_binary())])
 _TOKEN = "riverrun-token"
 _BYE = pack("bye")
 _LAST = 16  # frames that are still sent when a link is ended
+_PATIENCE = 1.0  # seconds that a write may take when a link is ended
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,7 @@ class Link:
         self._window = window
         self._under_way = 0
         self._spool = Spool(budget)
+        self._urgent: list[Frame] = []
         self._encoder = Encoder()
         self._turn = Condition(RLock())
         self._writing = False
@@ -260,6 +263,17 @@ class Link:
             else:
                 self._turn.notify_all()
 
+    def give(self, size: int) -> None:
+        """Tell the receiver that so many of its bytes were taken in here."""
+        with self._turn:
+            if self._over:
+                raise _unreachable(self.address, OSError("the link is closed"))
+            self._urgent.append(Frame(pack(["credit", size])))
+            if self._background:
+                self._turn.notify_all()
+            else:
+                self._flush()
+
     def credit(self, size: int) -> None:
         """The receiver has taken in so many bytes more."""
         with self._turn:
@@ -277,16 +291,19 @@ class Link:
     def _next(self) -> list[Frame]:
         """What to write next, in one go: a long frame, or a few short ones."""
         spool = self._spool
-        if not len(spool) or self._under_way >= self._window:
+        if self._urgent:
+            frames, self._urgent = self._urgent, []
+        elif not len(spool) or self._under_way >= self._window:
             return []
-        frames = [spool.take()]
-        size = frames[0].size
-        while size < TOGETHER and _is_small(frames[0]):
-            following = spool.peek()
-            if following is None or not _is_small(following):
-                break
-            frames.append(spool.take())
-            size += following.size
+        else:
+            frames = [spool.take()]
+            size = frames[0].size
+            while size < TOGETHER and _is_small(frames[0]):
+                following = spool.peek()
+                if following is None or not _is_small(following):
+                    break
+                frames.append(spool.take())
+                size += following.size
         self._under_way += sum(frame.size for frame in frames)
         return frames
 
@@ -314,6 +331,7 @@ class Link:
         while True:
             with self._turn:
                 self._writing = False
+                self._turn.notify_all()
                 frames = self._next()
                 while not frames and not self._over:
                     self._turn.wait()
@@ -324,15 +342,19 @@ class Link:
             try:
                 self._write(frames)
             except TransportError:
+                with self._turn:
+                    self._writing = False
+                    self._turn.notify_all()
                 return  # the next `send` finds out
 
     def close(self, *, cleanly: bool = True) -> None:
         """End the link; the receiver is told that it was on purpose."""
         with self._turn:
             over, self._over = self._over, True
+            self._turn.notify_all()
+            cleanly &= self._turn.wait_for(lambda: not self._writing, _PATIENCE)
             last = [self._spool.take() for _ in range(min(len(self._spool), _LAST))]
             self._spool.clear()
-            self._turn.notify_all()
         try:
             if cleanly and not over:
                 if last and all(map(_is_small, last)):

@@ -21,7 +21,7 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Event, Thread
@@ -32,11 +32,23 @@ import pyarrow as pa
 from riverrun.engine.cluster import carefully
 from riverrun.engine.codec import BadFrame, Decoder, Frame
 from riverrun.engine.flight import WINDOW, Asker, Endpoint, Link, Security
-from riverrun.engine.messages import COORDINATOR, STORAGE, Failed, Feed, MakeInstance, Outputs
+from riverrun.engine.messages import (
+    COORDINATOR,
+    STORAGE,
+    Announce,
+    Begin,
+    Data,
+    Failed,
+    Feed,
+    Leave,
+    MakeInstance,
+    Outputs,
+    Published,
+)
 from riverrun.engine.reading import Portion
 from riverrun.engine.staging import Staging
 from riverrun.engine.worker import Worker
-from riverrun.errors import RiverrunError, TransportError
+from riverrun.errors import OperatorFailed, RiverrunError, TransportError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log
 
@@ -44,6 +56,7 @@ BEAT = 1.0  # seconds between signs of life
 SILENCE = 60.0  # seconds without any from the coordinator, after which it is thought gone
 ANSWER = 600.0
 _DRAIN = 256
+_FROM_COORDINATOR = (Begin, Feed, Announce, Published, Leave)
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,7 @@ class _Host:
     def __init__(self, rendezvous: Rendezvous, make: MakeInstance, address: str) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[object, _Stream] = {}
+        self._leader: object = None  # the stream of the coordinator: the first that says it is
         self._links: dict[int, Link] = {}
         self._addresses: dict[int, str] = {}
         self._leases: dict[int, Portion] = {}
@@ -201,11 +215,15 @@ class _Host:
         if to == COORDINATOR:
             self._links[COORDINATOR].send(messages)
             return
+        self._to(to, lambda link: link.send(messages))
+
+    def _to(self, to: int, act: Callable[[Link], None]) -> None:
+        """Use the link to a peer; make it, where there is none."""
         try:
             link = self._links.get(to)
             if link is None:
                 link = self._links[to] = self._link(self._addresses[to])
-            link.send(messages)
+            act(link)
         except (TransportError, KeyError):
             self._broken(to)
 
@@ -252,7 +270,16 @@ class _Host:
                 "transport.question", f"cannot answer {question!r}: nobody knows it"
             )
         self._inbox.put(reply)
-        return future.result(ANSWER)
+        deadline = time.monotonic() + ANSWER
+        while not self._over.is_set() and time.monotonic() < deadline:
+            wait([future], BEAT)
+            if future.done():
+                return future.result()
+        raise TransportError(
+            "transport.left",
+            f"cannot answer {question!r}: this worker has left, or is busy for very long",
+            hint="ask again",
+        )
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         lease, columns, where = ticket
@@ -289,25 +316,35 @@ class _Host:
         from_whom = self._streams.get(stream)
         if from_whom is None:
             from_whom = self._streams[stream] = _Stream(sender)
+            if sender == COORDINATOR and self._leader is None:
+                self._leader = stream
         try:
+            if sender == COORDINATOR and stream is not self._leader:
+                raise BadFrame("somebody else says that it is the coordinator")
             for frame in frames:
                 message = from_whom.decoder.decode(frame.head, frame.body)
                 if message is not None:
                     self._hear(sender, message)
         except BadFrame:
             self.garbage += 1
-            if sender in self._addresses:  # a peer: what was lost may matter
+            if stream is self._leader:
+                self._why = "what the coordinator said cannot be read"
+            elif sender in self._addresses:  # a peer: what was lost may matter
                 self._broken(sender)
             return
         from_whom.taken += size
         if from_whom.taken * 4 >= self._window:
             taken, from_whom.taken = from_whom.taken, 0
-            self._send(sender, [["credit", taken]])
+            self._to(sender, lambda link: link.give(taken))
 
     def _hear(self, sender: int, message: Any) -> None:
         assert self._worker is not None
         if sender == COORDINATOR:
             self._heard = time.monotonic()
+        if type(message) is not list:
+            expected = _FROM_COORDINATOR if sender == COORDINATOR else (Data,)
+            if type(message) not in expected:
+                raise BadFrame(f"{sender} has no business to say {type(message).__name__}")
         if isinstance(message, Feed):
             message = self._unpacked(message)
             if message is None:
@@ -323,12 +360,14 @@ class _Host:
                         link.credit(size)
                     except TransportError:
                         self._broken(sender)
+            case ["beat", _]:
+                pass
+            case _ if sender != COORDINATOR:
+                raise BadFrame(f"{sender} has no business to say that")
             case ["peers", dict(addresses)]:
                 self._addresses = addresses
                 for gone in [to for to in self._links if to and to not in addresses]:
                     self._links.pop(gone).close()
-            case ["beat", _]:
-                pass
             case ["release", int(lease)]:
                 self._leases.pop(lease, None)
             case ["forget", str(upload), list(but)]:
@@ -355,11 +394,22 @@ class _Host:
         except RiverrunError as error:
             self._send(COORDINATOR, [Failed(feed.execution, feed.epoch, error)])
             return None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            failed = OperatorFailed(
+                "operator.input",
+                f"cannot put the rows together that were handed in for epoch {feed.epoch}: {error}",
+                hint="all rows of an input have the same columns",
+            )
+            failed.__cause__ = error
+            self._send(COORDINATOR, [Failed(feed.execution, feed.epoch, failed)])
+            return None
         return replace(feed, inputs=inputs, parcels={})
 
     def _ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self._streams.pop(stream, None)
         if sender == COORDINATOR:
+            if self._leader is not None and stream is not self._leader:
+                return
             self._why = self._why or "the coordinator has closed the connection"
         elif not cleanly and sender in self._addresses:
             self._broken(sender)
@@ -431,7 +481,11 @@ class _Host:
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
-    return pa.concat_batches(batches)
+    schema = pa.schema([field.with_nullable(True) for field in batches[0].schema])
+    alike = schema.remove_metadata()
+    return pa.concat_batches(
+        [batch if batch.schema == alike else batch.cast(alike) for batch in batches]
+    )
 
 
 def _moved(name: str) -> TransportError:

@@ -44,12 +44,19 @@ from riverrun.engine.messages import (
     STORAGE,
     SUPERVISOR,
     Append,
+    Broken,
+    Completed,
+    Failed,
     Heartbeat,
     Inputs,
+    Join,
+    NotReady,
     Outcome,
     Outputs,
     Parcels,
+    Ready,
     Start,
+    Wrote,
 )
 from riverrun.engine.reading import Portion, Where
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
@@ -110,6 +117,7 @@ class RemoteCluster(Cluster):
         self._window = window
         self._decoders: dict[object, Decoder] = {}
         self._taken: dict[object, int] = {}
+        self._streams: dict[int, object] = {}  # of each worker, the first that says it is from it
         self._links: dict[int, Link] = {}
         self._askers: dict[int, Asker] = {}
         self._addresses: dict[int, str] = {}
@@ -282,8 +290,11 @@ class RemoteCluster(Cluster):
                 self._pump(self._recovered)
                 members = list(self._coordinator.members)
                 askers = [self._askers[member] for member in members]
+                execution = self._coordinator.execution
             try:
-                return [(asker.address, asker.ask(question, argument)) for asker in askers]
+                answers = [(asker.address, asker.ask(question, argument)) for asker in askers]
+                if self._coordinator.execution == execution:
+                    return answers
             except TransportError:
                 with self._changed:
                     if members == self._coordinator.members and self._recovered():
@@ -395,6 +406,14 @@ class RemoteCluster(Cluster):
         except TransportError:
             self._lose(member)
 
+    def _give(self, member: int, size: int) -> None:
+        link = self._links.get(member)
+        if link is not None:
+            try:
+                link.give(size)
+            except TransportError:
+                self._lose(member)
+
     def _tell_workers(self, message: Any) -> None:
         with self._changed:
             for member in list(self._links):
@@ -411,6 +430,7 @@ class RemoteCluster(Cluster):
             Thread(target=link.close, daemon=True).start()
         self._askers.pop(member, None)
         self._touched.pop(member, None)
+        self._streams.pop(member, None)
 
     def _supervise(self, message: Any) -> None:
         if isinstance(message, Start):
@@ -492,12 +512,15 @@ class RemoteCluster(Cluster):
         with self._changed:
             if sender not in self._addresses:
                 return
+            if self._streams.setdefault(sender, stream) is not stream:
+                self.garbage += 1
+                raise BadFrame(f"somebody else says that it is worker {sender}")
             for message in messages:
                 if message is not None:
                     self._take(sender, message)
             taken = self._taken.get(stream, 0) + size
             if taken * 4 >= self._window:
-                self._send_to(sender, ["credit", taken])
+                self._give(sender, taken)
                 taken = 0
             self._taken[stream] = taken
 
@@ -510,16 +533,17 @@ class RemoteCluster(Cluster):
                 link = self._links.get(sender)
                 if link is not None:
                     link.credit(size)
-            case list():
-                self.garbage += 1
-            case _:
+            case Completed() | Ready() | Failed() | NotReady() | Broken() | Wrote() | Join():
                 self._hear(sender, message)
+            case _:
+                self.garbage += 1
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self._decoders.pop(stream, None)
         self._taken.pop(stream, None)
         with self._changed:
-            if sender in self._links and not self._closed:
+            its_own = self._streams.get(sender, stream) is stream
+            if sender in self._links and its_own and not self._closed:
                 self._lose(sender)
 
     def answer(self, question: str, argument: Any) -> Any:

@@ -28,8 +28,8 @@ network fails.
 ...     sink.wait().epoch, sorted(pl.read_parquet(folder).rows())
 (2, [('sea', 1, -1, 2), ('sea', 1, 1, 0), ('sea', 2, 1, 2), ('sky', 1, 1, 1)])
 
-Cost: for each epoch that changes something, a file or a commit: a millisecond and a sync on local disk, 10 to
-30 ms for a commit of Delta. A mirror without a key is read and written as a whole. Law 3 reads back all there is,
+Cost: for each epoch that changes something, a file or a commit: with few rows on local disk 1 ms for a file, 13 ms
+for appending to Delta. A mirror without a key is read and written as a whole. Law 3 reads back all there is,
 also when the last epochs before a restart changed nothing.
 """
 

@@ -27,6 +27,7 @@ DATA_SLOTS = 2
 """Task slots that a session of ours has for jobs beside the workers."""
 
 _LOOPBACK = "127.0.0.1"
+_QUIET = Path(__file__).with_name("log4j2.properties")
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def _pyspark() -> Any:
 def _local_session(pyspark_sql: Any, workers: int) -> SparkSession:
     java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     slots = workers + DATA_SLOTS
     builder = (
         pyspark_sql.SparkSession.builder.master(f"local[{slots}]")
@@ -102,6 +104,7 @@ def _local_session(pyspark_sql: Any, workers: int) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_QUIET.as_uri()}")
         .config("spark.sql.shuffle.partitions", str(DATA_SLOTS))
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .config("spark.sql.python.filterPushdown.enabled", "true")
