@@ -33,6 +33,7 @@ def test_public_names_are_pinned():
         "Route",
         "Run",
         "SchemaError",
+        "Sink",
         "TimeViolation",
         "TransportError",
         "Vertex",

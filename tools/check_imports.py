@@ -32,7 +32,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "obstore": ("state/checkpoint.py", "state/storage.py"),
     "polars": ("algorithms/", "frontends/", "run.py", "run/", "engine/operators/"),
     "pyarrow": DATA,
-    "pyarrow.flight": ("engine/flight.py",),
+    "pyarrow.flight": ("engine/asking.py", "engine/flight.py"),
     "pyspark": ("spark/",),
     "rich": ("cli.py", "ui.py", "run.py", "run/"),
     "xxhash": ("state/checkpoint.py", "state/files.py", "state/storage.py"),

@@ -1,30 +1,40 @@
-"""Riverrun keeps the answers of a Python program up to date while its data changes."""
+"""Riverrun keeps the answers of a Python program up to date while its data changes.
 
-from riverrun.errors import (
-    CheckpointError,
-    OperatorFailed,
-    PlanError,
-    RiverrunError,
-    SchemaError,
-    TimeViolation,
-    TransportError,
-)
-from riverrun.frontends.aggregates import (
-    Aggregate,
-    count,
-    count_distinct,
-    first,
-    last,
-    max,
-    mean,
-    min,
-    sum,
-)
-from riverrun.frontends.collection import Collection
-from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
-from riverrun.frontends.flow import Dataflow
-from riverrun.frontends.grouping import Grouped
-from riverrun.run import Commit, Result, Run
+Names are loaded when they are first used: a process that needs a part only, such as those in which
+Spark plans queries, does not wait for all.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from riverrun.errors import (
+        CheckpointError,
+        OperatorFailed,
+        PlanError,
+        RiverrunError,
+        SchemaError,
+        TimeViolation,
+        TransportError,
+    )
+    from riverrun.frontends.aggregates import (
+        Aggregate,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,
+        mean,
+        min,
+        sum,
+    )
+    from riverrun.frontends.collection import Collection
+    from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
+    from riverrun.frontends.flow import Dataflow
+    from riverrun.frontends.grouping import Grouped
+    from riverrun.run import Commit, Result, Run, Sink
 
 __version__ = "0.1.0"
 
@@ -46,6 +56,7 @@ __all__ = [
     "Route",
     "Run",
     "SchemaError",
+    "Sink",
     "TimeViolation",
     "TransportError",
     "Vertex",
@@ -58,3 +69,54 @@ __all__ = [
     "min",
     "sum",
 ]
+
+_HOMES = {
+    "riverrun.errors": (
+        "CheckpointError",
+        "OperatorFailed",
+        "PlanError",
+        "RiverrunError",
+        "SchemaError",
+        "TimeViolation",
+        "TransportError",
+    ),
+    "riverrun.frontends.aggregates": (
+        "Aggregate",
+        "count",
+        "count_distinct",
+        "first",
+        "last",
+        "max",
+        "mean",
+        "min",
+        "sum",
+    ),
+    "riverrun.frontends.collection": ("Collection",),
+    "riverrun.frontends.dataflow": (
+        "TO_ALL",
+        "TO_ANY",
+        "TO_ONE",
+        "Loop",
+        "Route",
+        "Vertex",
+    ),
+    "riverrun.frontends.flow": ("Dataflow",),
+    "riverrun.frontends.grouping": ("Grouped",),
+    "riverrun.run": (
+        "Commit",
+        "Result",
+        "Run",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'riverrun' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,18 @@ import cloudpickle
 from riverrun.engine.hosting import Rendezvous, host
 
 ROOT = Path(__file__).parents[2]
+
+
+def gone_by(before: set[threading.Thread], seconds: float = 10) -> None:
+    """All threads that were not there before end, but those of gRPC."""
+    deadline = time.monotonic() + seconds
+    while left := {
+        thread
+        for thread in set(threading.enumerate()) - before
+        if not isinstance(thread, threading._DummyThread)
+    }:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
 
 
 class Threads:
@@ -74,7 +87,8 @@ class Processes(Threads):
         self.ended(ticket, self.why[ticket])
 
     def stop(self, ticket: int) -> None:
-        self.processes[ticket].kill()
+        if ticket in self.processes:
+            self.processes[ticket].kill()
 
     def close(self) -> None:
         for process in self.processes.values():

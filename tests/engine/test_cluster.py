@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 
 from riverrun.engine import remote
+from riverrun.engine.asking import Asker
 from riverrun.engine.cluster import Cluster
 from riverrun.engine.coordinator import Phase
-from riverrun.engine.flight import Asker
-from riverrun.engine.reading import Where
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.transport import LocalCluster
+from riverrun.engine.where import Where
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.progress import Antichain
 from tests.engine.flows import POISON, Model, check, contents, edge_rows, graph_maker
-from tests.engine.launchers import Processes, Threads
+from tests.engine.launchers import Processes, Threads, gone_by
 
 MAKER = graph_maker()
 Start = Callable[..., Any]
@@ -50,14 +50,6 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     for cluster in made:
         cluster.close()
     gone_by(before)
-
-
-def gone_by(before: set[threading.Thread], seconds: float = 10) -> None:
-    """All threads that were not there before end."""
-    deadline = time.monotonic() + seconds
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
 
 
 def commit(cluster: Any, model: Model, **more: Any) -> int:

@@ -20,13 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.engine import codec, messages
-from riverrun.engine.codec import BadFrame, Decoder, Encoder, describe, pack, revive, unpack
+from riverrun.engine.codec import Decoder, Encoder
 from riverrun.engine.instance import Data as Rows
 from riverrun.engine.instance import Told
 from riverrun.engine.messages import Data, Failed, Feed, NotReady, Parcel, Wrote
-from riverrun.engine.reading import Where
+from riverrun.engine.where import Where
+from riverrun.engine.wire import BadFrame, describe, pack, revive, unpack
 from riverrun.errors import CheckpointError, OperatorFailed, PlanError, RiverrunError
 from riverrun.progress import Antichain
+from riverrun.state import Schema as StateSchema
+from riverrun.state import Spine
 from riverrun.state.changes import Changes
 from riverrun.state.checkpoint import Checkpoints, Part
 from tests.chaos.programs import Counting, CountingInstance, rows_of
@@ -270,7 +273,13 @@ def test_a_part_of_a_checkpoint_comes_back() -> None:
     part = checkpoints.write(instance.pin(), 1)
     (found,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
     assert found == Wrote(4, part)
-    assert found.part.shares["counts"] == part.shares["counts"]
+    schema = StateSchema.of({"k": pa.string()}, {"v": pa.float64()}, order=["v"])
+    ordered = Spine("ordered", schema)
+    ordered.insert(pa.record_batch({"k": ["a", "b"], "v": [1.0, 2.0]}), (0,))
+    part = checkpoints.write({"ordered": ordered.view()}, 1)
+    (found,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
+    assert found == Wrote(4, part)
+    assert found.part.shares["ordered"].schema.order == schema.order
 
 
 # ---- nothing but messages

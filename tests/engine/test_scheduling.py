@@ -229,7 +229,7 @@ class World:
         rng, steps = self.rng, 0
         while any(site.fed < EPOCHS for site in self.sites) or rng.random() < 0.99:
             steps += 1
-            assert steps < 5000, f"they wait in vain: {self.story}"
+            assert steps < 50_000, f"they wait in vain: {self.story}"
             site = rng.choice(self.sites)
             least = min(other.schedule.completed for other in self.sites)
             action = rng.random()
@@ -245,7 +245,7 @@ class World:
         moved = True
         while moved:
             steps += 1
-            assert steps < 5000, f"they wait in vain: {self.story}"
+            assert steps < 50_000, f"they wait in vain: {self.story}"
             moved = False
             for site in self.sites:
                 moved |= site.work(64) | site.tell()

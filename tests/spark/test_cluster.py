@@ -324,7 +324,8 @@ def test_too_few_slots_are_refused(spark: SparkSession) -> None:
 class Context:
     """As much of a SparkContext as is looked at."""
 
-    def __init__(self, **conf: str) -> None:
+    def __init__(self, master: str = "spark://host:7077", **conf: str) -> None:
+        self.master = master
         self._conf = {name.replace("_", "."): value for name, value in conf.items()}
 
     def getConf(self) -> dict[str, str]:  # noqa: N802
@@ -344,11 +345,11 @@ class Context:
 )
 def test_slots_are_counted(master: str, conf: dict[str, str], most: int) -> None:
     if most:
-        sessions._check_slots(Context(**conf), master, most)
+        sessions.check_slots(Context(master, **conf), most)
     with pytest.raises(PlanError) as caught:
-        sessions._check_slots(Context(**conf), master, most + 1)
+        sessions.check_slots(Context(master, **conf), most + 1)
     assert caught.value.code == "spark.slots"
-    sessions._check_slots(Context(), "spark://host:7077", 1000)  # not known
+    sessions.check_slots(Context("spark://host:7077"), 1000)  # not known
 
 
 def test_memory_that_executors_do_not_have_is_refused() -> None:

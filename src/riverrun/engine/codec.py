@@ -7,10 +7,7 @@ columns of an edge are is said once, and later by number. Laws:
 1. ``decode(encode(message))`` is the message, whatever came before on the stream.
 2. A frame is at most about `PIECE` bytes, so long messages overlap with work and none is too long
    for the wire; the decoder puts a message together again when its last piece is there.
-3. A head is data, never code: it is made of plain values, and of the dataclasses in `_KNOWN`. What
-   names anything else is refused with `BadFrame`, and so is what is no head at all.
-4. An error arrives with its message, hint and fields; what caused it arrives with its traceback, as
-   text, and, where it is one of Python's own, with its class.
+3. A head is data, never code, and an error arrives as what it was (`wire`).
 
 >>> from riverrun.engine.messages import Completed
 >>> frames = Encoder().encode(Completed(execution=3, epoch=7))
@@ -23,70 +20,26 @@ Cost: some 5 microseconds for a small message; a copy for rows.
 
 from __future__ import annotations
 
-import builtins
-import io
-import pickle
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 
-from riverrun import errors
-from riverrun.engine import messages
 from riverrun.engine.instance import Data as Rows
 from riverrun.engine.instance import Told
 from riverrun.engine.messages import Data, Feed
-from riverrun.engine.reading import Where
+from riverrun.engine.wire import REDUCED, BadFrame, describe, pack, revive, unpack
 from riverrun.errors import RiverrunError
-from riverrun.progress import Antichain
-from riverrun.state import checkpoint, manifest
 from riverrun.state.changes import Changes
 from riverrun.state.schema import Schema
 
 PIECE = 4 << 20
-_TRACE = 20_000  # characters of a traceback that travel
-
-_KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
-    (kind.__module__, kind.__qualname__): kind
-    for kind in (
-        *(value for value in vars(messages).values() if hasattr(value, "__dataclass_fields__")),
-        *(value for value in vars(manifest).values() if hasattr(value, "__dataclass_fields__")),
-        checkpoint.Part,
-        Antichain,
-        Where,
-        date, datetime, time, timedelta, timezone, ZoneInfo, Decimal,
-        set, frozenset, bytearray, slice, range, bool, int, float, str, bytes,
-    )
-}  # fmt: skip
-
-
-def _of_numpy(value: Any) -> tuple[Any, ...]:
-    plain = value.item()
-    return type(plain), (plain,)
-
-
-def _read_schema(data: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(data))
-
-
-_KNOWN[__name__, _read_schema.__name__] = _read_schema
-_REDUCED: dict[type, Any] = {
-    ZoneInfo: lambda zone: (ZoneInfo, (zone.key,)),
-    pa.Schema: lambda schema: (_read_schema, (schema.serialize().to_pybytes(),)),
-    Schema: lambda schema: (Schema, tuple(getattr(schema, each.name) for each in fields(Schema))),
-    **dict.fromkeys([np.dtype(code).type for code in "?bBhHiIlLqQefdSU"], _of_numpy),
-}
-"""What pickles by way of a function, or of NumPy's own classes, and is a plain value nonetheless."""
-
-
-class BadFrame(Exception):
-    """Bytes that are no message of ours."""
+REDUCED[Schema] = lambda schema: (
+    Schema,
+    tuple(getattr(schema, each.name) for each in fields(Schema)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,37 +52,6 @@ class Frame:
     @property
     def size(self) -> int:
         return len(self.head) + (0 if self.body is None else self.body.size)
-
-
-class _Pickler(pickle.Pickler):
-    dispatch_table = _REDUCED
-
-
-class _Unpickler(pickle.Unpickler):
-    """Knows the classes of messages, and no others (law 3)."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _KNOWN[module, name]
-        except KeyError:
-            raise BadFrame(f"a frame names {module}.{name}, which no message has") from None
-
-
-def pack(value: Any) -> bytes:
-    """Plain values, and the dataclasses that messages are made of."""
-    out = io.BytesIO()
-    _Pickler(out, 5).dump(value)
-    return out.getvalue()
-
-
-def unpack(data: Any) -> Any:
-    """The value again; `BadFrame` for what nobody of us packed."""
-    try:
-        return _Unpickler(io.BytesIO(data)).load()
-    except BadFrame:
-        raise
-    except Exception as error:
-        raise BadFrame(f"a frame cannot be read: {type(error).__name__}: {error}") from error
 
 
 class Encoder:
@@ -266,90 +188,3 @@ def aligned(buffer: pa.Buffer) -> pa.Buffer:
 
 def _schema(types: Sequence[pa.DataType]) -> pa.Schema:
     return pa.schema([pa.field(str(at), kind) for at, kind in enumerate(types)])
-
-
-# ---- errors
-
-
-class RemoteTraceback(Exception):
-    """Where it happened, on another process, as text."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}" if self.args else ""
-
-
-def describe(error: BaseException) -> dict[str, Any]:
-    """An error as plain values."""
-    cause = error.__cause__
-    try:
-        said = str(error)[:_TRACE]
-    except Exception as unsaid:  # a user's own class may do anything
-        said = f"(its text raises {type(unsaid).__name__})"
-    about: dict[str, Any] = {"kind": type(error).__name__, "said": said}
-    if isinstance(error, RiverrunError):
-        fields = {key: _plain(value) for key, value in error.fields.items()}
-        about |= {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
-            "fields": fields,
-        }
-        about["story"] = error.story
-        about["cause"] = None if cause is None else describe(cause)
-    else:
-        lines = "".join(traceback.format_exception(error))
-        about["trace"] = lines[-_TRACE:]
-    return about
-
-
-def revive(about: Mapping[str, Any]) -> BaseException:
-    """The error again, as far as it can be."""
-    if "code" in about:
-        kind = getattr(errors, about["kind"], RiverrunError)
-        if not (isinstance(kind, type) and issubclass(kind, RiverrunError)):
-            kind = RiverrunError
-        error: BaseException = kind(
-            about["code"],
-            about["message"],
-            hint=about["hint"],
-            story=about["story"],
-            **about["fields"],
-        )
-        if about["cause"] is not None:
-            error.__cause__ = revive(about["cause"])
-        return error
-    builtin = getattr(builtins, about["kind"], None)
-    if isinstance(builtin, type) and issubclass(builtin, Exception):
-        try:
-            error = builtin(about["said"])
-        except TypeError:
-            error = RuntimeError(f"{about['kind']}: {about['said']}")
-    else:
-        error = RuntimeError(f"{about['kind']}: {about['said']}")
-    error.__cause__ = RemoteTraceback(about["trace"])
-    return error
-
-
-_PLAIN = (bool, int, float, str, bytes, Decimal, date, timedelta)  # subclasses may be anything
-
-
-def _plain(value: Any) -> Any:
-    """A value that may stand in a head; others as text."""
-    kind = type(value)
-    if value is None or kind in _PLAIN or kind in _REDUCED:
-        return value
-    if kind is datetime or kind is time:
-        return value if type(value.tzinfo) in (type(None), timezone, ZoneInfo) else repr(value)
-    if kind in (tuple, list):
-        return kind(map(_plain, value))
-    if kind is dict:
-        return {_key(key): _plain(inner) for key, inner in value.items()}
-    try:
-        return repr(value)
-    except Exception as error:
-        return f"<{kind.__name__}, whose text raises {type(error).__name__}>"
-
-
-def _key(value: Any) -> Any:
-    found = _plain(value)
-    return found if found.__hash__ is not None else repr(found)

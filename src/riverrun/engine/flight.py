@@ -20,9 +20,7 @@ Cost: 40 microseconds for a write, 70 from one process to another; about 1 GB/s.
 from __future__ import annotations
 
 import hmac
-import secrets
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from threading import Condition, RLock, Thread
 from typing import Any, Protocol
 
@@ -30,52 +28,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from riverrun.engine.codec import BadFrame, Encoder, Frame, aligned, pack, unpack
+from riverrun.engine.asking import TOKEN, Security, chunks, unreachable
+from riverrun.engine.codec import Encoder, Frame, aligned
 from riverrun.engine.spool import Spool
+from riverrun.engine.wire import BadFrame, describe, pack, unpack
 from riverrun.errors import TransportError
 
 WINDOW = 32 << 20
 INLINE = 64 << 10  # a body up to here travels in the head of its frame
 TOGETHER = 256 << 10  # about so many bytes of small frames travel in one write
 _WIRE = pa.schema([pa.field("body", pa.large_binary())])
-_TOKEN = "riverrun-token"
 _BYE = pack("bye")
 _LAST = 16  # frames that are still sent when a link is ended
 _PATIENCE = 1.0  # seconds that a write may take when a link is ended
-
-
-@dataclass(frozen=True)
-class Security:
-    """What members of a run know and nobody else: a token; with TLS, also a key and its certificate."""
-
-    token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
-    certificate: bytes | None = field(default=None, repr=False)
-    key: bytes | None = field(default=None, repr=False)
-    name: str = "riverrun"
-    """The name that the certificate is made out to."""
-
-    def location(self, host: str, port: int) -> str:
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'grpc' if self.key is None else 'grpc+tls'}://{shown}:{port}"
-
-    def connect(self, address: str) -> flight.FlightClient:
-        if self.key is None:
-            return flight.connect(address)
-        return flight.connect(
-            address,
-            tls_root_certs=self.certificate,
-            cert_chain=self.certificate,
-            private_key=self.key,
-            override_hostname=self.name,
-        )
-
-    @property
-    def options(self) -> flight.FlightCallOptions:
-        return self.options_within(None)
-
-    def options_within(self, seconds: float | None) -> flight.FlightCallOptions:
-        headers = [(_TOKEN.encode(), self.token.encode())]
-        return flight.FlightCallOptions(timeout=seconds, headers=headers)
 
 
 class Handler(Protocol):
@@ -123,14 +88,14 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(about, int):
             self._frames(about, reader)
             return
-        batches = (chunk.data for chunk in _chunks(reader) if chunk.data is not None)
+        batches = (chunk.data for chunk in chunks(reader) if chunk.data is not None)
         answer = _spoken(lambda: self._handler.stage(about, reader.schema, batches))
         writer.write(pack(answer))
 
     def _frames(self, sender: int, reader: Any) -> None:
         stream, cleanly = object(), False
         try:
-            for chunk in _chunks(reader):
+            for chunk in chunks(reader):
                 head = chunk.app_metadata
                 if chunk.data is None:
                     listed = unpack(head)
@@ -171,7 +136,7 @@ class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def start_call(self, info: Any, headers: Any) -> None:
         given = [
-            value for key, values in headers.items() if key.lower() == _TOKEN for value in values
+            value for key, values in headers.items() if key.lower() == TOKEN for value in values
         ]
         shown = given[0] if given else ""
         shown = shown if isinstance(shown, bytes) else str(shown).encode()
@@ -180,18 +145,8 @@ class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError("this run has another token")
 
 
-def _chunks(reader: Any) -> Iterator[Any]:
-    while True:
-        try:
-            yield reader.read_chunk()
-        except StopIteration:
-            return
-
-
 def _spoken(function: Callable[[], Any]) -> Any:
     """Errors cross the wire as what `codec.describe` makes of them."""
-    from riverrun.engine.codec import describe
-
     try:
         return function()
     except Exception as error:
@@ -231,7 +186,7 @@ class Link:
             self._writer, _ = self._client.do_put(descriptor, _WIRE, security.options)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             self._client.close()
-            raise _unreachable(address, error) from error
+            raise unreachable(address, error) from error
         if background:
             Thread(target=self._write_on, name="riverrun-link", daemon=True).start()
         self._background = background
@@ -250,7 +205,7 @@ class Link:
         """Have messages travel; raises `TransportError` when the link is broken."""
         with self._turn:
             if self._over:
-                raise _unreachable(self.address, OSError("the link is closed"))
+                raise unreachable(self.address, OSError("the link is closed"))
             frames = [frame for message in messages for frame in self._encoder.encode(message)]
             small = all(frame.body is None or frame.body.size <= INLINE for frame in frames)
             at_once = not (
@@ -267,7 +222,7 @@ class Link:
         """Tell the receiver that so many of its bytes were taken in here."""
         with self._turn:
             if self._over:
-                raise _unreachable(self.address, OSError("the link is closed"))
+                raise unreachable(self.address, OSError("the link is closed"))
             self._urgent.append(Frame(pack(["credit", size])))
             if self._background:
                 self._turn.notify_all()
@@ -323,7 +278,7 @@ class Link:
                 self._writer.write_metadata(pack(listed))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             self._over = True
-            raise _unreachable(self.address, error) from error
+            raise unreachable(self.address, error) from error
         self.sent += sum(each.size for each in frames)
 
     def _write_on(self) -> None:
@@ -368,98 +323,3 @@ class Link:
 
 def _is_small(frame: Frame) -> bool:
     return frame.body is None or frame.body.size <= INLINE
-
-
-class Asker:
-    """Asks a process questions, fetches rows from it, and hands rows in."""
-
-    def __init__(self, address: str, security: Security) -> None:
-        self.address = address
-        self._security = security
-        self._client = security.connect(address)
-
-    def ask(self, question: str, argument: Any = None, *, within: float | None = None) -> Any:
-        """The answer to a question; whatever it was answered with is raised here."""
-        action = flight.Action(question, pack(argument))
-        with _heard(self.address):
-            (result,) = self._client.do_action(action, self._security.options_within(within))
-        return unpack(result.body)
-
-    def rows(self, ticket: Any) -> Iterator[pa.RecordBatch]:
-        """Rows, as they come."""
-        with _heard(self.address):
-            reader = self._client.do_get(flight.Ticket(pack(ticket)), self._security.options)
-            for chunk in _chunks(reader):
-                yield chunk.data
-
-    def stage(self, about: Any, schema: pa.Schema) -> Stage:
-        """Begin to hand rows in."""
-        with _heard(self.address):
-            descriptor = flight.FlightDescriptor.for_command(pack(about))
-            return Stage(self, *self._client.do_put(descriptor, schema, self._security.options))
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class Stage:
-    """Rows on their way to a process."""
-
-    def __init__(self, asker: Asker, writer: Any, answers: Any) -> None:
-        self._asker = asker
-        self._writer = writer
-        self._answers = answers
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        with _heard(self._asker.address):
-            self._writer.write_batch(batch)
-
-    def done(self) -> Any:
-        """All rows were written: what the receiver says to that."""
-        with _heard(self._asker.address):
-            self._writer.done_writing()
-            answer = self._answers.read()
-            self._writer.close()
-        return unpack(answer)
-
-
-class _heard:  # noqa: N801
-    """Turns what Flight raises into what was raised at the other end."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        from riverrun.engine.codec import revive
-
-        if error is None or not isinstance(error, flight.FlightError | pa.ArrowException | OSError):
-            return
-        told = getattr(error, "extra_info", None)
-        if told:
-            try:
-                described = unpack(told)
-            except BadFrame:
-                described = None
-            if described is not None:
-                raise revive(described) from None
-        raise _unreachable(self._address, error) from error
-
-
-def _unreachable(address: str, error: BaseException) -> TransportError:
-    if isinstance(error, flight.FlightUnauthenticatedError):
-        return TransportError(
-            "transport.token",
-            f"cannot talk to {address}: it refuses our token",
-            hint="a token belongs to one run: use the address and token of a run that is alive",
-            address=address,
-        )
-    said = str(error).split(". Detail:")[0][:300]
-    return TransportError(
-        "transport.unreachable",
-        f"cannot talk to {address}: {type(error).__name__}: {said}",
-        hint="the process there has ended, or the network does not let us through",
-        address=address,
-    )

@@ -29,9 +29,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from riverrun.engine.asking import Asker, Security
 from riverrun.engine.cluster import carefully
-from riverrun.engine.codec import BadFrame, Decoder, Frame
-from riverrun.engine.flight import WINDOW, Asker, Endpoint, Link, Security
+from riverrun.engine.codec import Decoder, Frame
+from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.messages import (
     COORDINATOR,
     STORAGE,
@@ -47,6 +48,7 @@ from riverrun.engine.messages import (
 )
 from riverrun.engine.reading import Portion
 from riverrun.engine.staging import Staging
+from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
 from riverrun.state.checkpoint import Checkpoints
@@ -463,6 +465,7 @@ class _Host:
             "refused": self._endpoint.refused,
             "garbage": self.garbage,
             "leases": len(self._leases),
+            "parcels": 0 if self._staging is None else len(self._staging),
             "pid": os.getpid(),
         }
 

@@ -161,23 +161,31 @@ class Instance:
                 raise located(actor.node, error) from error
             schedule.ran(actor, time)
             self._settle()
+            if self._tell():
+                return True  # the others can go on with it meanwhile
         return True
 
     def take(self) -> list[tuple[int, object]]:
         """The messages for other workers, in order."""
-        schedule = self._schedule
-        if isinstance(schedule, Together):
-            told = schedule.tell()
-            if told:
-                peers = range(len(self._bounds) - 1)
-                self._outgoing += [(peer, Told(told)) for peer in peers if peer != self.index]
-            self._complete()
+        self._tell()
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def pin(self) -> dict[str, View]:
         """The states at the boundary, which nothing that comes after will change."""
         return {name: spine.view() for name, spine in self._states.items()}
+
+    def _tell(self) -> bool:
+        """Put what the others should know now behind the rows that they get; whether there is any."""
+        schedule = self._schedule
+        if not isinstance(schedule, Together):
+            return False
+        told = schedule.tell()
+        if told:
+            peers = range(len(self._bounds) - 1)
+            self._outgoing += [(peer, Told(told)) for peer in peers if peer != self.index]
+        self._complete()
+        return bool(told)
 
     def _settle(self) -> None:
         self._schedule.settle()

@@ -14,57 +14,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
 from riverrun.state.view import View
-
-COMPARISONS = {
-    "=": pc.equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    "starts with": pc.starts_with,
-    "ends with": pc.ends_with,
-    "contains": pc.match_substring,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """A condition on one column: ``Where("node", ">", 3)``. Nulls satisfy "null" and nothing else.
-
-    Besides `COMPARISONS`: "in", "null", and "same", which is "=" where null equals null.
-    """
-
-    column: str
-    relation: str
-    value: Any = None
-    negated: bool = False
-
-    def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        """Which rows satisfy it; SQL's unknown is false, negated or not."""
-        column = batch.column(batch.schema.get_field_index(self.column))
-        if self.relation == "null" or (self.relation == "same" and self.value is None):
-            found = pc.is_null(column)
-        elif self.relation == "in":
-            found = pc.is_in(column, pa.array(list(self.value), column.type))
-            found = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
-        elif self.relation == "same":
-            found = pc.fill_null(pc.equal(column, pa.scalar(self.value, column.type)), False)
-        elif self.relation in ("starts with", "ends with", "contains"):
-            found = COMPARISONS[self.relation](column, self.value)
-        else:
-            found = COMPARISONS[self.relation](column, pa.scalar(self.value, column.type))
-        if self.negated:
-            found = pc.invert(found)
-        return pc.fill_null(found, False)
 
 
 class Portion(ABC):

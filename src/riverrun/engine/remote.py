@@ -33,10 +33,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from riverrun.engine.asking import Asker, Security
 from riverrun.engine.cluster import Cluster, Durability
-from riverrun.engine.codec import BadFrame, Decoder, Frame
+from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.coordinator import Phase
-from riverrun.engine.flight import WINDOW, Asker, Endpoint, Link, Security
+from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.hosting import Rendezvous, versions
 from riverrun.engine.messages import (
     CLIENT,
@@ -58,7 +59,9 @@ from riverrun.engine.messages import (
     Start,
     Wrote,
 )
-from riverrun.engine.reading import Portion, Where
+from riverrun.engine.reading import Portion
+from riverrun.engine.where import Where
+from riverrun.engine.wire import BadFrame
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.state.storage import Storage

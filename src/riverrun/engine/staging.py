@@ -58,6 +58,10 @@ class Staging:
         self._written = 0  # files so far: a name is used once
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
+    def __len__(self) -> int:
+        """How many parcels are here."""
+        return len(self._kept) + len(self._files)
+
     def take_in(self, name: str, batches: Iterable[pa.RecordBatch]) -> list[Parcel]:
         """Keep rows, and say under which names."""
         parcels: list[Parcel] = []

@@ -33,8 +33,10 @@ will be sent in it travel together.
 When to tell
 ------------
 :meth:`Border.tell` gives a batch when something ended in it that nothing held here stands in for: at some
-crossing, or for the end of epochs, its time has been passed. Otherwise it keeps on adding up. At rest a
-worker has called it. Rights, begun and ended in between, are never heard of.
+crossing, or for the end of epochs, its time has been passed. Otherwise it keeps on adding up. It may be
+called between any two events, and is called at rest. Rights begun and ended in between are never heard of.
+Told early, while there is more to do here, it lets the others go on meanwhile: told only at rest, two
+workers would take turns in a loop, each two rounds ahead and then waiting for the other.
 
 *Nobody waits in vain.* Suppose all are at rest, nothing is on its way, and something is outstanding. Of all
 notifications that are asked for take one, at p, that nothing else outstanding could result in. It does not

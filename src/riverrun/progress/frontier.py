@@ -356,7 +356,7 @@ class CountedFrontier:
         >>> CountedFrontier([((3,), 1)]).less_equal((2,))
         False
         """
-        for element in self._elements:  # a generator would cost more than the rest
+        for element in self._elements:  # noqa: SIM110 (a generator costs more than all the rest)
             if less_equal(element, time):
                 return True
         return False

@@ -325,8 +325,9 @@ class Run:
     @_in_turn
     def rollback(self) -> None:
         """Forget the rows given since the last commit."""
-        for inlet in self._inlets.values():
-            inlet.drop()
+        dropped = [parcel for inlet in self._inlets.values() for parcel in inlet.drop()]
+        if self._spark is not None and dropped:
+            self._spark.let_go(dropped)
 
     def _wait(self, epoch: int, rows: int = 0) -> None:
         while not self._reach(epoch, rows):

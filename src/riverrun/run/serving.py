@@ -1,8 +1,9 @@
 """Serving: what the data source "riverrun" asks a run on Spark for.
 
 Results are lent: workers hold what was opened, under a number, until the last `LENT` openings are
-newer. Changes are *fed*: from the first time a stream asks, every epoch is kept here until the
-stream says that it has it, or is silent for `SILENT` seconds; where it lags, commits wait for it.
+newer. Changes are *fed*, each stream by a feed of its own: from the first time it asks, every epoch
+is kept here until the stream says that it has it, or is silent for `SILENT` seconds; where it lags,
+commits wait for it. A stream that stops, and starts again before that, goes on with the same feed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Serving:
             "open": self._open,
             "follow": self._follow,
             "passed": self._passed,
+            "stopped": self._stopped,
         }
 
     def lend(self, result: Result) -> str:
@@ -65,7 +67,7 @@ class Serving:
 
     def _schema(self, asked: Mapping[str, Any]) -> bytes:
         if asked["lent"] is not None:
-            found = self._lent[asked["lent"]][0].schema
+            found = self._portions(asked["lent"])[0].schema
         else:
             found = self._run.schema(asked["output"])
             if asked["changes"]:
@@ -81,6 +83,13 @@ class Serving:
             name = self.lend(result)
             if asked["changes"]:
                 added = of_changes(self._run.schema(asked["output"])).names[-1], result.epoch
+        return [
+            (each.address, each.lease, added)
+            for each in self._portions(name)
+            if isinstance(each, RemotePortion)
+        ]
+
+    def _portions(self, name: str) -> Sequence[Portion]:
         with self._lock:
             portions = self._lent.get(name)
         if portions is None:
@@ -89,41 +98,51 @@ class Serving:
                 f"cannot read result {name}: {LENT} others were read since",
                 hint="read it again",
             )
-        return [
-            (each.address, each.lease, added)
-            for each in portions
-            if isinstance(each, RemotePortion)
-        ]
+        return portions
 
     # ---- streams of changes
 
     def _follow(self, asked: Mapping[str, Any]) -> int:
-        output, start = asked["output"], asked["start"]
+        name, output, start = asked["feed"], asked["output"], asked["start"]
         with self._lock:
-            for gone in [name for name, feed in self._feeds.items() if feed.abandoned]:
+            for gone in [each for each, feed in self._feeds.items() if feed.abandoned]:
                 self._feeds.pop(gone).close()
-            feed = self._feeds.get(output)
+            if name not in self._feeds:
+                left = [
+                    each
+                    for each, feed in self._feeds.items()
+                    if feed.stopped and feed.output == output and feed.covers(start)
+                ]
+                if left:
+                    self._feeds[name] = self._feeds.pop(left[0])
+            feed = self._feeds.get(name)
         if feed is None or not feed.covers(start):
             if feed is not None:
                 feed.close()
             feed = _Feed(self._run, output, start)
             with self._lock:
-                self._feeds[output] = feed
+                self._feeds[name] = feed
+        feed.stopped = False
         return feed.end
 
     def _passed(self, asked: Mapping[str, Any]) -> None:
-        feed = self._feeds.get(asked["output"])
+        feed = self._feeds.get(asked["feed"])
         if feed is not None:
             feed.passed(asked["end"])
 
+    def _stopped(self, asked: Mapping[str, Any]) -> None:
+        feed = self._feeds.get(asked["feed"])
+        if feed is not None:
+            feed.stopped = True
+
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Changes that are kept here: of an output, from an epoch up to, not including, another."""
-        (_, output, start, end), columns, where = ticket
-        feed = self._feeds.get(output)
+        """Changes that are kept here: of a feed, from an epoch up to, not including, another."""
+        (_, name, start, end), columns, where = ticket
+        feed = self._feeds.get(name)
         if feed is None:
             raise TimeViolation(
                 "time.compacted",
-                f"cannot give the changes of {output!r} from epoch {start} on: nobody took them for {SILENT:.0f} s",
+                f"cannot give changes from epoch {start} on: nobody took them for {SILENT:.0f} s",
                 hint="start the query again",
             )
         schema = feed.schema
@@ -133,7 +152,9 @@ class Serving:
         return schema, (narrowed(batch, columns, where) for batch in batches)
 
     def close(self) -> None:
-        for feed in self._feeds.values():
+        with self._lock:
+            feeds = list(self._feeds.values())
+        for feed in feeds:
             feed.close()
 
 
@@ -147,6 +168,9 @@ class _Feed:
     """The changes of an output since a stream began to follow it."""
 
     def __init__(self, run: Run, output: str, start: int) -> None:
+        self.output = output
+        self.stopped = False
+        """Whether the stream is over; another one may take its place."""
         self.schema = of_changes(run.schema(output))
         self._start = start
         self._kept: dict[int, pa.Table] = {}
@@ -165,8 +189,10 @@ class _Feed:
 
     def covers(self, start: int) -> bool:
         """Whether it has all from an epoch on."""
+        if start < self._start:
+            return False
         self._heard = time.monotonic()
-        return start >= self._start
+        return True
 
     def _take(self, changes: Followed, epoch: int) -> None:
         """In the thread of the sink: keep an epoch; wait while too much is kept."""

@@ -10,7 +10,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from riverrun.engine.flight import Security
+from riverrun.engine.asking import Security
 from riverrun.errors import PlanError
 
 NAME = "riverrun"

@@ -6,6 +6,8 @@ live in one session, beside the user's own jobs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,9 @@ from riverrun.engine.messages import Parcel
 from riverrun.engine.plan import Plan
 from riverrun.engine.remote import RemoteCluster
 from riverrun.spark.certificates import secured
-from riverrun.spark.ingest import Target, upload
+from riverrun.spark.ingest import Target, upload, upload_of
 from riverrun.spark.launching import SparkLauncher
-from riverrun.spark.session import Site, open_site, own_python
+from riverrun.spark.session import Site, check_slots, open_site, own_python
 from riverrun.spark.source import make_source
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class SparkCluster(RemoteCluster):
         timeout: float = 60.0,
         **durability: Any,
     ) -> None:
-        self.site = open_site(on, workers, memory)
+        self.site = open_site(on, workers, memory, _kept())
         self._plan_name = plan.name
         launcher = SparkLauncher(self.site, plan.name, Maker(plan, history, memory))
         try:
@@ -63,6 +65,11 @@ class SparkCluster(RemoteCluster):
         """Hand the rows of a DataFrame to the workers, by Spark's own tasks."""
         return upload(self, self.site, frame, target)
 
+    def let_go(self, parcels: Iterable[Parcel]) -> None:
+        """Nobody will name these parcels, nor others of their uploads."""
+        for name in {upload_of(parcel) for parcel in parcels}:
+            self.forget_upload(name, ())
+
     def announce(self) -> None:
         """Let Spark read from this run: as `name`, which is that of the dataflow, or like it where that is taken."""
         self.name, taken = self._plan_name, 1
@@ -72,15 +79,29 @@ class SparkCluster(RemoteCluster):
         _ALIVE[self.name] = self
         _register(self.site)
 
+    def scale(self, workers: int) -> None:
+        others = _kept() - len(self._coordinator.members)
+        check_slots(self.session.sparkContext, workers, others)
+        super().scale(workers)
+
     def close(self) -> None:
         if _ALIVE.get(getattr(self, "name", "")) is self:
             del _ALIVE[self.name]
+            with suppress(Exception):  # the session may be gone
+                _register(self.site)
         super().close()
 
     @property
     def session(self) -> SparkSession:
         """The session it runs on."""
         return self.site.session
+
+
+def _kept() -> int:
+    """How many slots the runs of this process keep: it has one Spark application."""
+    return sum(
+        len(cluster._coordinator.members) for cluster in _ALIVE.values() if not cluster.closed
+    )
 
 
 def _register(site: Site) -> None:

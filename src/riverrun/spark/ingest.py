@@ -21,11 +21,11 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.codec import describe, pack, revive, unpack
-from riverrun.engine.flight import Asker, Security, Stage
+from riverrun.engine.asking import Asker, Security, Stage
 from riverrun.engine.messages import Parcel
 from riverrun.engine.operators.upsert import DELETED, SEQUENCE
 from riverrun.engine.remote import RemoteCluster
+from riverrun.engine.wire import describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
 from riverrun.spark.session import Site, own_python
 from riverrun.spark.shipping import task
@@ -90,6 +90,11 @@ def upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> li
         if final or tries + 1 == TRIES:
             raise (final or failed)[0]
     raise AssertionError("not reached")
+
+
+def upload_of(parcel: Parcel) -> str:
+    """The name of the upload that a parcel belongs to."""
+    return parcel.name.partition("-")[0]
 
 
 def _check_columns(frame: Any, target: Target) -> None:

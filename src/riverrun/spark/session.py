@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import PlanError, RiverrunError
@@ -27,6 +28,7 @@ DATA_SLOTS = 2
 """Task slots that a session of ours has for jobs beside the workers."""
 
 _LOOPBACK = "127.0.0.1"
+_PYTHON = Lock()
 _QUIET = Path(__file__).with_name("log4j2.properties")
 
 
@@ -43,8 +45,11 @@ class Site:
     """The address at which tasks reach this process."""
 
 
-def open_site(on: Any, workers: int, memory: int | None = None) -> Site:
-    """The session to run on: one that is given, or, for "spark", the active one or a new local one."""
+def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) -> Site:
+    """The session to run on: one that is given, or, for "spark", the active one or a new local one.
+
+    `taken` is how many slots of it other runs keep.
+    """
     pyspark_sql = _pyspark()
     if on == "spark":
         active = pyspark_sql.SparkSession.getActiveSession()
@@ -73,7 +78,7 @@ def open_site(on: Any, workers: int, memory: int | None = None) -> Site:
         )
     master = context.master
     local = re.fullmatch(r"local(\[.*\])?", master) is not None
-    _check_slots(context, master, workers)
+    check_slots(context, workers, taken)
     _check_memory(context, local, workers, memory)
     host = _LOOPBACK if local else str(context.getConf().get("spark.driver.host", _LOOPBACK))
     return Site(on, False, local, host)
@@ -114,7 +119,7 @@ def _local_session(pyspark_sql: Any, workers: int) -> SparkSession:
 
 
 def java_home() -> str:
-    """The folder of a Java that Spark can use, which becomes JAVA_HOME where that is not set."""
+    """The folder of a Java that Spark can use, and from now on will: JAVA_HOME, or the one on the path."""
     found: dict[str, int] = {}
     given = os.environ.get("JAVA_HOME")
     candidates = [f"{given}/bin/java"] if given else []
@@ -127,6 +132,8 @@ def java_home() -> str:
             home = str(Path(candidate).resolve().parents[1])
             if candidate != on_path:
                 os.environ["JAVA_HOME"] = home
+            elif given:  # it has an older one, and Spark would look there first
+                del os.environ["JAVA_HOME"]
             return home
         if version:
             found[candidate] = version
@@ -167,19 +174,22 @@ def slots(master: str) -> int | None:
     return int(match[1]) * int(match[2]) if match else None
 
 
-def _check_slots(context: Any, master: str, workers: int) -> None:
+def check_slots(context: Any, workers: int, taken: int = 0) -> None:
+    """Refuse more workers than a session has room for, beside those of other runs and data jobs."""
+    master = context.master
     known = slots(master)
     if known is None:
         most = context.getConf().get("spark.cores.max", None)
         known = int(most) if most else None
     needs = int(context.getConf().get("spark.task.cpus", "1"))
-    if known is not None and known // needs < workers + 1:
+    if known is not None and known // needs < taken + workers + 1:
+        wanted = taken + workers + DATA_SLOTS
+        others = f" ({taken} of them are kept by other runs)" if taken else ""
         raise PlanError(
             "spark.slots",
-            f"cannot run {workers} workers on {master}: it has {known // needs} task slots, workers keep one each, and "
-            "data jobs need at least one more",
-            hint=f"give it {workers + DATA_SLOTS}: local[{workers + DATA_SLOTS}], or spark.cores.max on a cluster; or "
-            "run with fewer workers",
+            f"cannot run {workers} workers on {master}: it has {known // needs} task slots{others}, workers keep one "
+            "each, and data jobs need at least one more",
+            hint=f"give it {wanted}: local[{wanted}], or spark.cores.max on a cluster; or run with fewer workers",
             slots=known // needs,
             workers=workers,
         )
@@ -228,10 +238,13 @@ def _bytes(given: str, unit: int) -> int:
 def own_python(site: Site) -> Iterator[None]:
     """Have tasks on this machine run with this very interpreter, whatever `python3` is on the path."""
     context = site.session.sparkContext
-    before = context.pythonExec
-    if site.local:
-        context.pythonExec = sys.executable
-    try:
+    if not site.local:
         yield
-    finally:
-        context.pythonExec = before
+        return
+    with _PYTHON:  # workers start at once, and each puts back what it found
+        before = context.pythonExec
+        context.pythonExec = sys.executable
+        try:
+            yield
+        finally:
+            context.pythonExec = before

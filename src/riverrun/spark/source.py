@@ -26,13 +26,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
-from riverrun.engine.flight import Asker, Security
-from riverrun.engine.reading import Where
-from riverrun.errors import PlanError
+from riverrun.engine.asking import Asker, Security
+from riverrun.engine.where import Where
+from riverrun.errors import PlanError, RiverrunError
 from riverrun.spark.shipping import loader
 
 FORMAT = "riverrun"
@@ -77,23 +79,27 @@ def make_source(runs: Runs, *, ship: bool, pushes: bool) -> type:
     class StreamReader(DataSourceStreamReader):
         def __init__(self, options: dict[str, str], columns: list[str]) -> None:
             self.options, self.columns = options, columns
+            self.feed = load(us, "new_feed")()
 
         def initialOffset(self) -> dict[str, int]:  # noqa: N802
             return {"epoch": 0}
 
         def latestOffset(self, start: Any = None, limit: Any = None) -> Any:  # noqa: N802
-            latest: Any = load(us, "latest")(runs, self.options, start)
+            latest: Any = load(us, "latest")(runs, self.options, self.feed, start)
             return latest
 
         def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Any]:
-            planned = load(us, "plan_stream")(runs, self.options, start, end)
+            planned = load(us, "plan_stream")(runs, self.options, self.feed, start, end)
             return [InputPartition(part) for part in planned]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             yield from load(us, "fetch")(runs, partition.value, self.columns, [])
 
         def commit(self, end: dict[str, int]) -> None:
-            load(us, "commit")(runs, self.options, end)
+            load(us, "commit")(runs, self.options, self.feed, end)
+
+        def stop(self) -> None:
+            load(us, "stop")(runs, self.options, self.feed)
 
     class Riverrun(DataSource):
         @classmethod
@@ -174,7 +180,15 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
     found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
     listed = _option(options, "columns")
     if listed is not None:
-        found = pa.schema([found.field(name.strip()) for name in listed.split(",")])
+        names = [name.strip() for name in listed.split(",")]
+        unknown = [name for name in names if name not in found.names]
+        if unknown:
+            raise PlanError(
+                "spark.source",
+                f"cannot read columns {', '.join(unknown)}: there are: {', '.join(found.names)}",
+                hint='.option("columns", "a,b"); a name with a comma in it needs .schema(...)',
+            )
+        found = pa.schema([found.field(name) for name in names])
     return from_arrow_schema(
         pa.schema([field.with_type(plain_type(field.type)) for field in found])
     )
@@ -196,28 +210,45 @@ def check_stream(options: Mapping[str, str]) -> None:
         )
 
 
-def latest(runs: Runs, options: Mapping[str, str], start: Any) -> dict[str, int]:
+def new_feed() -> str:
+    """A name for what one stream follows."""
+    return uuid4().hex
+
+
+def latest(runs: Runs, options: Mapping[str, str], feed: str, start: Any) -> dict[str, int]:
     """How far a stream can go; it is followed from the first time this is asked."""
     _, asker = _chosen(runs, options)
     since = 0 if start is None else int(start["epoch"])
-    return {"epoch": asker.ask("follow", {**_wanted(options), "start": since})}
+    return {"epoch": asker.ask("follow", {**_wanted(options), "feed": feed, "start": since})}
 
 
 def plan_stream(
-    runs: Runs, options: Mapping[str, str], start: Mapping[str, int], end: Mapping[str, int]
+    runs: Runs,
+    options: Mapping[str, str],
+    feed: str,
+    start: Mapping[str, int],
+    end: Mapping[str, int],
 ) -> list[Any]:
     """One partition: changes are with the driver."""
     if end["epoch"] <= start["epoch"]:
         return []
+    latest(runs, options, feed, start)  # a batch that is repeated is planned without that
     name, asker = _chosen(runs, options)
-    ticket = ["feed", _wanted(options)["output"], start["epoch"], end["epoch"]]
+    ticket = ["feed", feed, start["epoch"], end["epoch"]]
     return [(name, asker.address, json.dumps(ticket), None)]
 
 
-def commit(runs: Runs, options: Mapping[str, str], end: Mapping[str, int]) -> None:
+def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, int]) -> None:
     """What a stream has, and needs no more."""
     _, asker = _chosen(runs, options)
-    asker.ask("passed", {**_wanted(options), "end": end["epoch"]})
+    asker.ask("passed", {"feed": feed, "end": end["epoch"]})
+
+
+def stop(runs: Runs, options: Mapping[str, str], feed: str) -> None:
+    """A stream is over, for now."""
+    with suppress(RiverrunError):  # so may the run be
+        _, asker = _chosen(runs, options)
+        asker.ask("stopped", {"feed": feed})
 
 
 def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:
@@ -267,6 +298,10 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
     if kind in _WIDER:
         return _WIDER[kind]
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     return kind

@@ -1,0 +1,711 @@
+"""The wire: who may talk, what is bounded, and what becomes of everything else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from riverrun.engine import hosting, remote
+from riverrun.engine.asking import Asker, Security
+from riverrun.engine.codec import Decoder, Frame
+from riverrun.engine.flight import INLINE, Endpoint, Link
+from riverrun.engine.hosting import Rendezvous, host
+from riverrun.engine.instance import Data as Rows
+from riverrun.engine.messages import Completed, Data, Join, Leave
+from riverrun.engine.remote import RemoteCluster
+from riverrun.engine.wire import pack
+from riverrun.errors import OperatorFailed, TransportError
+from riverrun.spark.certificates import secured
+from riverrun.state.changes import Changes
+from tests.engine.flows import Model, check, edge_rows, graph_maker
+from tests.engine.launchers import Threads, gone_by
+
+MAKER = graph_maker()
+
+
+class Box:
+    """Keeps what comes in."""
+
+    def __init__(self) -> None:
+        self.writes: queue.Queue[tuple[int, list[Frame], int]] = queue.Queue()
+        self.ends: queue.Queue[tuple[int, bool]] = queue.Queue()
+        self.open = threading.Event()
+        self.open.set()
+        self.decoder = Decoder()
+
+    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+        self.open.wait(10)
+        self.writes.put((sender, frames, size))
+
+    def ended(self, sender: int, stream: object, cleanly: bool) -> None:
+        self.ends.put((sender, cleanly))
+
+    def answer(self, question: str, argument: Any) -> Any:
+        if question == "fail":
+            error = OperatorFailed("operator.failed", "it failed", hint="mend it", node="a")
+            error.__cause__ = ValueError("the reason")
+            raise error
+        return [question, argument]
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        batches = [pa.record_batch({"n": [at] * 3}) for at in range(ticket)]
+        return pa.schema({"n": pa.int64()}), iter(batches)
+
+    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+        if about == "refuse":
+            raise TransportError("transport.moved", "cannot take them", hint="again")
+        return [about, schema.names, sum(batch.num_rows for batch in batches)]
+
+    def messages(self, count: int) -> list[Any]:
+        """The next messages."""
+        found: list[Any] = []
+        while len(found) < count:
+            _, frames, _ = self.writes.get(timeout=10)
+            decoded = [self.decoder.decode(frame.head, frame.body) for frame in frames]
+            found += [message for message in decoded if message is not None]
+        return found
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def security(request: pytest.FixtureRequest) -> Security:
+    return secured(request.param)
+
+
+@pytest.fixture
+def box() -> Box:
+    return Box()
+
+
+@pytest.fixture
+def endpoint(box: Box, security: Security) -> Iterator[Endpoint]:
+    with Endpoint("127.0.0.1", box, security) as made:
+        yield made
+
+
+PLAIN = pytest.mark.parametrize("security", [Security()], ids=["plain"])
+
+
+def until(so: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def send_on(address: str, security: Security) -> None:
+    """Messages until somebody minds."""
+    link = Link(address, 1, security)
+    try:
+        for _ in range(1000):
+            link.send([Join()])
+            time.sleep(0.005)
+    finally:
+        link.close()
+
+
+# ---- endpoints
+
+
+def test_questions_rows_and_rows_handed_in(endpoint: Endpoint, security: Security) -> None:
+    asker = Asker(endpoint.address, security)
+    assert asker.ask("what", {"a": (1, None)}) == ["what", {"a": (1, None)}]
+    assert [batch.to_pydict()["n"] for batch in asker.rows(2)] == [[0] * 3, [1] * 3]
+    handing = asker.stage("x", pa.schema({"n": pa.int64()}))
+    for _ in range(3):
+        handing.write(pa.record_batch({"n": [1, 2]}))
+    assert handing.done() == ["x", ["n"], 6]
+    with pytest.raises(OperatorFailed, match="it failed") as caught:
+        asker.ask("fail")
+    assert caught.value.fields == {"node": "a"}
+    assert isinstance(caught.value.__cause__, ValueError)
+    refused = asker.stage("refuse", pa.schema({"n": pa.int64()}))
+    with pytest.raises(TransportError, match="cannot take them"):
+        refused.done()
+    asker.close()
+
+
+def test_who_has_no_token_is_refused_and_counted(
+    endpoint: Endpoint, box: Box, security: Security
+) -> None:
+    wrong = Security("guess", security.certificate, security.key, security.name)
+    assert "guess" not in repr(wrong)
+    asker = Asker(endpoint.address, wrong)
+    attempts: list[Callable[[], Any]] = [
+        lambda: asker.ask("what"),
+        lambda: list(asker.rows(2)),
+        lambda: asker.stage("x", pa.schema({"n": pa.int64()})).done(),
+    ]
+    for attempt in attempts:
+        with pytest.raises(TransportError, match="refuses our token") as caught:
+            attempt()
+        assert caught.value.code == "transport.token"
+    assert endpoint.refused == 3
+    with pytest.raises(TransportError):
+        send_on(endpoint.address, wrong)
+    bare = security.connect(endpoint.address)
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        list(bare.do_action(flight.Action("what", pack(None))))
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        list(bare.list_flights())
+    bare.close()
+    asker.close()
+    assert endpoint.refused >= 6
+    assert box.writes.empty()
+    assert box.ends.empty()
+
+
+def test_a_certificate_is_asked_for() -> None:
+    ours = secured(True)
+    with Endpoint("127.0.0.1", Box(), ours) as endpoint:
+        assert endpoint.address.startswith("grpc+tls://")
+        theirs = secured(True)
+        strangers = [
+            Security(ours.token, theirs.certificate, theirs.key),
+            Security(ours.token),
+        ]
+        for stranger in strangers:
+            asker = Asker(endpoint.address, stranger)
+            with pytest.raises(TransportError):
+                asker.ask("what", within=5)
+            asker.close()
+        bare = flight.connect(  # knows whom it talks to, and does not show who it is
+            endpoint.address, tls_root_certs=ours.certificate, override_hostname=ours.name
+        )
+        with pytest.raises((flight.FlightError, pa.ArrowException, OSError)):
+            list(bare.do_action(flight.Action("what", pack(None)), ours.options_within(5)))
+        bare.close()
+        asker = Asker(endpoint.address, ours)
+        assert asker.ask("what") == ["what", None]
+        asker.close()
+        assert endpoint.refused == 0
+
+
+@PLAIN
+def test_bytes_that_are_no_frames(endpoint: Endpoint, box: Box, security: Security) -> None:
+    source = random.Random(3)
+    where = urlsplit(endpoint.address)
+    for size in (1, 100, 5000):
+        with socket.create_connection((where.hostname, where.port)) as raw, suppress(OSError):
+            raw.sendall(source.randbytes(size))
+            raw.settimeout(0.2)
+            raw.recv(100)
+    client = security.connect(endpoint.address)
+    schema = pa.schema({"body": pa.large_binary()})
+    row = pa.record_batch([pa.array([b"x" * 99], pa.large_binary())], schema=schema)
+    for head in (source.randbytes(40), pack(5), pack([1, 2]), pack([(3, 4)]), b""):
+        descriptor = flight.FlightDescriptor.for_command(pack(77))
+        writer, _ = client.do_put(descriptor, schema, security.options)
+        with suppress(flight.FlightError, pa.ArrowException):
+            writer.write_metadata(head)
+            writer.close()
+        assert box.ends.get(timeout=10) == (77, False)
+    assert box.writes.empty()
+    for command in (source.randbytes(20), pickle.dumps(os.getcwd)):
+        descriptor = flight.FlightDescriptor.for_command(command)
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            put(client, descriptor, schema, security, row)
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            list(client.do_action(flight.Action("what", command), security.options))
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            client.do_get(flight.Ticket(command), security.options).read_all()
+    client.close()
+    asker = Asker(endpoint.address, security)
+    assert asker.ask("what") == ["what", None]
+    asker.close()
+
+
+def put(client: Any, descriptor: Any, schema: Any, security: Security, row: Any) -> None:
+    writer, _ = client.do_put(descriptor, schema, security.options)
+    writer.write_batch(row)
+    writer.done_writing()
+    writer.close()
+
+
+# ---- links
+
+
+def test_messages_arrive_in_order_and_the_end_is_told(
+    endpoint: Endpoint, box: Box, security: Security
+) -> None:
+    link = Link(endpoint.address, 5, security)
+    large = Changes.of([pa.array(range(40_000))], (0,))
+    assert large.columns[0].nbytes > INLINE
+    for at in range(60):
+        payload = Rows((at, large)) if at % 20 == 7 else ("small", at)
+        link.send([Data(1, at, payload)])
+    found = box.messages(60)
+    assert [message.number for message in found] == list(range(60))
+    assert found[7].payload[1].columns[0].equals(large.columns[0])
+    link.close()
+    assert box.ends.get(timeout=10) == (5, True)
+    with pytest.raises(TransportError, match="the link is closed"):
+        link.send([Join()])
+    link.close()
+
+
+@PLAIN
+def test_a_break_is_told(endpoint: Endpoint, box: Box, security: Security) -> None:
+    link = Link(endpoint.address, 5, security)
+    link.send([Join()])
+    assert box.messages(1) == [Join()]
+    link.close(cleanly=False)
+    assert box.ends.get(timeout=10) == (5, False)
+
+
+@PLAIN
+def test_a_dead_receiver_is_noticed(security: Security) -> None:
+    endpoint = Endpoint("127.0.0.1", Box(), security)
+    address = endpoint.address
+    endpoint.shutdown()
+    with pytest.raises(TransportError) as caught:
+        send_on(address, security)
+    assert caught.value.code == "transport.unreachable"
+    asker = Asker(address, security)
+    with pytest.raises(TransportError, match="cannot talk to"):
+        asker.ask("what", within=5)
+    asker.close()
+
+
+@PLAIN
+def test_small_messages_travel_together(endpoint: Endpoint, box: Box, security: Security) -> None:
+    link = Link(endpoint.address, 5, security)
+    link.send([Completed(1, at) for at in range(2000)])
+    assert [message.epoch for message in box.messages(2000)] == list(range(2000))
+    link.close()
+    written = link.sent
+    assert written < 2000 * 200
+    link = Link(endpoint.address, 5, security)
+    link.send([Completed(1, at) for at in range(2000)])
+    until(lambda: box.writes.qsize() > 0)
+    time.sleep(0.05)
+    assert box.writes.qsize() <= 3
+    link.close()
+
+
+@PLAIN
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("size", [1000, INLINE + 1000])
+def test_no_more_is_under_way_than_the_window_allows(
+    endpoint: Endpoint, box: Box, security: Security, background: bool, size: int
+) -> None:
+    """What is beyond waits here, on disk; credit lets it through, all of it, in order."""
+    window = 8 * size
+    link = Link(
+        endpoint.address, 5, security, window=window, budget=3 * size, background=background
+    )
+    count = 40
+    column = pa.array([b"x" * (size // 10)] * 10)
+    made = Changes.of([column], (0,))
+    link.send([Data(1, at, Rows((0, made))) for at in range(count)])
+    assert link.full
+    found, under_way, most = [], 0, 0
+    decoder = Decoder()
+    while len(found) < count:
+        quiet = 0
+        while quiet < 3:  # all that comes without credit
+            try:
+                _, frames, taken = box.writes.get(timeout=0.05)
+            except queue.Empty:
+                quiet += 1
+                continue
+            under_way += taken
+            found += [decoder.decode(frame.head, frame.body) for frame in frames]
+        most = max(most, under_way)
+        if len(found) < count:
+            assert link.full
+            assert link.waiting == count - len(found)
+            assert link._spool._bytes <= 3 * size
+            assert link._spool.spilled >= link.waiting - 3
+        link.credit(under_way)
+        under_way = 0
+    assert most <= window + 2 * size + (256 << 10 if size < INLINE else 0)
+    assert [message.number for message in found] == list(range(count))
+    until(lambda: not link.full)
+    link.close()
+
+
+@PLAIN
+@pytest.mark.parametrize("background", [False, True])
+def test_credit_passes_what_waits(
+    endpoint: Endpoint, box: Box, security: Security, background: bool
+) -> None:
+    link = Link(endpoint.address, 5, security, window=1000, background=background)
+    link.send([Data(1, at, b"x" * 600) for at in range(9)])
+    until(lambda: link.waiting < 9)
+    while not box.writes.empty():
+        box.writes.get()
+    assert link.full
+    link.give(123)
+    until(lambda: not box.writes.empty())
+    said: list[Any] = []
+    while ["credit", 123] not in said:
+        said += box.messages(1)
+    assert link.full
+    link.close()
+
+
+@PLAIN
+def test_closing_during_a_long_write(endpoint: Endpoint, box: Box, security: Security) -> None:
+    before = set(threading.enumerate())
+    link = Link(endpoint.address, 5, security, background=True, window=1 << 30)
+    box.open.clear()
+    made = Changes.of([pa.array([b"x" * (1 << 20)] * 3)], (0,))
+    link.send([Data(1, at, Rows((0, made))) for at in range(20)])
+    until(lambda: link._writing)
+    closing = threading.Thread(target=link.close)
+    closing.start()
+    time.sleep(0.05)
+    box.open.set()
+    closing.join(10)
+    assert not closing.is_alive()
+    box.ends.get(timeout=10)
+    gone_by(before)
+
+
+# ---- clusters
+
+
+def remotely(workers: int = 2, **options: Any) -> RemoteCluster:
+    return RemoteCluster(Threads(MAKER), workers, timeout=30, **options)
+
+
+def commit(cluster: RemoteCluster, model: Model, rows: int = 6) -> None:
+    cluster.wait(cluster.submit(model.draw(rows)))
+    check(cluster, model)
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The insides of all workers, as they are made."""
+    made: list[Any] = []
+    init = hosting._Host.__init__
+
+    def noting(self: Any, *given: Any) -> None:
+        made.append(self)
+        init(self, *given)
+
+    monkeypatch.setattr(hosting._Host, "__init__", noting)
+    return made
+
+
+def test_a_run_with_tls(hosts: list[Any]) -> None:
+    with remotely(2, security=secured(True)) as cluster:
+        assert cluster.address.startswith("grpc+tls://")
+        model = Model(1)
+        for _ in range(3):
+            commit(cluster, model)
+        assert cluster.status()["refused"] == 0
+
+
+def test_garbage_is_dropped_and_the_run_goes_on(hosts: list[Any], tmp_path: Path) -> None:
+    trace = tmp_path / "was-here"
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {trace}",)
+
+    source = random.Random(8)
+    with remotely(2) as cluster:
+        model = Model(2)
+        commit(cluster, model)
+        _, members = cluster.members()
+        addresses = [cluster.address, *(address for _, address in members)]
+        for address in addresses:
+            where = urlsplit(address)
+            with socket.create_connection((where.hostname, where.port)) as raw:
+                raw.sendall(source.randbytes(3000))
+            stranger = Asker(address, Security())
+            with pytest.raises(TransportError, match="refuses our token"):
+                stranger.ask("join", {})
+            stranger.close()
+            asker = Asker(address, cluster.security)
+            for question in ("", "close", "__init__", "no such thing"):
+                with pytest.raises(TransportError, match="nobody knows it"):
+                    asker.ask(question)
+            asker.close()
+            client = cluster.security.connect(address)
+            schema = pa.schema({"body": pa.large_binary()})
+            heads = [
+                source.randbytes(50),
+                pack([(source.randbytes(50), None)]),
+                pack([(pickle.dumps(Evil()), None)]),
+                pack([(pack(5), None)]),
+                pack([(pack("text"), None)]),
+                pack([(pack(["peers", {}]), None)]),
+                pack([(pack(["no", "such", "thing"]), None)]),
+                pack([(pack(Leave()), None)]),
+                pack([(pack(Completed(1, 99)), None)]),
+            ]
+            for sender in (0, 1, 2, 77):
+                for head in heads:
+                    descriptor = flight.FlightDescriptor.for_command(pack(sender))
+                    options = cluster.security.options
+                    writer, _ = client.do_put(descriptor, schema, options)
+                    with suppress(flight.FlightError, pa.ArrowException):
+                        writer.write_metadata(head)
+                        writer.close()
+            client.close()
+        for _ in range(3):
+            commit(cluster, model)
+        status = cluster.status()
+        assert status["refused"] == 1
+        assert status["garbage"] > 5
+        assert status["workers"] == 2
+        assert len(hosts) == 2  # nobody was lost
+        assert all(each.garbage > 5 for each in hosts)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_full_windows_in_all_directions(
+    hosts: list[Any], monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Tiny windows, hardly any memory, a loop: everybody waits for everybody, and all goes on."""
+    monkeypatch.setattr(hosting, "Link", partial(Link, budget=500))
+    with remotely(workers, window=2000) as cluster:
+        model = Model(3)
+        model.edges.clear()
+        for _ in range(3):
+            cluster.wait(cluster.submit(model.draw(60)))
+            check(cluster, model)
+        many = [(at % 9, at % 8, 1) for at in range(4000)]
+        model.count({"edges": edge_rows(many)})
+        cluster.wait(cluster.submit({"edges": edge_rows(many)}))
+        check(cluster, model)
+
+
+class Flooding:
+    """Worker 0 sends a lot to worker 1, a piece a step; both ways, if told to."""
+
+    pieces = 200
+    size = 10_000
+
+    def __init__(self, both: bool) -> None:
+        self.both = both
+        self.hold = threading.Event()
+        self.steps = [0, 0]
+        self.received = [0, 0]
+
+    def __call__(self, index: int, bounds: Any, epoch: int, states: Any, /) -> Any:
+        return _Flood(self, index, epoch)
+
+
+class _Flood:
+    def __init__(self, flood: Flooding, index: int, epoch: int) -> None:
+        self.flood, self.index, self.completed = flood, index, epoch
+        self.fed = epoch
+        self.touched = self.got = 0
+        self.left = self.wanted = 0
+        self.out: list[Any] = []
+
+    def feed(self, epoch: int, inputs: Any) -> None:
+        self.fed = epoch + 1
+        both = self.flood.both
+        self.left = self.flood.pieces if both or self.index == 0 else 0
+        self.wanted = self.flood.pieces if both or self.index == 1 else 0
+
+    def receive(self, sender: int, payload: Any) -> None:
+        if self.index == 1:
+            assert self.flood.hold.wait(30)
+        assert payload[0] == self.got
+        self.got += 1
+        self.flood.received[self.index] += 1
+
+    def work(self) -> bool:
+        if self.left:
+            number = self.flood.pieces - self.left
+            self.left -= 1
+            self.flood.steps[self.index] += 1
+            self.out.append((1 - self.index, (number, b"x" * self.flood.size)))
+            return True
+        if self.fed > self.completed and self.got == self.wanted:
+            self.completed = self.fed
+            return True
+        return False
+
+    def take(self) -> list[Any]:
+        out, self.out = self.out, []
+        return out
+
+    def pin(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_slow_receiver_stops_its_sender() -> None:
+    flood = Flooding(both=False)
+    with RemoteCluster(Threads(flood), 2, window=100_000, timeout=30) as cluster:
+        epoch = cluster.submit({})
+        until(lambda: flood.steps[0] >= 8)
+        time.sleep(0.4)  # nothing happens
+        assert flood.steps[0] <= 25
+        assert flood.received[1] == 0
+        flood.hold.set()
+        cluster.wait(epoch)
+        assert flood.received == [0, 200]
+
+
+def test_two_that_flood_each_other_go_on() -> None:
+    flood = Flooding(both=True)
+    flood.pieces = 60
+    with RemoteCluster(Threads(flood), 2, window=20_000, timeout=30) as cluster:
+        epoch = cluster.submit({})
+        until(lambda: flood.steps[0] >= 2)
+        time.sleep(0.2)
+        flood.hold.set()
+        waiting = threading.Thread(target=cluster.wait, args=(epoch,), daemon=True)
+        waiting.start()
+        waiting.join(20)
+        assert not waiting.is_alive(), (flood.steps, flood.received)
+        assert flood.received == [60, 60]
+
+
+@pytest.mark.parametrize("path", [False, True])
+def test_a_broken_link_leads_to_another_execution(
+    hosts: list[Any], tmp_path: Path, path: bool
+) -> None:
+    with remotely(2, checkpoint=tmp_path if path else None, every=None) as cluster:
+        model = Model(5)
+        commit(cluster, model)
+        execution = cluster.status()["execution"]
+        link = hosts[0]._links[hosts[1]._worker.incarnation]
+        link.close(cleanly=False)  # under it: it still thinks that it can be used
+        until(lambda: cluster.status()["execution"] > execution)
+        for _ in range(3):
+            commit(cluster, model)
+        assert len(hosts) == 2
+
+
+def test_a_worker_that_falls_silent_is_replaced(
+    hosts: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections are open, and nothing comes."""
+    monkeypatch.setattr(remote, "TICK", 0.05)
+    monkeypatch.setattr(remote, "SILENT", 40)
+    monkeypatch.setattr(hosting, "BEAT", 0.05)
+    monkeypatch.setattr(remote, "GRACE", 0.5)
+    with remotely(2, checkpoint=tmp_path, every=None) as cluster:
+        model = Model(6)
+        commit(cluster, model)
+        silent = hosts[0]
+        silent._links[0].send = lambda messages: None
+        until(lambda: len(hosts) > 2, 20)
+        for _ in range(2):
+            commit(cluster, model)
+        assert silent._worker.incarnation not in [member for member, _ in cluster.members()[1]]
+
+
+def test_a_worker_without_a_coordinator_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "BEAT", 0.05)
+    launcher = Threads(MAKER)
+    with RemoteCluster(launcher, 1, timeout=30) as cluster:
+        cluster._tell_workers = lambda message: None  # type: ignore[method-assign]
+        monkeypatch.setattr(hosting, "SILENCE", 0.3)
+        launcher.threads[0].join(20)
+        assert launcher.why == {1: "the coordinator was not heard for 0 s"}
+
+
+# ---- starts
+
+
+def test_who_comes_uncalled_gets_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "GRANT", 0.2)
+    with remotely(2) as cluster:
+        model = Model(7)
+        commit(cluster, model)
+        again = Rendezvous(cluster.address, cluster.security, ticket=1)
+        assert host(again, MAKER) == "there is no worker to be"
+        commit(cluster, model)
+        assert cluster.status()["workers"] == 2
+        assert cluster.status()["execution"] == 1
+
+
+def test_versions_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(threading.enumerate())
+    monkeypatch.setattr(hosting, "versions", lambda: {**remote.versions(), "polars": "0.1"})
+    with pytest.raises(TransportError, match=r"polars \S+ here and 0.1 there") as caught:
+        remotely(2)
+    assert caught.value.code == "run.versions"
+    assert "same versions everywhere" in str(caught.value)
+    gone_by(before)
+
+
+def test_a_worker_with_another_token_leaves_nothing_behind() -> None:
+    before = set(threading.enumerate())
+    with remotely(1) as cluster:
+        with pytest.raises(TransportError, match="refuses our token"):
+            host(Rendezvous(cluster.address, Security()), MAKER)
+        assert cluster.status()["refused"] == 1
+    gone_by(before)
+
+
+class Absent(Threads):
+    """Processes that never come up, or end at once."""
+
+    def __init__(self, why: str | None) -> None:
+        super().__init__(MAKER)
+        self.said, self.started = why, 0
+
+    def start(self, ticket: int) -> None:
+        self.started += 1
+        if self.said is not None:
+            thread = threading.Thread(target=self.ended, args=(ticket, self.said), daemon=True)
+            self.threads.append(thread)
+            thread.start()
+
+    def advice(self, present: int, wanted: int) -> str:
+        return f"free some cores: {present} of {wanted}"
+
+
+def test_processes_that_never_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "GRACE", 0.2)
+    monkeypatch.setattr(remote, "TICK", 0.1)
+    before, began = set(threading.enumerate()), time.monotonic()
+    with pytest.raises(TransportError, match=r"0 of 3 workers reported within 0\.5 s") as caught:
+        RemoteCluster(Absent(None), 3, timeout=0.5)
+    assert caught.value.code == "run.not_ready"
+    assert "free some cores: 0 of 3" in str(caught.value)
+    assert time.monotonic() - began < 5
+    gone_by(before)
+
+
+def test_processes_that_end_at_once() -> None:
+    before, launcher = set(threading.enumerate()), Absent("no module named riverrun")
+    with pytest.raises(TransportError, match="no module named riverrun") as caught:
+        RemoteCluster(launcher, 1, timeout=30)
+    assert caught.value.code == "run.not_ready"
+    assert launcher.started == remote.STARTS
+    gone_by(before)
+
+
+def test_replacements_that_never_come_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "TICK", 0.1)
+    monkeypatch.setattr(remote, "GRACE", 0.5)
+    launcher = Threads(MAKER)
+    with RemoteCluster(launcher, 2, timeout=5, checkpoint=tmp_path) as cluster:
+        model = Model(9)
+        commit(cluster, model)
+        monkeypatch.setattr(launcher, "start", lambda ticket: None)
+        cluster._timeout = 0.5
+        cluster.kill(0)
+        with pytest.raises(TransportError, match="1 of 2 workers reported within"):
+            cluster.wait(cluster.submit(model.draw()))
+    launcher = Threads(MAKER)
+    with RemoteCluster(launcher, 2, timeout=30, checkpoint=tmp_path) as cluster:
+        check(cluster, model, changes=False)  # what was accepted is there
