@@ -102,11 +102,7 @@ _HOMES = {
     ),
     "riverrun.frontends.flow": ("Dataflow",),
     "riverrun.frontends.grouping": ("Grouped",),
-    "riverrun.run": (
-        "Commit",
-        "Result",
-        "Run",
-    ),
+    "riverrun.run": ("Commit", "Result", "Run", "Sink"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

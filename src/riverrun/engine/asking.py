@@ -125,7 +125,8 @@ class _heard:  # noqa: N801
             except BadFrame:
                 described = None
             if described is not None:
-                raise revive(described) from None
+                revived = revive(described)
+                raise revived from revived.__cause__
         raise unreachable(self._address, error) from error
 
 

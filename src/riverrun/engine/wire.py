@@ -57,7 +57,7 @@ _OURS: dict[str, frozenset[str]] = {
     "riverrun.state.manifest": frozenset(
         {"BatchEntry", "BlockEntry", "Manifest", "Share", "StoredFile"}
     ),
-    "riverrun.state.schema": frozenset({"Schema"}),
+    "riverrun.state.schema": frozenset({"Order", "Schema"}),
 }
 
 
