@@ -23,19 +23,23 @@ PROGRAMS = Path(__file__).parent / "programs"
 def interpreter_with(packages: tuple[str, ...]) -> str | None:
     """The first interpreter that has all of these packages."""
     listed = os.environ.get("BENCH_PYTHONS", "").split(os.pathsep)
-    code = f"from importlib.util import find_spec as f; exit(not all(map(f, {packages!r})))"
+    code = (
+        "from importlib.util import find_spec as f\n"
+        f"try: exit(not all(map(f, {packages!r})))\n"
+        "except ImportError: exit(1)"  # of the parent of one
+    )
     for python in [*filter(None, listed), sys.executable]:
         if subprocess.run([python, "-c", code], check=False).returncode == 0:
             return python
     return None
 
 
-def run_apart(program: str, *packages: str, **sizes: int) -> dict[str, Any]:
+def run_apart(program: str, *packages: str, **given: int | str) -> dict[str, Any]:
     """What a program prints as JSON; or why there is nothing: ``{"skipped": ...}``."""
     python = interpreter_with(packages)
     if python is None:
         return {"skipped": f"not installed: {', '.join(packages)} (see BENCH_PYTHONS)"}
-    options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     patience = scale("patience", 900)
     try:
         done = subprocess.run(

@@ -100,6 +100,12 @@ def endpoint(box: Box, security: Security) -> Iterator[Endpoint]:
 PLAIN = pytest.mark.parametrize("security", [Security()], ids=["plain"])
 
 
+def await_epoch(cluster: RemoteCluster, epoch: int, seconds: float = 20) -> None:
+    """Wait for an epoch, but not for ever."""
+    with cluster._changed:
+        assert cluster._changed.wait_for(lambda: cluster.completed > epoch, seconds)
+
+
 def until(so: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not so():
@@ -481,11 +487,11 @@ def test_full_windows_in_all_directions(
         model = Model(3)
         model.edges.clear()
         for _ in range(3):
-            cluster.wait(cluster.submit(model.draw(60)))
+            await_epoch(cluster, cluster.submit(model.draw(60)))
             check(cluster, model)
         many = [(at % 9, at % 8, 1) for at in range(4000)]
         model.count({"edges": edge_rows(many)})
-        cluster.wait(cluster.submit({"edges": edge_rows(many)}))
+        await_epoch(cluster, cluster.submit({"edges": edge_rows(many)}))
         check(cluster, model)
 
 
@@ -555,7 +561,7 @@ def test_a_slow_receiver_stops_its_sender() -> None:
         assert flood.steps[0] <= 25
         assert flood.received[1] == 0
         flood.hold.set()
-        cluster.wait(epoch)
+        await_epoch(cluster, epoch)
         assert flood.received == [0, 200]
 
 
@@ -567,10 +573,7 @@ def test_two_that_flood_each_other_go_on() -> None:
         until(lambda: flood.steps[0] >= 2)
         time.sleep(0.2)
         flood.hold.set()
-        waiting = threading.Thread(target=cluster.wait, args=(epoch,), daemon=True)
-        waiting.start()
-        waiting.join(20)
-        assert not waiting.is_alive(), (flood.steps, flood.received)
+        await_epoch(cluster, epoch)
         assert flood.received == [60, 60]
 
 
@@ -644,13 +647,32 @@ def test_versions_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     gone_by(before)
 
 
-def test_a_worker_with_another_token_leaves_nothing_behind() -> None:
+def test_a_worker_that_is_not_let_in_leaves_nothing_behind(hosts: list[Any]) -> None:
     before = set(threading.enumerate())
     with remotely(1) as cluster:
+        wrong = Security()
         with pytest.raises(TransportError, match="refuses our token"):
-            host(Rendezvous(cluster.address, Security()), MAKER)
+            host(Rendezvous(cluster.address, wrong), MAKER)
         assert cluster.status()["refused"] == 1
+        where = urlsplit(hosts[-1]._endpoint.address)
+
+        def is_over() -> bool:
+            with suppress(ConnectionRefusedError):
+                socket.create_connection((where.hostname, where.port)).close()
+                return False
+            return True
+
+        until(is_over)
     gone_by(before)
+
+
+def test_a_worker_that_has_left_answers_nothing(hosts: list[Any]) -> None:
+    """Or whoever asks would wait for ever: nobody works there any more."""
+    with remotely(1):
+        assert hosts[0].answer("stats", None)["pid"] == os.getpid()
+    until(hosts[0]._over.is_set)
+    with pytest.raises(TransportError, match="has left"):
+        hosts[0].answer("stats", None)
 
 
 class Absent(Threads):

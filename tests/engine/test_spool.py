@@ -26,8 +26,10 @@ def told(frame: Frame) -> tuple[bytes, bytes | None]:
 
 
 @given(
-    budget=st.integers(0, 120),
-    steps=st.lists(FRAMES | st.sampled_from(["take", "take", "peek", "clear"]), max_size=60),
+    budget=st.integers(0, 60),
+    steps=st.lists(
+        FRAMES | FRAMES | st.sampled_from(["take", "peek", "clear"]), min_size=8, max_size=60
+    ),
 )
 def test_it_is_a_queue_whatever_fits(budget: int, steps: list[Frame | str]) -> None:
     spool, model = Spool(budget), deque[Frame]()

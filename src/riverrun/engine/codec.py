@@ -20,7 +20,7 @@ Cost: some 5 microseconds for a small message; a copy for rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -62,6 +62,10 @@ class Encoder:
 
     def encode(self, message: Any) -> list[Frame]:
         """The frames of a message, in order."""
+        return list(self.frames(message))
+
+    def frames(self, message: Any) -> Iterable[Frame]:
+        """The same, each made when it is asked for: one can leave while the next is made."""
         kind = type(message)
         if kind is Data:
             payload = message.payload
@@ -76,7 +80,7 @@ class Encoder:
             return [Frame(pack(("error", replace(message, error=None), describe(message.error))))]
         return [Frame(pack(message))]
 
-    def _rows(self, message: Data, node: int, changes: Changes) -> list[Frame]:
+    def _rows(self, message: Data, node: int, changes: Changes) -> Iterator[Frame]:
         rows = max(changes.rows, 1)
         arrays = list(changes.columns)
         if changes.codes is not None:
@@ -89,19 +93,20 @@ class Encoder:
         )  # fmt: skip
         return self._pieces(about, arrays, rows)
 
-    def _feed(self, message: Feed) -> list[Frame]:
-        frames: list[Frame] = []
+    def _feed(self, message: Feed) -> Iterator[Frame]:
         for name, batch in message.inputs.items():
             about = ("input", name, batch.schema.names)
-            frames += self._pieces(about, batch.columns, batch.num_rows)
+            yield from self._pieces(about, batch.columns, batch.num_rows)
         end = ("feed", message.execution, message.epoch, dict(message.parcels))
-        frames.append(Frame(pack(end)))
-        return frames
+        yield Frame(pack(end))
 
-    def _pieces(self, about: tuple[Any, ...], arrays: Sequence[pa.Array], rows: int) -> list[Frame]:
+    def _pieces(
+        self, about: tuple[Any, ...], arrays: Sequence[pa.Array], rows: int
+    ) -> Iterator[Frame]:
         """Rows, in pieces of a bounded size; the last one says that it is."""
         if not arrays:
-            return [Frame(pack((True, None, None, about)))]
+            yield Frame(pack((True, None, None, about)))
+            return
         types = tuple(array.type for array in arrays)
         number, definition = self._schemas.get(types), None
         if number is None:
@@ -109,15 +114,13 @@ class Encoder:
             definition = _schema(types).serialize().to_pybytes()
         batch = pa.record_batch(list(arrays), names=list(map(str, range(len(arrays)))))
         count = max(1, min(-(-batch.nbytes // PIECE), rows))
-        frames = []
         for at in range(count):
             start, stop = rows * at // count, rows * (at + 1) // count
             piece = batch if count == 1 else batch.slice(start, stop - start)
             last = at + 1 == count
             head = pack((last, number, definition, about if last else None))
-            frames.append(Frame(head, piece.serialize()))
+            yield Frame(head, piece.serialize())
             definition = None
-        return frames
 
 
 class Decoder:

@@ -206,13 +206,16 @@ class Link:
         with self._turn:
             if self._over:
                 raise unreachable(self.address, OSError("the link is closed"))
-            frames = [frame for message in messages for frame in self._encoder.encode(message)]
-            small = all(frame.body is None or frame.body.size <= INLINE for frame in frames)
-            at_once = not (
-                self._background and (self._writing or not small or self._under_way > INLINE)
-            )
-            for frame in frames:
-                self._spool.put(frame)
+            at_once = not (self._background and (self._writing or self._under_way > INLINE))
+            for message in messages:
+                for frame in self._encoder.frames(message):
+                    self._spool.put(frame)
+                    if not _is_small(frame):
+                        if self._background:
+                            at_once = False
+                            self._turn.notify_all()
+                        else:  # it leaves while the next one is made
+                            self._flush()
             if at_once:
                 self._flush()
             else:

@@ -87,6 +87,7 @@ def host(rendezvous: Rendezvous, make_instance: MakeInstance, address: str | Non
     host_address = address or _own_address(rendezvous.address)
     worker = _Host(rendezvous, make_instance, host_address)
     try:
+        worker.join(rendezvous)
         return worker.live()
     finally:
         worker.close()
@@ -133,7 +134,15 @@ class _Host:
         self._make = make
         self._staging: Staging | None = None
         self.garbage = 0
+        self._worker: Worker | None = None
+        self._window = WINDOW
+        self._pool: ThreadPoolExecutor | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._log: Log | None = None
         self._endpoint = Endpoint(address, self, rendezvous.security)
+
+    def join(self, rendezvous: Rendezvous) -> None:
+        """Learn who one is, and be it; or that there is nobody to be."""
         asker = Asker(rendezvous.address, rendezvous.security)
         try:
             granted = asker.ask(
@@ -148,15 +157,11 @@ class _Host:
             )
         finally:
             asker.close()
-        self._worker: Worker | None = None
-        self._pool: ThreadPoolExecutor | None = None
         if granted.get("leave"):
             self._why = granted["leave"]
             return
-        self._worker = Worker(granted["incarnation"], make)
+        self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
-        self._checkpoints: Checkpoints | None = None
-        self._log: Log | None = None
         if granted["checkpoint"] is not None:
             self._checkpoints = Checkpoints(granted["checkpoint"])
             self._log = Log(self._checkpoints.storage)

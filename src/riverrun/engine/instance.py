@@ -36,6 +36,8 @@ from riverrun.state.view import View
 
 Push = Callable[[Changes], None]
 STEPS = 64  # actors run in one call of `work`
+WORTH = 0.8  # where a greater part of the rows is left, adding them up costs more than sending them
+LOOKS = 16
 
 
 class Data(tuple[int, Changes]):
@@ -85,6 +87,8 @@ class Instance:
         self._pushes: dict[Port, Push] = {}
         self._entries: dict[int, Push] = {}
         self._turns = 0
+        self._added: dict[int, tuple[float, int]] = {}
+        """Of an exchange, which part of the rows was left lately, and how often they were not added up since."""
         self._boundary = epoch
         for node in plan.nodes:
             if isinstance(node.operator, Linear | Exchange):
@@ -304,9 +308,22 @@ class Instance:
             if peer == self.index:
                 self._schedule.passes(ports.inputs[0], piece.times)
                 onward(piece)
-            else:
+                continue
+            if operator.combine:
+                piece = self._added_up(node.number, piece)
+            if piece.rows:
                 self._schedule.sends(ports.inputs[0], peer, piece.times)
                 self._outgoing.append((peer, Data((node.number, piece))))
+
+    def _added_up(self, number: int, piece: Changes) -> Changes:
+        """Equal rows added up before they travel, at an exchange where that was worth it lately."""
+        left, passed = self._added.get(number, (0.0, 0))
+        if left > WORTH and passed < LOOKS:
+            self._added[number] = left, passed + 1
+            return piece
+        added = piece.consolidate()
+        self._added[number] = (left + added.rows / piece.rows) / 2, 0
+        return added
 
     def _guarded(self, node: Node, function: Callable[[], None]) -> None:
         try:

@@ -64,8 +64,8 @@ class ChangesPortion(Portion):
     """What an epoch changed: the columns, and a last one, `diff`."""
 
     def __init__(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
-        diff = "diff"
-        while diff in schema.names:
+        diff, taken = "diff", {name.lower() for name in schema.names}  # Spark knows no case
+        while diff in taken:
             diff += "_"
         self.schema = schema.append(pa.field(diff, pa.int64()))
         self._batches = batches

@@ -6,7 +6,8 @@ message, a clock. It works all the time, whether somebody waits or not. Workers 
 *rendezvous*, the endpoint of this process, and learn there who they are. Laws:
 
 1. **Granted once.** An incarnation is granted to one process. One that comes when none is to be
-   granted waits for a moment, and is then told to leave.
+   granted waits for a moment, and is then told to leave; one that was started as a copy of a worker
+   waits as long as that one lives, and may take the place of any.
 2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
    launcher knows about why; so does one whose replacement does not come. Nothing waits for ever.
 3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
@@ -137,6 +138,7 @@ class RemoteCluster(Cluster):
         self.give_rows: Callable[[Any], tuple[pa.Schema, Iterator[pa.RecordBatch]]] | None = None
         """Who gives rows that this process has."""
         self.garbage = 0
+        self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
         self._queued: deque[tuple[int, int]] = deque()
         self._appends = 0
         self._gathering: float | None = time.monotonic()
@@ -202,7 +204,11 @@ class RemoteCluster(Cluster):
         return found
 
     def stats(self) -> list[Mapping[str, Any]]:
-        return [answer["states"] for _, answer in self._ask_all("stats")]
+        answers = [answer for _, answer in self._ask_all("stats")]
+        self._elsewhere = {
+            what: sum(answer[what] for answer in answers) for what in ("refused", "garbage")
+        }
+        return [answer["states"] for answer in answers]
 
     def touched(self) -> int:
         return sum(self._touched.values())
@@ -222,8 +228,8 @@ class RemoteCluster(Cluster):
         with self._changed:
             status = super().status()
             status["address"] = self.address
-            status["refused"] = self._endpoint.refused
-            status["garbage"] = self.garbage
+            status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
+            status["garbage"] = self.garbage + self._elsewhere["garbage"]
             status["processes"] = [
                 dict(self._processes.get(member, {})) for member in self._coordinator.members
             ]
@@ -556,6 +562,13 @@ class RemoteCluster(Cluster):
             return self.questions[question](argument)
         raise TransportError("transport.question", f"cannot answer {question!r}: nobody knows it")
 
+    def _has_twin(self, ticket: int) -> bool:
+        """Whether another process of the same start is a worker: this one is a copy of it, and is kept as a spare.
+
+        Were it to end, Spark would take the task for done, and end the other one.
+        """
+        return self._tickets.get(ticket) in self._coordinator.members
+
     def _join(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Grant an identity (law 1)."""
         with self._changed:
@@ -570,6 +583,8 @@ class RemoteCluster(Cluster):
                 )
             deadline = time.monotonic() + GRANT
             while not self._ungranted and self._coordinator.phase is not Phase.CLOSED:
+                if self._has_twin(given["ticket"]):
+                    deadline = time.monotonic() + GRANT
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break

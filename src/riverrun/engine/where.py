@@ -45,14 +45,28 @@ class Where:
         if self.relation == "null" or (self.relation == "same" and self.value is None):
             found = pc.is_null(column)
         elif self.relation == "in":
-            found = pc.is_in(column, pa.array(list(self.value), column.type))
+            fitting = [value for value in self.value if _fits(value, column.type)]
+            found = pc.is_in(column, pa.array(fitting, column.type))
             found = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
         elif self.relation == "same":
-            found = pc.fill_null(pc.equal(column, pa.scalar(self.value, column.type)), False)
+            found = pc.fill_null(pc.equal(column, _scalar(self.value, column.type)), False)
         elif self.relation in ("starts with", "ends with", "contains"):
             found = COMPARISONS[self.relation](column, self.value)
         else:
-            found = COMPARISONS[self.relation](column, pa.scalar(self.value, column.type))
+            found = COMPARISONS[self.relation](column, _scalar(self.value, column.type))
         if self.negated:
             found = pc.invert(found)
         return pc.fill_null(found, False)
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.scalar(value, kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A value to compare a column with; one that is beyond its type as it is: 300, where bytes are."""
+    return pa.scalar(value, kind) if _fits(value, kind) else pa.scalar(value)

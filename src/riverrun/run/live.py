@@ -531,14 +531,13 @@ class Run:
     @_in_turn
     def status(self) -> dict[str, Any]:
         """Where the run stands: epochs, workers, checkpoints, and how large each state is."""
-        status = dict(self._cluster.status())
         states: dict[str, dict[str, int]] = {}
-        for held in self._cluster.stats():
+        for held in () if self._cluster.closed else self._cluster.stats():
             for name, sizes in held.items():
                 total = states.setdefault(name, {"rows": 0, "bytes": 0})
                 for what, size in sizes.items():
                     total[what] += size
-        status["states"] = states
+        status = {**self._cluster.status(), "states": states}
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
         status["sinks"] = self._followers.status(self.completed)
         status["closed"] = self._cluster.closed

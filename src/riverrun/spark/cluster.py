@@ -45,6 +45,8 @@ class SparkCluster(RemoteCluster):
         **durability: Any,
     ) -> None:
         self.site = open_site(on, workers, memory, _kept())
+        self.streams: dict[str, Any] = {}
+        """The queries that feed it, by the names of their streams."""
         self._plan_name = plan.name
         launcher = SparkLauncher(self.site, plan.name, Maker(plan, history, memory))
         try:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def of_table(table: pa.Table, session: Any = None) -> DataFrame:
     """Rows of this process as a DataFrame, of the active session by default."""
     from pyspark.sql import SparkSession
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     session = session or SparkSession.getActiveSession()
     if session is None:
@@ -27,7 +28,8 @@ def of_table(table: pa.Table, session: Any = None) -> DataFrame:
     plain = pa.Table.from_batches(
         [plainer(batch) for batch in table.to_batches()] or [plainer(_empty(table.schema))]
     )
-    frame: DataFrame = session.createDataFrame(plain)
+    columns = from_arrow_schema(plain.schema, prefer_timestamp_ntz=True)
+    frame: DataFrame = session.createDataFrame(plain, columns)
     return frame
 
 

@@ -63,7 +63,7 @@ class _Order:
 
 def upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> list[Parcel]:
     """Hand the rows of a DataFrame to the workers; the names of the parcels that count."""
-    _check_columns(frame, target)
+    check_columns(frame, target)
     for tries in range(TRIES):
         execution, members = cluster.members()
         name = cluster.new_upload()
@@ -97,7 +97,7 @@ def upload_of(parcel: Parcel) -> str:
     return parcel.name.partition("-")[0]
 
 
-def _check_columns(frame: Any, target: Target) -> None:
+def check_columns(frame: Any, target: Target) -> None:
     """Refuse columns that do not fit, before anything runs."""
     from pyspark.sql.pandas.types import to_arrow_schema
 

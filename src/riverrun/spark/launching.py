@@ -60,7 +60,7 @@ class SparkLauncher:
         site, why = self._site, "it ended"
         session = site.session
         try:
-            session.addTag(self._tag(ticket))
+            session.sparkContext.addJobTag(self._tag(ticket))
             session.sparkContext.setJobDescription(f"riverrun: a worker of {self._name!r}")
             argument = cloudpickle.dumps((replace(self._rendezvous, ticket=ticket), self._make))
             function = task(__name__, "work", argument, ship=not site.local)
@@ -79,7 +79,8 @@ class SparkLauncher:
 
     def stop(self, ticket: int) -> None:
         with suppress(Exception):
-            self._site.session.interruptTag(self._tag(ticket))
+            # Not session.interruptTag, which knows the tags of the thread that calls it only.
+            self._site.session.sparkContext.cancelJobsWithTag(self._tag(ticket))
 
     def advice(self, present: int, wanted: int) -> str:
         context = self._site.session.sparkContext

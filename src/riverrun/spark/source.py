@@ -189,9 +189,8 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
                 hint='.option("columns", "a,b"); a name with a comma in it needs .schema(...)',
             )
         found = pa.schema([found.field(name) for name in names])
-    return from_arrow_schema(
-        pa.schema([field.with_type(plain_type(field.type)) for field in found])
-    )
+    plain = pa.schema([field.with_type(plain_type(field.type)) for field in found])
+    return from_arrow_schema(plain, prefer_timestamp_ntz=True)  # no zone is no zone there too
 
 
 def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
@@ -302,6 +301,10 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind):
         return pa.duration("us")
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_date(kind):
+        return pa.date32()
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     return kind

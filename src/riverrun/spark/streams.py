@@ -14,7 +14,7 @@ from typing import Any
 
 from riverrun.errors import PlanError
 from riverrun.spark.cluster import SparkCluster
-from riverrun.spark.ingest import Target
+from riverrun.spark.ingest import Target, check_columns
 
 MODES = ("insert", "upsert", "delete")
 
@@ -43,6 +43,14 @@ def start(
             f"cannot stream into {name!r}: {type(frame).__name__} is no streaming DataFrame",
             hint=f"spark.readStream gives one; a DataFrame that is whole goes in by run.{mode}({name!r}, frame)",
         )
+    before = cluster.streams.get(stream)
+    if before is not None and before.isActive:
+        raise PlanError(
+            "spark.stream",
+            f"cannot stream into {name!r}: a stream called {stream!r} is under way, and batches are told apart by it",
+            hint="stop it first, or give this one a name of its own: stream=NAME",
+        )
+    check_columns(frame, target)
 
     def take(batch: Any, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
@@ -59,7 +67,8 @@ def start(
         writer = writer.option("checkpointLocation", str(checkpoint))
     if trigger:
         writer = writer.trigger(**trigger)
-    return writer.start()
+    query = cluster.streams[stream] = writer.start()
+    return query
 
 
 def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:

@@ -122,6 +122,7 @@ class Log:
         self.storage = storage
         self._opened: set[int] = set()  # positions below which nothing else is kept
         self._others: set[int] = set()  # positions that are known to hold another kind
+        self._files: dict[int, list[str]] = {}  # what the rows of an epoch are in besides
 
     def append(
         self, position: int, header: Mapping[str, Any], inputs: Mapping[str, pa.RecordBatch]
@@ -135,7 +136,18 @@ class Log:
                 hint="one run at a time owns a checkpoint path; stop the other one, or give this one its own path",
                 position=position,
             )
+        self._note(position, header)
+
+    def _note(self, position: int, header: Mapping[str, Any]) -> None:
         (self._opened if header["kind"] == "opened" else self._others).add(position)
+        files = [
+            parcel["file"]
+            for listed in header.get("parcels", {}).values()
+            for parcel in listed
+            if parcel["file"]
+        ]
+        if files:
+            self._files[position] = files
 
     def create(self, position: int, data: bytes) -> bool:
         """Put some bytes at a position; False when it has others."""
@@ -153,7 +165,7 @@ class Log:
         """The record at a position."""
         name = record_name(position)
         record = decode_record(name, self.storage.get(name))
-        (self._opened if record.header["kind"] == "opened" else self._others).add(position)
+        self._note(position, record.header)
         return record
 
     def collect(self, floor: int) -> list[int]:
@@ -171,7 +183,9 @@ class Log:
                     self._opened.add(position)  # it cannot be told what it was
             if position not in self._opened:
                 gone.append(position)
+        # The records first: one that is there names files that are there.
         self.storage.delete(map(record_name, gone))
+        self.storage.delete([file for at in gone for file in self._files.pop(at, ())])
         self._others.difference_update(gone)
         return gone
 

@@ -22,7 +22,7 @@ class Exchange(Operator):
     columns: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     combine: bool = False
-    """Whether equal rows are added up before they travel."""
+    """Whether equal rows may be added up before they travel."""
     kind: ClassVar[str] = "exchange"
 
     @property
@@ -40,8 +40,6 @@ class Exchange(Operator):
     ) -> list[Changes | None]:
         """What each worker gets."""
         workers = len(bounds) - 1
-        if self.combine:
-            changes = changes.consolidate()
         if self.route == "all":
             return [changes] * workers
         if self.route == "any":

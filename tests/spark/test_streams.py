@@ -1,0 +1,299 @@
+"""Streaming DataFrames as input: every batch an epoch, each counted once, whatever is repeated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType, _parse_datatype_string
+
+import riverrun as rr
+from riverrun.errors import PlanError, SchemaError
+from tests.spark.programs import counting, eventually, joining
+
+DDL = "k long, v long"
+
+
+def files(spark: SparkSession, folder: Path, each: int = 1) -> DataFrame:
+    """A stream of the JSON files in a folder, so many in a batch."""
+    reader = spark.readStream.schema(DDL).option("maxFilesPerTrigger", each)
+    return reader.json(str(folder))
+
+
+def put(folder: Path, name: str, rows: list[tuple[int, int]]) -> None:
+    folder.mkdir(exist_ok=True)
+    text = "".join(f'{{"k": {k}, "v": {v}}}\n' for k, v in rows)
+    scratch = folder / f".{name}"  # Spark does not look at those with a dot
+    scratch.write_text(text)
+    scratch.rename(folder / f"{name}.json")
+
+
+def counts(rows: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    return counting().oracle({"a": Counter(rows)})
+
+
+def finish(query: Any) -> None:
+    """Wait for a query that ends by itself."""
+    assert query.awaitTermination(90)
+    assert query.exception() is None
+
+
+class Grabbed:
+    """Stands in for a streaming DataFrame: keeps the function that Spark would call."""
+
+    isStreaming = True  # noqa: N815
+
+    def __init__(self, checkpoint: list[str]) -> None:
+        self.checkpoint = checkpoint
+
+    @property
+    def writeStream(self) -> Grabbed:  # noqa: N802
+        return self
+
+    def foreachBatch(self, function: Any) -> Grabbed:  # noqa: N802
+        self.take = function
+        return self
+
+    def queryName(self, name: str) -> Grabbed:  # noqa: N802
+        return self
+
+    def option(self, name: str, value: str) -> Grabbed:
+        assert name == "checkpointLocation"
+        self.checkpoint.append(value)
+        return self
+
+    def trigger(self, **options: Any) -> Grabbed:
+        return self
+
+    def start(self) -> Grabbed:
+        return self
+
+    isActive = False  # noqa: N815
+
+    @property
+    def schema(self) -> StructType:
+        return _parse_datatype_string(DDL)  # type: ignore[return-value]
+
+
+def test_every_batch_is_an_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    source, given = tmp_path / "in", []
+    with counting().flow.run(on=spark, workers=2) as run:
+        for n in range(3):
+            rows = [(n, 1), (0, n)]
+            put(source, f"{n}", rows)
+            given += rows
+        query = run.stream("a", files(spark, source), availableNow=True)
+        finish(query)
+        assert run.completed == 3
+        assert run.read("out").rows() == counts(given)
+        assert not query.isActive
+
+
+def test_a_stream_goes_on_while_rows_come(spark: SparkSession, tmp_path: Path) -> None:
+    source, given = tmp_path / "in", []
+    source.mkdir()
+    with counting().flow.run(on=spark, workers=2) as run:
+        query = run.stream("a", files(spark, source), processingTime="50 milliseconds")
+        try:
+            for n in range(4):
+                put(source, f"{n}", [(n, n), (7, n)])
+                given += [(n, n), (7, n)]
+                run.insert("a", [(9, n)])  # beside it
+                run.commit()
+                given.append((9, n))
+                expected = counts(given)
+                assert eventually(lambda: run.read("out").rows() == expected, 40)  # noqa: B023
+            assert query.exception() is None
+        finally:
+            query.stop()
+        run.insert("a", [(1, 1)])
+        run.commit()
+        assert run.read("out").rows() == counts([*given, (1, 1)])
+
+
+def test_rates_can_be_streamed(spark: SparkSession) -> None:
+    flow = rr.Dataflow("rates")
+    rows = flow.input("rows", {"timestamp": pl.Datetime("us", "UTC"), "value": pl.Int64})
+    flow.output("out", rows.select("value"))
+    with flow.run(on=spark, workers=1) as run:
+        frame = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+        query = run.stream("rows", frame, processingTime="100 milliseconds")
+        assert eventually(lambda: run.completed and len(run.read("out")) > 100, 40)
+        query.stop()
+        found = sorted(run.read("out")["value"])
+        assert found == list(range(len(found)))
+
+
+def test_several_streams_feed_one_input_and_two(spark: SparkSession, tmp_path: Path) -> None:
+    program = joining()
+    given: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
+    with program.flow.run(on=spark, workers=2) as run:
+        for n in range(6):
+            for folder, name in (("one", "a"), ("two", "a"), ("three", "b")):
+                rows = [(n, len(folder)), (n + 1, n)]
+                put(tmp_path / folder, f"{n}", rows)
+                given[name] += rows
+        queries = [
+            run.stream("a", files(spark, tmp_path / "one"), availableNow=True),
+            run.stream("a", files(spark, tmp_path / "two"), stream="other", availableNow=True),
+            run.stream("b", files(spark, tmp_path / "three"), availableNow=True),
+        ]
+        for query in queries:
+            finish(query)
+        assert run.completed == 18
+        expected = program.oracle({name: Counter(rows) for name, rows in given.items()})
+        assert run.read("out").rows() == expected
+
+
+def test_two_streams_of_one_name_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with counting().flow.run(on=spark, workers=1) as run:
+        query = run.stream("a", files(spark, tmp_path / "in"))
+        try:
+            with pytest.raises(PlanError, match="stream=") as caught:
+                run.stream("a", files(spark, tmp_path / "in"))
+            assert caught.value.code == "spark.stream"
+        finally:
+            query.stop()
+        finish(run.stream("a", files(spark, tmp_path / "in"), availableNow=True))
+
+
+def test_streams_upsert_and_delete(spark: SparkSession, tmp_path: Path) -> None:
+    flow = rr.Dataflow("latest")
+    flow.output("out", flow.input("a", {"k": pl.Int64, "v": pl.Int64}, key="k"))
+    put(tmp_path / "up", "0", [(1, 1), (2, 1), (3, 1)])
+    put(tmp_path / "up", "1", [(1, 2)])
+    put(tmp_path / "down", "0", [(2, 99)])
+    with flow.run(on=spark, workers=2) as run:
+        up = files(spark, tmp_path / "up")
+        finish(run.stream("a", up, mode="upsert", availableNow=True))
+        down = files(spark, tmp_path / "down")
+        finish(run.stream("a", down, mode="delete", stream="gone", availableNow=True))
+        assert run.read("out").rows() == [(1, 2), (3, 1)]
+
+
+def test_what_cannot_be_streamed_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = files(spark, tmp_path / "in")
+    with counting().flow.run(on=spark, workers=1) as run:
+        with pytest.raises(PlanError, match="no streaming DataFrame"):
+            run.stream("a", spark.range(3).selectExpr("id k", "id v"))
+        with pytest.raises(PlanError, match="one of: insert, upsert, delete"):
+            run.stream("a", frame, mode="append")
+        with pytest.raises(PlanError, match="the inputs are: a"):
+            run.stream("b", frame)
+        with pytest.raises(SchemaError, match="declared without a key"):
+            run.stream("a", frame, mode="upsert")
+        with pytest.raises(SchemaError, match="'v'"):
+            run.stream("a", frame.select("k"))
+        assert not spark.streams.active
+    with counting().flow.run() as here, pytest.raises(PlanError, match="run on Spark"):
+        here.stream("a", frame)
+
+
+# ---- repetitions
+
+
+def test_a_batch_that_comes_again_is_recognised(spark: SparkSession, tmp_path: Path) -> None:
+    def batch(*keys: int) -> DataFrame:
+        return spark.createDataFrame([(key, 1) for key in keys], DDL)
+
+    def query(name: str) -> None:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", name)
+
+    path = tmp_path / "run"
+    try:
+        with counting().flow.run(on=spark, workers=2, checkpoint=path) as run:
+            seen: list[str] = []
+            take = run.stream("a", Grabbed(seen)).take
+            assert seen == [f"{path}/streams/a"]
+            query("one")
+            for number, keys in ((0, (1, 2)), (1, (3,)), (1, (3,)), (0, (1, 2)), (2, (4,))):
+                take(batch(*keys), number)
+            assert run.completed == 3
+            assert run.read("out").rows() == counts([(k, 1) for k in (1, 2, 3, 4)])
+            query("two")  # another query is not a repetition
+            take(batch(1), 0)
+            assert run.completed == 4
+        with counting().flow.run(on=spark, workers=1, checkpoint=path) as run:
+            take = run.stream("a", Grabbed([]), checkpoint=tmp_path / "mine").take
+            take(batch(1), 0)  # logged before
+            assert run.completed == 4
+            take(batch(5), 1)
+            assert run.completed == 5
+            expected = counts([(1, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)])
+            assert run.read("out").rows() == expected
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+
+def test_a_query_that_is_restarted_goes_on_with_a_resumed_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, path, given = tmp_path / "in", tmp_path / "run", []
+    for turn in range(3):
+        with counting().flow.run(on=spark, workers=2, checkpoint=path, every=2) as run:
+            for n in range(3):
+                rows = [(n, turn), (turn, n)]
+                put(source, f"{turn}-{n}", rows)
+                given += rows
+            finish(run.stream("a", files(spark, source), availableNow=True))
+            assert run.read("out").rows() == counts(given)
+            assert run.completed == 3 * (turn + 1)
+        # Spark forgets that it committed the last batch, as when the driver dies before it could.
+        commits = sorted((path / "streams" / "a" / "commits").glob("[0-9]*"))
+        commits[-1].unlink()
+        for left in (path / "streams" / "a" / "commits").glob(f".{commits[-1].name}*"):
+            left.unlink()
+    with counting().flow.run(on=spark, workers=1, checkpoint=path) as run:
+        query = run.stream("a", files(spark, source), availableNow=True)
+        finish(query)
+        assert run.read("out").rows() == counts(given)
+        assert run.completed == 9  # the last batch came again, and was left out
+
+
+def test_a_refused_batch_fails_the_query_and_comes_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    allow = tmp_path / "allowed"
+
+    def check(frame: pl.DataFrame) -> pl.DataFrame:
+        if (frame["k"] == 13).any() and not allow.exists():
+            raise ValueError("no thirteen here")
+        return frame
+
+    flow = rr.Dataflow("checking")
+    rows = flow.input("a", {"k": pl.Int64, "v": pl.Int64})
+    checked = rows.map_batches(check, {"k": pl.Int64, "v": pl.Int64})
+    flow.output("out", checked.group_by("k").count())
+    source = tmp_path / "in"
+    for n, k in enumerate((1, 13, 2)):
+        put(source, f"{n}", [(k, n)])
+    with flow.run(on=spark, workers=2, checkpoint=tmp_path / "run") as run:
+        query = run.stream("a", files(spark, source), availableNow=True)
+        with pytest.raises(Exception, match="no thirteen here"):
+            query.awaitTermination(60)
+        assert not query.isActive
+        assert run.read("out").rows() == [(1, 1)]
+        run.insert("a", [(1, 1)])  # the run goes on
+        run.commit()
+        assert run.read("out").rows() == [(1, 2)]
+        allow.touch()
+        finish(run.stream("a", files(spark, source), availableNow=True))
+        assert run.read("out").rows() == [(1, 2), (2, 1), (13, 1)]
+
+
+def test_a_stream_ends_when_its_run_does(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    put(source, "0", [(1, 1)])
+    run = counting().flow.run(on=spark, workers=1)
+    query = run.stream("a", files(spark, source), processingTime="50 milliseconds")
+    assert eventually(lambda: run.completed == 1, 30)
+    run.close()
+    put(source, "1", [(2, 2)])
+    assert eventually(lambda: not query.isActive, 30)
+    assert "closed" in str(query.exception())
