@@ -1,4 +1,4 @@
-"""A local Spark session for what we run on it: the active one where there is one, else one that ends with the benchmark.
+"""A local Spark session for what we run on it: the active one, or one that ends with the benchmark.
 
 Peers on Spark have a session of their own, in a process of their own (`bench.apart`).
 """

@@ -1,8 +1,12 @@
-"""Benchmarks run, at sizes that say nothing, and print one line each. They are never timed here."""
+"""Benchmarks run, at sizes that say nothing, and print one line each. They are never timed here.
+
+Those on Spark: tests/spark/test_benchmarks.py.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -21,9 +25,19 @@ SIZES = {
 def test_a_benchmark_prints_one_line(
     name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    check_benchmark(name, SIZES[name], monkeypatch, capfd)
+
+
+def check_benchmark(
+    name: str,
+    sizes: Mapping[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Runs a benchmark, without the peers in other processes, and looks at the line that it prints."""
     # Peers in other environments are not ours to test, and nor is what is installed in this one.
     monkeypatch.setattr(f"bench.{name}.run_apart", lambda *_, **__: {"skipped": ""}, raising=False)
-    for what, size in SIZES[name].items():
+    for what, size in sizes.items():
         monkeypatch.setenv(f"BENCH_{what.upper()}", str(size))
     assert main([name]) == 0
     (line,) = capfd.readouterr().out.splitlines()

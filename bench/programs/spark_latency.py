@@ -16,7 +16,7 @@ import time
 import numpy as np
 import pyspark
 from local_spark import session
-from pyspark.sql import functions as F
+from pyspark.sql import functions
 
 KEYS = 1000
 parser = argparse.ArgumentParser()
@@ -52,7 +52,7 @@ def counting(rows, mode: str):
 def triggers(spark, folder: str) -> dict:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
     rows = source.option("numPartitions", 1).load()
-    counts = counting(rows.select((F.col("value") % KEYS).alias("key")), options.mode)
+    counts = counting(rows.select((functions.col("value") % KEYS).alias("key")), options.mode)
     query = (
         counts.writeStream.outputMode("update")
         .format("noop")
@@ -71,8 +71,8 @@ def triggers(spark, folder: str) -> dict:
 def real_time(spark, folder: str) -> dict:
     """Which sources that Python can open, of those that come with PySpark, real-time mode takes.
 
-    It wants Kafka, which does not come with PySpark. (With a test source of the JVM, reached through py4j, a query without
-    Python runs; one with a function or state in Python is refused: not in the allowlist of operators.)
+    It wants Kafka, which does not come with PySpark. With a test source of the JVM, reached through py4j, a query
+    without Python runs; one with a function in Python is refused, and one with state in Python fails.
     """
     refused = {}
     for source in ("rate", "rate-micro-batch", "socket"):

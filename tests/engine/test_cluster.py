@@ -283,6 +283,13 @@ def test_offsets_are_those_of_what_was_accepted(start: Start, tmp_path: Path) ->
     with pytest.raises(OperatorFailed):
         cluster.wait(cluster.submit(POISONED, offsets={"a": 99}))
     assert cluster.offsets == {"a": 4, "b": {"part-0": 7}}
+    cluster.hold_epochs()
+    bad = cluster.submit(POISONED, offsets={"a": 99, "d": 1})
+    good = cluster.submit(model.draw())  # so the refused one keeps its number
+    with pytest.raises(OperatorFailed):
+        cluster.wait(bad)
+    cluster.wait(good)
+    assert cluster.offsets == {"a": 4, "b": {"part-0": 7}}
     cluster.checkpoint()
     commit(cluster, model)
     commit(cluster, model, offsets={"c": [1]})

@@ -266,6 +266,17 @@ def test_columns_are_said_once() -> None:
         Decoder().decode(second.head, second.body)
 
 
+def test_a_feed_has_its_own_inputs_only() -> None:
+    encoder, decoder = Encoder(), Decoder()
+    for sent in (
+        Feed(1, 0, rows_of([1])),
+        Feed(1, 1, {"other": rows_of([2])["rows"]}),
+        Feed(1, 2, {}),
+    ):
+        (found,) = carried(encoder.encode(sent), decoder)
+        same(found, sent)
+
+
 def test_a_part_of_a_checkpoint_comes_back() -> None:
     checkpoints = Checkpoints("memory:///")
     instance = CountingInstance(0, (0, 1 << 64), 0, None)

@@ -16,23 +16,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+import riverrun as rr
 from riverrun.engine import hosting, remote
 from riverrun.engine.asking import Asker, Security
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.flight import INLINE, Endpoint, Link
 from riverrun.engine.hosting import Rendezvous, host
 from riverrun.engine.instance import Data as Rows
+from riverrun.engine.instance import Maker
 from riverrun.engine.messages import Completed, Data, Join, Leave
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.wire import pack
 from riverrun.errors import OperatorFailed, TransportError
 from riverrun.spark.certificates import secured
 from riverrun.state.changes import Changes
-from tests.engine.flows import Model, check, edge_rows, graph_maker
+from tests.engine.flows import Model, check, contents, edge_rows, graph_maker
 from tests.engine.launchers import Threads, gone_by
 
 MAKER = graph_maker()
@@ -95,6 +98,23 @@ def box() -> Box:
 def endpoint(box: Box, security: Security) -> Iterator[Endpoint]:
     with Endpoint("127.0.0.1", box, security) as made:
         yield made
+
+
+OpenLink = Callable[..., Link]
+
+
+@pytest.fixture
+def open_link(endpoint: Endpoint, security: Security) -> Iterator[OpenLink]:
+    """Opens links to the endpoint; they end before it does, or it would wait for them."""
+    made: list[Link] = []
+
+    def opened(**options: Any) -> Link:
+        made.append(Link(endpoint.address, 5, security, **options))
+        return made[-1]
+
+    yield opened
+    for link in made:
+        link.close(cleanly=False)
 
 
 PLAIN = pytest.mark.parametrize("security", [Security()], ids=["plain"])
@@ -245,10 +265,8 @@ def put(client: Any, descriptor: Any, schema: Any, security: Security, row: Any)
 # ---- links
 
 
-def test_messages_arrive_in_order_and_the_end_is_told(
-    endpoint: Endpoint, box: Box, security: Security
-) -> None:
-    link = Link(endpoint.address, 5, security)
+def test_messages_arrive_in_order_and_the_end_is_told(open_link: OpenLink, box: Box) -> None:
+    link = open_link()
     large = Changes.of([pa.array(range(40_000))], (0,))
     assert large.columns[0].nbytes > INLINE
     for at in range(60):
@@ -265,8 +283,8 @@ def test_messages_arrive_in_order_and_the_end_is_told(
 
 
 @PLAIN
-def test_a_break_is_told(endpoint: Endpoint, box: Box, security: Security) -> None:
-    link = Link(endpoint.address, 5, security)
+def test_a_break_is_told(open_link: OpenLink, box: Box) -> None:
+    link = open_link()
     link.send([Join()])
     assert box.messages(1) == [Join()]
     link.close(cleanly=False)
@@ -288,14 +306,14 @@ def test_a_dead_receiver_is_noticed(security: Security) -> None:
 
 
 @PLAIN
-def test_small_messages_travel_together(endpoint: Endpoint, box: Box, security: Security) -> None:
-    link = Link(endpoint.address, 5, security)
+def test_small_messages_travel_together(open_link: OpenLink, box: Box) -> None:
+    link = open_link()
     link.send([Completed(1, at) for at in range(2000)])
     assert [message.epoch for message in box.messages(2000)] == list(range(2000))
     link.close()
     written = link.sent
     assert written < 2000 * 200
-    link = Link(endpoint.address, 5, security)
+    link = open_link()
     link.send([Completed(1, at) for at in range(2000)])
     until(lambda: box.writes.qsize() > 0)
     time.sleep(0.05)
@@ -307,13 +325,11 @@ def test_small_messages_travel_together(endpoint: Endpoint, box: Box, security: 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("size", [1000, INLINE + 1000])
 def test_no_more_is_under_way_than_the_window_allows(
-    endpoint: Endpoint, box: Box, security: Security, background: bool, size: int
+    open_link: OpenLink, box: Box, background: bool, size: int
 ) -> None:
     """What is beyond waits here, on disk; credit lets it through, all of it, in order."""
     window = 8 * size
-    link = Link(
-        endpoint.address, 5, security, window=window, budget=3 * size, background=background
-    )
+    link = open_link(window=window, budget=3 * size, background=background)
     count = 40
     column = pa.array([b"x" * (size // 10)] * 10)
     made = Changes.of([column], (0,))
@@ -347,10 +363,8 @@ def test_no_more_is_under_way_than_the_window_allows(
 
 @PLAIN
 @pytest.mark.parametrize("background", [False, True])
-def test_credit_passes_what_waits(
-    endpoint: Endpoint, box: Box, security: Security, background: bool
-) -> None:
-    link = Link(endpoint.address, 5, security, window=1000, background=background)
+def test_credit_passes_what_waits(open_link: OpenLink, box: Box, background: bool) -> None:
+    link = open_link(window=1000, background=background)
     link.send([Data(1, at, b"x" * 600) for at in range(9)])
     until(lambda: link.waiting < 9)
     while not box.writes.empty():
@@ -366,9 +380,9 @@ def test_credit_passes_what_waits(
 
 
 @PLAIN
-def test_closing_during_a_long_write(endpoint: Endpoint, box: Box, security: Security) -> None:
+def test_closing_during_a_long_write(open_link: OpenLink, box: Box) -> None:
     before = set(threading.enumerate())
-    link = Link(endpoint.address, 5, security, background=True, window=1 << 30)
+    link = open_link(background=True, window=1 << 30)
     box.open.clear()
     made = Changes.of([pa.array([b"x" * (1 << 20)] * 3)], (0,))
     link.send([Data(1, at, Rows((0, made))) for at in range(20)])
@@ -593,6 +607,38 @@ def test_a_broken_link_leads_to_another_execution(
         assert len(hosts) == 2
 
 
+def test_rows_that_were_handed_in_are_there_when_the_epoch_is_done_again(hosts: list[Any]) -> None:
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def slow(row: dict[str, Any]) -> list[dict[str, Any]]:
+        arrived.set()
+        assert go_on.wait(20)
+        return [row]
+
+    flow = rr.Dataflow("slow")
+    numbers = flow.input("numbers", {"n": pl.Int64})
+    flow.output("counts", numbers.flat_map(slow, {"n": pl.Int64}).group_by("n").count())
+    with RemoteCluster(Threads(Maker(flow.plan)), 2, timeout=30) as cluster:
+        execution, members = cluster.members()
+        parcels: list[Any] = []
+        for member, address in members:
+            asker = Asker(address, cluster.security)
+            rows = pa.record_batch({"n": [1, 2, 3, 4], "diff": [1, 1, 1, 1]})
+            handing = asker.stage((f"up-{member}", member, execution), rows.schema)
+            handing.write(rows)
+            parcels += handing.done()
+            asker.close()
+        epoch = cluster.submit({}, parcels={"numbers": tuple(parcels)})
+        assert arrived.wait(20)
+        link = Link(members[0][1], members[1][0], cluster.security)
+        link.send([Data(1, 99, None)])
+        link.close(cleanly=False)  # what the other one sent is lost, it seems
+        go_on.set()
+        cluster.wait(epoch)
+        assert cluster.status()["execution"] > execution
+        assert contents(cluster.read("counts", epoch)) == {(n, 2): 1 for n in range(1, 5)}
+
+
 def test_a_worker_that_falls_silent_is_replaced(
     hosts: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -630,18 +676,25 @@ def test_who_comes_uncalled_gets_no_identity(monkeypatch: pytest.MonkeyPatch) ->
     with remotely(2) as cluster:
         model = Model(7)
         commit(cluster, model)
+        said: list[str] = []
         again = Rendezvous(cluster.address, cluster.security, ticket=1)
-        assert host(again, MAKER) == "there is no worker to be"
+        twin = threading.Thread(target=lambda: said.append(host(again, MAKER)))
+        twin.start()  # of one that lives: it may be needed yet
+        other = Rendezvous(cluster.address, cluster.security, ticket=99)
+        assert host(other, MAKER) == "there is no worker to be"
         commit(cluster, model)
         assert cluster.status()["workers"] == 2
         assert cluster.status()["execution"] == 1
+        assert not said
+    twin.join(20)
+    assert said == ["there is no worker to be"]
 
 
 def test_versions_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
     monkeypatch.setattr(hosting, "versions", lambda: {**remote.versions(), "polars": "0.1"})
     with pytest.raises(TransportError, match=r"polars \S+ here and 0.1 there") as caught:
-        remotely(2)
+        remotely(2).close()
     assert caught.value.code == "run.versions"
     assert "same versions everywhere" in str(caught.value)
     gone_by(before)

@@ -27,36 +27,39 @@ def told(frame: Frame) -> tuple[bytes, bytes | None]:
 
 @given(
     budget=st.integers(0, 60),
-    steps=st.lists(
-        FRAMES | FRAMES | st.sampled_from(["take", "peek", "clear"]), min_size=8, max_size=60
-    ),
+    steps=st.lists(st.tuples(st.lists(FRAMES, max_size=4), st.integers(-1, 4)), max_size=12),
 )
-def test_it_is_a_queue_whatever_fits(budget: int, steps: list[Frame | str]) -> None:
+def test_it_is_a_queue_whatever_fits(budget: int, steps: list[tuple[list[Frame], int]]) -> None:
+    """Some frames are put, then some taken, or all dropped; in the end all come."""
     spool, model = Spool(budget), deque[Frame]()
-    for step in steps:
-        if isinstance(step, Frame):
-            spool.put(step)
-            model.append(step)
-        elif step == "clear":
+    for frames, taken in [*steps, ([], 1000)]:
+        for frame in frames:
+            spool.put(frame)
+            model.append(frame)
+            held = list(model)[: len(model) - spool.spilled]
+            assert sum(each.size for each in held) <= budget
+        if taken < 0:
             spool.clear()
             model.clear()
-        elif step == "peek":
+        for _ in range(min(taken, len(model))):
             first = spool.peek()
-            if first is None:
-                assert spool.spilled == len(model)
-            else:
-                assert told(first) == told(model[0])
-        elif model:
+            assert first is None or told(first) == told(model[0])
+            assert (first is None) == (spool.spilled == len(model))
             assert told(spool.take()) == told(model.popleft())
-        else:
-            with pytest.raises(IndexError):
-                spool.take()
         assert len(spool) == len(model)
-        held = list(model)[: len(model) - spool.spilled]
-        assert sum(frame.size for frame in held) <= budget
-    while model:
-        assert told(spool.take()) == told(model.popleft())
-    assert len(spool) == spool.spilled == 0
+    with pytest.raises(IndexError):
+        spool.take()
+
+
+def test_what_is_put_between_takes_comes_last() -> None:
+    spool, wanted = Spool(0), [bytes([at]) * (at + 1) for at in range(6)]
+    found = []
+    for at, head in enumerate(wanted):
+        spool.put(Frame(head))
+        if at % 3:
+            found.append(spool.take().head)
+    found += [spool.take().head for _ in range(len(spool))]
+    assert found == wanted
 
 
 def test_frames_return_to_memory_when_the_file_is_read(tmp_path: Path) -> None:

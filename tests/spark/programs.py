@@ -56,7 +56,9 @@ def joining() -> Program:
 
     def oracle(rows: Rows) -> list[tuple[Any, ...]]:
         right = list(rows["b"].elements())
-        return sorted((k, v, w) for k, v in rows["a"].elements() for other, w in right if other == k)
+        return sorted(
+            (k, v, w) for k, v in rows["a"].elements() for other, w in right if other == k
+        )
 
     return Program(flow, oracle)
 
@@ -157,9 +159,7 @@ def with_python() -> Program:
         groups: dict[int, list[int]] = {}
         for k, v in rows["a"].elements():
             groups.setdefault(k, []).append(v + add)
-        return sorted(
-            (k, min(vs), max(vs) - min(vs), digits(min(vs))) for k, vs in groups.items()
-        )
+        return sorted((k, min(vs), max(vs) - min(vs), digits(min(vs))) for k, vs in groups.items())
 
     return Program(flow, oracle)
 

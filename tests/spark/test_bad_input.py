@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import polars as pl
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import riverrun as rr
@@ -40,6 +41,7 @@ def raising() -> rr.Dataflow:
 
 def test_what_a_function_raises_is_told_with_its_traceback(spark: SparkSession) -> None:
     with raising().run(on=spark, workers=2) as run:
+        pids = [each["pid"] for each in run.status()["processes"]]
         run.insert("a", [(1, 1)])
         run.commit()
         for _ in range(2):
@@ -50,7 +52,8 @@ def test_what_a_function_raises_is_told_with_its_traceback(spark: SparkSession) 
             assert "I do not like 13" in error.message
             assert "careful" in str(error)
             assert error.fields["worker"] in (0, 1)
-            assert "careful" in str(error.fields["node"])
+            assert error.fields["node"] in str(error)
+            assert f"process {pids[error.fields['worker']]} on" in str(error)
             told = "".join(_texts(error))
             assert "ValueError: I do not like 13" in told
             assert "in complain" in told
@@ -105,6 +108,22 @@ def test_a_group_a_vertex_and_an_expression_that_raise_are_told_apart(spark: Spa
         run.commit()
         assert run.read("vertex").rows() == [(0, 4)]
         assert run.read("group").rows() == [(0, 1)]
+
+
+def test_a_result_that_cannot_be_read_is_told(spark: SparkSession) -> None:
+    flow = rr.Dataflow("negative")
+    flow.output("out", flow.input("a", {"k": pl.Int64}))
+    with flow.run(on=spark, workers=2) as run:
+        run.delete("a", [(7,)])
+        run.commit()
+        with pytest.raises(OperatorFailed, match="more of it was deleted") as caught:
+            run.read("out").rows()
+        assert caught.value.code == "operator.negative"
+        with pytest.raises(PySparkException, match="more of it was deleted"):
+            run.read("out").to_spark().collect()
+        run.insert("a", [(7,), (8,)])
+        run.commit()
+        assert run.read("out").rows() == [(8,)]
 
 
 def addresses(run: Any) -> list[str]:
@@ -229,9 +248,7 @@ def test_a_worker_that_dies_while_an_epoch_is_under_way_is_told_of(spark: SparkS
 
 
 @pytest.mark.parametrize("make", [counting, looping])
-def test_a_worker_that_dies_is_replaced(
-    spark: SparkSession, tmp_path: Path, make: Any
-) -> None:
+def test_a_worker_that_dies_is_replaced(spark: SparkSession, tmp_path: Path, make: Any) -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
     source, known = random.Random(seed), Rows()

@@ -6,7 +6,6 @@ import datetime
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,6 @@ def source(spark: SparkSession, **options: Any) -> Any:
 
 def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, frame.collect()), key=repr)
-
-
-def fetched(frame: DataFrame) -> tuple[list[str], int]:
-    """The rows of a frame as text, and how many its scan had from the workers."""
-    rows = sorted(repr(tuple(row)) for row in frame.collect())
-    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
-    if leaves.apply(0).metrics().get("numOutputRows").isEmpty():
-        return rows, 0  # nothing is scanned
-    return rows, int(leaves.apply(0).metrics().get("numOutputRows").get().value())
 
 
 # ---- results
@@ -142,71 +132,6 @@ def test_types_that_spark_does_not_have_are_widened(spark: SparkSession) -> None
     assert len(of_table(here, spark).collect()) == 2
 
 
-# ---- filters
-
-
-def random_rows(seed: random.Random, count: int) -> pa.Table:
-    def some(values: list[Any]) -> list[Any]:
-        return [seed.choice(values) if seed.random() > 0.15 else None for _ in range(count)]
-
-    nan = float("nan")
-    days = [datetime.date(2026, 1, day) for day in range(1, 9)]
-    return pa.table(
-        {
-            "i": pa.array(some(list(range(8))), pa.int64()),
-            "s": pa.array(some(["", "a", "ab", "ba", "Ab", "b_b", "å", "m%"]), pa.string()),
-            "f": pa.array(some([nan, 0.0, -0.0, 1.5, -2.5, float("inf")]), pa.float64()),
-            "b": pa.array(some([True, False]), pa.bool_()),
-            "y": pa.array(some([b"", b"\x00", b"\x00\xff", b"z"]), pa.binary()),
-            "u": pa.array(some([0, 1, 200, 255]), pa.uint8()),
-            "d": pa.array(some(days), pa.date32()),
-            "n": pa.array(range(count), pa.int64()),
-        }
-    )
-
-
-PUSHED = [
-    "i = 3", "i > 3", "i >= 3", "i < 3", "i <= 3", "i in (1, 3, 5)", "i not in (1, 3)", "i != 3", "i <=> 3",
-    "i is null", "i is not null", "s = 'ab'", "s > 'ab'", "s <= 'ba'", "s like 'a%'", "s like '%b'",
-    "s like '%b%'", "s in ('', 'a')", "s not like 'a%'", "s != ''", "b = true", "b = false", "f = 1.5D", "f = 0.0D",
-    "f != 1.5D", "f in (0.0D, 1.5D)", "f not in (0.0D, 1.5D)", "y = X'00FF'", "u > 100", "u = 200", "u < 0",
-    "u > 300", "u != 300", "u in (1, 300)", "u in (-1, 300)", "i > 1 and s like 'a%'", "i > 1 and i < 5 and b = true",
-]  # fmt: skip
-OTHERS = [
-    "f > 1.5D", "f <= 1.5D", "f = double('NaN')", "f >= double('inf')", "not (i <=> 3)", "i > 3 or s = 'a'",
-    "i + 1 > 3", "d > date'2026-01-04'", "d = date'2026-01-04'", "length(s) = 1", "false", "i is null and i = 3",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def filtered(spark: SparkSession) -> Iterator[tuple[DataFrame, DataFrame]]:
-    """The same rows, from a run and from Spark itself."""
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    rows = random_rows(random.Random(seed), 300)
-    flow = rr.Dataflow("filtered")
-    flow.output("rows", flow.input("a", rows.schema))
-    with flow.run(on=spark, workers=2) as run:
-        run.insert("a", rows)
-        run.commit()
-        frame = source(spark, run="filtered").load("rows")
-        own = spark.createDataFrame(rows.set_column(5, "u", rows["u"].cast(pa.int16())))
-        yield frame, own.cache()
-
-
-@pytest.mark.parametrize("condition", [*PUSHED, *OTHERS])
-def test_a_filter_gives_what_spark_itself_gives(
-    filtered: tuple[DataFrame, DataFrame], condition: str
-) -> None:
-    ours, own = filtered
-    expected = sorted(repr(tuple(row)) for row in own.where(condition).collect())
-    found, rows = fetched(ours.where(condition))
-    assert found == expected
-    if condition in PUSHED:
-        assert rows == len(expected)
-        assert rows < 300
-
-
 # ---- several runs, and errors
 
 
@@ -304,17 +229,22 @@ class Collected:
     def __init__(self, run: Any) -> None:
         self.run = run
         self.results: dict[int, Counter[tuple[Any, ...]]] = {}
-        self.batches: dict[str, list[list[tuple[Any, ...]]]] = {}
+        self.batches: dict[str, dict[int, list[tuple[Any, ...]]]] = {}
+        """By name and number: one that Spark repeats counts once."""
 
     def commit(self) -> None:
         self.run.commit()
         self.results[self.run.epoch] = Counter(self.run.read("out").rows())
 
-    def start(self, spark: SparkSession, path: Path | None = None, name: str = "s", **how: Any) -> Any:
-        batches = self.batches.setdefault(name, [])
+    def start(
+        self, spark: SparkSession, path: Path | None = None, name: str = "s", **how: Any
+    ) -> Any:
+        batches = self.batches.setdefault(name, {})
 
         def take(frame: DataFrame, number: int) -> None:
-            batches.append([tuple(row) for row in frame.collect()])
+            rows = sorted((tuple(row) for row in frame.collect()), key=repr)
+            assert batches.get(number, rows) == rows
+            batches[number] = rows
 
         frame = spark.readStream.format("riverrun").option("changes", "true").load("out")
         writer = frame.writeStream.foreachBatch(take)
@@ -328,13 +258,14 @@ class Collected:
     def sum(self, name: str) -> Counter[tuple[Any, ...]]:
         """All diffs added up; each batch must bring the result as of an epoch."""
         total: Counter[tuple[Any, ...]] = Counter()
-        for batch in list(self.batches[name]):
+        for _, batch in sorted(self.batches[name].items()):
             for *row, diff, _ in batch:
                 total[tuple(row)] += diff
             if batch:
-                assert Counter({row: n for row, n in total.items() if n}) == self.results[
-                    max(row[-1] for row in batch)
-                ]
+                assert (
+                    Counter({row: n for row, n in total.items() if n})
+                    == self.results[max(row[-1] for row in batch)]
+                )
         return Counter({row: n for row, n in total.items() if n})
 
 
@@ -379,7 +310,7 @@ def test_a_stream_of_changes_that_is_restarted_goes_on(spark: SparkSession, tmp_
             try:
                 change(run, program, known, seed, 20)
                 collected.commit()
-                assert eventually(collected.caught_up, 40), turn
+                assert eventually(collected.caught_up, 20), (turn, query.exception())
                 assert query.exception() is None
             finally:
                 query.stop()
@@ -409,9 +340,10 @@ def test_changes_can_be_streamed_into_another_run(spark: SparkSession) -> None:
             expected = [(k, n) for k, n, _ in first.oracle(known)]
 
             def arrived() -> bool:
-                return bool(two.completed) and [
-                    row for row in two.read("n").rows() if row[1]
-                ] == expected
+                return (
+                    bool(two.completed)
+                    and [row for row in two.read("n").rows() if row[1]] == expected
+                )
 
             assert eventually(arrived, 40)
         finally:

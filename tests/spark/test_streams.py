@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ def put(folder: Path, name: str, rows: list[tuple[int, int]]) -> None:
     text = "".join(f'{{"k": {k}, "v": {v}}}\n' for k, v in rows)
     scratch = folder / f".{name}"  # Spark does not look at those with a dot
     scratch.write_text(text)
+    at = time.time() - 1000 + len(list(folder.iterdir()))  # Spark takes the oldest first
+    os.utime(scratch, (at, at))
     scratch.rename(folder / f"{name}.json")
 
 
@@ -73,6 +77,12 @@ class Grabbed:
         return self
 
     isActive = False  # noqa: N815
+
+    @property
+    def sparkSession(self) -> SparkSession:  # noqa: N802
+        active = SparkSession.getActiveSession()
+        assert active is not None
+        return active
 
     @property
     def schema(self) -> StructType:

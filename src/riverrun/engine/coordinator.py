@@ -323,15 +323,15 @@ class Coordinator:
         else:  # it was declared dead, or is not needed any more, and does not know (law 4)
             self._out.append((sender, Leave()))
 
-    def lost(self, member: int) -> None:
-        """A member is dead, or is to be thought so."""
+    def lost(self, member: int, why: str = "") -> None:
+        """A member is dead, or is to be thought so; `why` is what is known of it."""
         if self.phase is Phase.CLOSED or member not in self._heard:
             return
         del self._heard[member]
         self._joined.discard(member)
         self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
         if self.opening is None:
-            self.close(_not_durable(self.members.index(member)))
+            self.close(_not_durable(self.members.index(member), why))
             return
         self.saver.lost(member)
         at = self.members.index(member)
@@ -741,10 +741,11 @@ def _parcels(stored: Mapping[str, list[dict[str, Any]]]) -> Parcels:
     }
 
 
-def _not_durable(index: int) -> CheckpointError:
+def _not_durable(index: int, why: str) -> CheckpointError:
     return CheckpointError(
         "checkpoint.none",
-        f"cannot go on: worker {index} is lost, and with it its part of the states",
+        f"cannot go on: worker {index} is lost, and with it its part of the states"
+        + (f"; its process said: {why}" if why else ""),
         hint="run with checkpoint=PATH: then lost workers are replaced",
         worker=index,
     )

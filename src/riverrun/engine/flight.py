@@ -123,7 +123,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         schema, batches = _spoken(lambda: self._handler.rows(unpack(ticket.ticket)))
-        return flight.GeneratorStream(schema, batches)
+        return flight.GeneratorStream(schema, _spoken_all(batches))
 
 
 class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -153,6 +153,15 @@ def _spoken(function: Callable[[], Any]) -> Any:
         raise flight.FlightServerError(
             type(error).__name__, extra_info=pack(describe(error))
         ) from None
+
+
+def _spoken_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same for rows, which are made while they are read."""
+    while True:
+        batch = _spoken(lambda: next(batches, None))
+        if batch is None:
+            return
+        yield batch
 
 
 class Link:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Any
 
@@ -50,7 +50,7 @@ from riverrun.engine.reading import Portion
 from riverrun.engine.staging import Staging
 from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
-from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.errors import TransportError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log
 
@@ -389,28 +389,13 @@ class _Host:
             self._staging.forget(self._named.pop(done))
         if not feed.parcels:
             return feed
-        inputs = dict(feed.inputs)
-        try:
-            for name, parcels in feed.parcels.items():
-                batches = [batch for parcel in parcels for batch in self._staging.rows(parcel)]
-                if name in inputs:
-                    batches.append(inputs[name])
-                inputs[name] = _joined(batches)
-                named = self._named.setdefault(feed.epoch, [])
-                named += [parcel.name for parcel in parcels]
-        except RiverrunError as error:
-            self._send(COORDINATOR, [Failed(feed.execution, feed.epoch, error)])
+        named = self._named.setdefault(feed.epoch, [])
+        named += [parcel.name for parcels in feed.parcels.values() for parcel in parcels]
+        filled = self._staging.filled(feed)
+        if isinstance(filled, Failed):
+            self._send(COORDINATOR, [filled])
             return None
-        except (pa.ArrowException, OSError, ValueError) as error:
-            failed = OperatorFailed(
-                "operator.input",
-                f"cannot put the rows together that were handed in for epoch {feed.epoch}: {error}",
-                hint="all rows of an input have the same columns",
-            )
-            failed.__cause__ = error
-            self._send(COORDINATOR, [Failed(feed.execution, feed.epoch, failed)])
-            return None
-        return replace(feed, inputs=inputs, parcels={})
+        return filled
 
     def _ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self._streams.pop(stream, None)
@@ -484,16 +469,6 @@ class _Host:
             self._staging.close()
         # A peer may hold its stream open for a while longer: do not wait for it.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    schema = pa.schema([field.with_nullable(True) for field in batches[0].schema])
-    alike = schema.remove_metadata()
-    return pa.concat_batches(
-        [batch if batch.schema == alike else batch.cast(alike) for batch in batches]
-    )
 
 
 def _moved(name: str) -> TransportError:

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -70,6 +70,7 @@ from riverrun.state.storage import Storage
 TICK = 0.5
 SILENT = 60  # ticks after which a silent worker is thought dead
 GRANT = 10.0  # seconds that a process waits for an identity
+LAST_WORDS = 1.0  # seconds
 GRACE = 5.0  # seconds that workers have to leave
 QUEUE = 256 << 20  # bytes of epochs that wait
 STARTS = 3  # processes that may end before they have reported, in a row
@@ -413,7 +414,8 @@ class RemoteCluster(Cluster):
         try:
             link.send([message])
         except TransportError:
-            self._lose(member)
+            self._forget(member)
+            self._suspect(member)
 
     def _give(self, member: int, size: int) -> None:
         link = self._links.get(member)
@@ -428,10 +430,25 @@ class RemoteCluster(Cluster):
             for member in list(self._links):
                 self._send_to(member, message)
 
-    def _lose(self, member: int) -> None:
+    def _lose(self, member: int, why: str = "") -> None:
         self._forget(member)
-        self._coordinator.lost(member)
+        self._coordinator.lost(member, why)
         self._send(COORDINATOR, self._coordinator.take())
+
+    def _suspect(self, member: int) -> None:
+        """A connection broke. Where that ends the run, the process has a moment to say why it died."""
+        if self._coordinator.opening is not None:
+            self._lose(member)
+            return
+
+        def lose() -> None:
+            with self._changed:
+                if not self._closed and member in self._coordinator.members:
+                    self._lose(member)
+
+        waiting = Timer(LAST_WORDS, lose)
+        waiting.daemon = True
+        waiting.start()
 
     def _forget(self, member: int) -> None:
         link = self._links.pop(member, None)
@@ -477,7 +494,7 @@ class RemoteCluster(Cluster):
                 return
             if granted is not None:
                 if granted in self._coordinator.members:
-                    self._lose(granted)
+                    self._lose(granted, why)
                 return
             idle = sum(who is None for who in self._tickets.values())
             if len(self._ungranted) > idle:
@@ -542,7 +559,13 @@ class RemoteCluster(Cluster):
                 link = self._links.get(sender)
                 if link is not None:
                     link.credit(size)
-            case Completed() | Ready() | Failed() | NotReady() | Broken() | Wrote() | Join():
+            case Failed():
+                about = self._processes[sender]
+                where = f"this was on worker {message.error.fields.get('worker', sender)}, "
+                where += f"process {about['pid']} on {about['host']}"
+                message.error.story = (*message.error.story, where)
+                self._hear(sender, message)
+            case Completed() | Ready() | NotReady() | Broken() | Wrote() | Join():
                 self._hear(sender, message)
             case _:
                 self.garbage += 1
@@ -553,7 +576,7 @@ class RemoteCluster(Cluster):
         with self._changed:
             its_own = self._streams.get(sender, stream) is stream
             if sender in self._links and its_own and not self._closed:
-                self._lose(sender)
+                self._suspect(sender)
 
     def answer(self, question: str, argument: Any) -> Any:
         if question == "join":

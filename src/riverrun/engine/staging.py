@@ -21,13 +21,14 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
 import pyarrow as pa
 
-from riverrun.engine.messages import Parcel
-from riverrun.errors import CheckpointError, TransportError
+from riverrun.engine.messages import Failed, Feed, Parcel
+from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.storage import Storage, checksum
 
 FOLDER = "parcels"
@@ -138,6 +139,28 @@ class Staging:
         with pa.ipc.open_stream(data) as reader:
             return list(reader)
 
+    def filled(self, feed: Feed) -> Feed | Failed:
+        """A feed with the rows of its parcels; or why they cannot be had."""
+        inputs = dict(feed.inputs)
+        failed: RiverrunError
+        try:
+            for name, parcels in feed.parcels.items():
+                batches = [batch for parcel in parcels for batch in self.rows(parcel)]
+                if name in inputs:
+                    batches.append(inputs[name])
+                inputs[name] = _joined(batches)
+            return replace(feed, inputs=inputs, parcels={})
+        except RiverrunError as error:
+            failed = error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            failed = OperatorFailed(
+                "operator.input",
+                f"cannot put the rows together that were handed in for epoch {feed.epoch}: {error}",
+                hint="all rows of an input have the same columns",
+            )
+            failed.__cause__ = error
+        return Failed(feed.execution, feed.epoch, failed)
+
     def forget(self, names: Iterable[str], *, stored: bool = False) -> None:
         """Let go of parcels; with `stored`, also of what the storage has of them."""
         gone = []
@@ -169,6 +192,16 @@ class Staging:
         self._kept.clear()
         if self._directory is not None:
             self._directory.cleanup()
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    schema = pa.schema([field.with_nullable(True) for field in batches[0].schema])
+    alike = schema.remove_metadata()
+    return pa.concat_batches(
+        [batch if batch.schema == alike else batch.cast(alike) for batch in batches]
+    )
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[list[pa.RecordBatch]]:

@@ -50,6 +50,8 @@ from riverrun.engine.messages import (
     STORAGE,
     SUPERVISOR,
     Append,
+    Failed,
+    Feed,
     Instance,
     MakeInstance,
     Outcome,
@@ -58,6 +60,7 @@ from riverrun.engine.messages import (
     Stop,
 )
 from riverrun.engine.reading import Portion
+from riverrun.engine.staging import Staging
 from riverrun.engine.worker import Worker
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
@@ -262,6 +265,13 @@ class LocalCluster(Cluster):
             return
         worker = self._workers.get(to)
         if worker is not None:
+            if type(message) is Feed and message.parcels:
+                # Logged by a run on Spark, whose workers had them and put them into the storage.
+                assert self._checkpoints is not None
+                message = Staging(to, self._checkpoints.storage).filled(message)
+                if type(message) is Failed:
+                    self._send(to, [(COORDINATOR, message)])
+                    return
             worker.receive(sender, message)
             out = worker.take()
             if out:

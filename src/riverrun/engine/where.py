@@ -62,7 +62,7 @@ class Where:
 def _fits(value: Any, kind: pa.DataType) -> bool:
     try:
         pa.scalar(value, kind)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, OverflowError):
         return False
     return True
 

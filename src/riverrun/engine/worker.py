@@ -254,6 +254,8 @@ class Worker:
         """The instance raised, or was interrupted by a user who then gets to know it."""
         self.instance = None
         said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
+        if self._begin is not None:
+            said.fields.setdefault("worker", self._begin.index)
         self._out.append((COORDINATOR, Failed(self.execution, self._fed - 1, said)))
         if not isinstance(error, Exception):
             raise error

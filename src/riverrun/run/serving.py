@@ -3,7 +3,7 @@
 Results are lent: workers hold what was opened, under a number, until the last `LENT` openings are
 newer. Changes are *fed*, each stream by a feed of its own: from the first time it asks, every epoch
 is kept here until the stream says that it has it, or is silent for `SILENT` seconds; where it lags,
-commits wait for it. A stream that stops, and starts again before that, goes on with the same feed.
+commits wait for it. A stream that was stopped and starts again before that finds there what came meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from riverrun.engine.reading import Portion, narrowed
 from riverrun.engine.remote import RemotePortion
-from riverrun.errors import TimeViolation
+from riverrun.errors import RiverrunError, TimeViolation
 from riverrun.run.following import Followed, Sink, free_name
 from riverrun.run.result import Result
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LENT = 256
 SILENT = 60.0
 MOST = 256 << 20
+_PATIENCE = 5.0
 
 
 class Serving:
@@ -47,7 +49,6 @@ class Serving:
             "open": self._open,
             "follow": self._follow,
             "passed": self._passed,
-            "stopped": self._stopped,
         }
 
     def lend(self, result: Result) -> str:
@@ -107,33 +108,25 @@ class Serving:
         with self._lock:
             for gone in [each for each, feed in self._feeds.items() if feed.abandoned]:
                 self._feeds.pop(gone).close()
-            if name not in self._feeds:
-                left = [
-                    each
-                    for each, feed in self._feeds.items()
-                    if feed.stopped and feed.output == output and feed.covers(start)
-                ]
-                if left:
-                    self._feeds[name] = self._feeds.pop(left[0])
             feed = self._feeds.get(name)
+            others = [
+                each
+                for each in self._feeds.values()
+                if each.output == output and each.covers(start)
+            ]
         if feed is None or not feed.covers(start):
             if feed is not None:
                 feed.close()
-            feed = _Feed(self._run, output, start)
+            feed = _Feed(self._run, output, start, others)
             with self._lock:
                 self._feeds[name] = feed
-        feed.stopped = False
+        feed.heard()
         return feed.end
 
     def _passed(self, asked: Mapping[str, Any]) -> None:
         feed = self._feeds.get(asked["feed"])
         if feed is not None:
             feed.passed(asked["end"])
-
-    def _stopped(self, asked: Mapping[str, Any]) -> None:
-        feed = self._feeds.get(asked["feed"])
-        if feed is not None:
-            feed.stopped = True
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Changes that are kept here: of a feed, from an epoch up to, not including, another."""
@@ -167,19 +160,25 @@ def of_changes(columns: pa.Schema) -> pa.Schema:
 class _Feed:
     """The changes of an output since a stream began to follow it."""
 
-    def __init__(self, run: Run, output: str, start: int) -> None:
+    def __init__(self, run: Run, output: str, start: int, others: Sequence[_Feed]) -> None:
+        """`others` have what came since `start`, which the run may have forgotten."""
         self.output = output
-        self.stopped = False
-        """Whether the stream is over; another one may take its place."""
         self.schema = of_changes(run.schema(output))
         self._start = start
         self._kept: dict[int, pa.Table] = {}
+        self._lump = -1  # the epoch as of which all rows were told at once
         self._bytes = 0
         self._heard = time.monotonic()
         self._changed = Condition()
         self._over = False
-        self.end = run.completed
-        self._sink: Sink = run.for_each_epoch(output, self._take, start=start or "all")
+        with run._lock, self._changed:  # no epoch in between, and none is taken before all is set
+            self.end = start
+            for other in others[:1]:
+                with suppress(RiverrunError):
+                    other._sink.wait(timeout=_PATIENCE)
+                    self._take_over(other)
+            self._sink: Sink = run.for_each_epoch(output, self._take, start=self.end or "all")
+            self.end = max(self.end, run.completed) if run.completed else 0
         self._sink.wait()
 
     @property
@@ -189,10 +188,19 @@ class _Feed:
 
     def covers(self, start: int) -> bool:
         """Whether it has all from an epoch on."""
-        if start < self._start:
-            return False
+        return start == self._start or start > max(self._start, self._lump)
+
+    def heard(self) -> None:
+        """The stream is there."""
         self._heard = time.monotonic()
-        return True
+
+    def _take_over(self, other: _Feed) -> None:
+        with other._changed:
+            self._kept = {
+                epoch: table for epoch, table in other._kept.items() if epoch >= self._start
+            }
+            self._lump, self.end = other._lump, max(other.end, self._start)
+        self._bytes = sum(table.nbytes for table in self._kept.values())
 
     def _take(self, changes: Followed, epoch: int) -> None:
         """In the thread of the sink: keep an epoch; wait while too much is kept."""
@@ -206,7 +214,9 @@ class _Feed:
             if table.num_rows:
                 self._kept[epoch] = table
                 self._bytes += table.nbytes
-            self.end = epoch + 1
+            if changes.from_epoch < epoch:
+                self._lump = epoch
+            self.end = max(self.end, epoch + 1)
 
     def passed(self, end: int) -> None:
         """The stream has all epochs below `end`."""

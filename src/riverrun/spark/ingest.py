@@ -101,7 +101,8 @@ def check_columns(frame: Any, target: Target) -> None:
     """Refuse columns that do not fit, before anything runs."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    columns = to_arrow_schema(frame.schema)
+    zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
+    columns = to_arrow_schema(frame.schema, timezone=zone)
     nothing = pa.record_batch([pa.array([], field.type) for field in columns], schema=columns)
     conformed(nothing, target, 0)
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -34,7 +33,7 @@ import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security
 from riverrun.engine.where import Where
-from riverrun.errors import PlanError, RiverrunError
+from riverrun.errors import PlanError
 from riverrun.spark.shipping import loader
 
 FORMAT = "riverrun"
@@ -97,9 +96,6 @@ def make_source(runs: Runs, *, ship: bool, pushes: bool) -> type:
 
         def commit(self, end: dict[str, int]) -> None:
             load(us, "commit")(runs, self.options, self.feed, end)
-
-        def stop(self) -> None:
-            load(us, "stop")(runs, self.options, self.feed)
 
     class Riverrun(DataSource):
         @classmethod
@@ -189,7 +185,7 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
                 hint='.option("columns", "a,b"); a name with a comma in it needs .schema(...)',
             )
         found = pa.schema([found.field(name) for name in names])
-    plain = pa.schema([field.with_type(plain_type(field.type)) for field in found])
+    plain = pa.schema([pa.field(field.name, plain_type(field.type)) for field in found])
     return from_arrow_schema(plain, prefer_timestamp_ntz=True)  # no zone is no zone there too
 
 
@@ -241,13 +237,6 @@ def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, 
     """What a stream has, and needs no more."""
     _, asker = _chosen(runs, options)
     asker.ask("passed", {"feed": feed, "end": end["epoch"]})
-
-
-def stop(runs: Runs, options: Mapping[str, str], feed: str) -> None:
-    """A stream is over, for now."""
-    with suppress(RiverrunError):  # so may the run be
-        _, asker = _chosen(runs, options)
-        asker.ask("stopped", {"feed": feed})
 
 
 def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:
@@ -302,7 +291,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_duration(kind):
         return pa.duration("us")
     if pa.types.is_time(kind):
-        return pa.time64("us")
+        return pa.time64("ns")
     if pa.types.is_date(kind):
         return pa.date32()
     if pa.types.is_struct(kind):

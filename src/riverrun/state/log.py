@@ -347,9 +347,7 @@ class _Replay:
             self.reported = max(self.reported, int(header.get("reported", 0)))
         elif header["kind"] == "refused" and header["refused"] >= self.start:
             at = header["epoch"] - self.epoch
-            self.pending[at] = replace(
-                self.pending[at], inputs={}, refused=True, header={}
-            )
+            self.pending[at] = replace(self.pending[at], inputs={}, refused=True, header={})
 
     def close(self) -> None:
         """The number of a refused epoch is free, where no other epoch has come after it."""

@@ -369,6 +369,8 @@ def _fits(given: pa.DataType, target: pa.DataType) -> bool:
         return bool(given.bit_width <= target.bit_width)
     if t.is_decimal(given) and t.is_decimal(target):
         return bool(given.scale == target.scale and given.precision <= target.precision)
+    if t.is_timestamp(given) and t.is_timestamp(target):  # an instant; the zone is how it is shown
+        return bool(given.unit == target.unit and given.tz and target.tz)
     if t.is_large_list(given) and t.is_large_list(target):
         return _fits(given.value_type, target.value_type)
     if t.is_struct(given) and t.is_struct(target):

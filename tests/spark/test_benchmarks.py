@@ -1,0 +1,26 @@
+"""Benchmarks on Spark run, at sizes that say nothing, without their peers (tests/test_bench.py)."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.test_bench import check_benchmark
+
+SIZES = {
+    "barrier": {"rounds": 20, "epochs": 10},
+    "exchange": {"chunk": 1000, "chunks": 2, "rows": 1000, "repeats": 1},
+    "spark_components": {"nodes": 300, "edges": 600, "loads": 1, "singles": 3, "moved": 5},
+    "spark_words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_benchmark_prints_one_line(
+    name: str,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    capfd.readouterr()  # what the session said when it started
+    check_benchmark(name, SIZES[name], monkeypatch, capfd)
