@@ -18,13 +18,13 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup check test test-all demo bench format clean
+.PHONY: help setup check test test-cluster demo bench format clean
 
 help:
 	@echo 'make setup    make .venv from requirements.lock (again only when that changes); find Java 17+'
 	@echo 'make check    lint, formatting, types, layers, house rules'
 	@echo 'make test     tests, docstring examples, code blocks of the docs; no Spark cluster'
-	@echo 'make test-all the same and the tests on a Spark standalone cluster, started for them on this machine'
+	@echo 'make test-cluster  the tests that start a Spark standalone cluster on this machine'
 	@echo 'make demo     the guided tour: examples/demo.py'
 	@echo 'make bench    install the peers and list the benchmarks'
 	@echo 'make format   format and apply safe fixes'
@@ -49,8 +49,8 @@ check: $(READY)
 test: $(READY)
 	$(PYTEST) -m 'not cluster' $(TESTS) $(ARGS)
 
-test-all: $(READY)
-	$(PYTEST) $(TESTS) $(ARGS)
+test-cluster: $(READY)
+	$(PYTEST) -m cluster tests/spark $(ARGS)
 
 demo: $(READY)
 	$(JAVA) $(BIN)/python -m examples.demo $(ARGS)
