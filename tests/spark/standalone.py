@@ -173,7 +173,8 @@ class Standalone:
         """Starts one more worker; its number."""
         i = len(self._workers)
         options = (*self._worker_options, "--work-dir", str(self.directory / f"work-{i}"))
-        self._workers.append(self._start(f"worker-{i}", *options, self.url))
+        host = f"127.0.0.{i % 250 + 1}"  # as if each were a machine
+        self._workers.append(self._start(f"worker-{i}", *options, self.url, host=host))
         if wait:
             self._wait_for(f"worker-{i}", "Successfully registered with master")
         return i
@@ -204,12 +205,12 @@ class Standalone:
         self._sessions.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, *options: str, host: str = LOOPBACK) -> subprocess.Popen[bytes]:
         kind = name.partition("-")[0]
         command = self._command(
             str(Path(_find_spark_home(), "bin", "spark-class")),
             f"org.apache.spark.deploy.{kind}.{kind.capitalize()}",
-            *("--host", LOOPBACK, "--webui-port", "0"),
+            *("--host", host, "--webui-port", "0"),
             *options,
         )
         with (self.directory / f"{name}.log").open("wb") as log:

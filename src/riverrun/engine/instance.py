@@ -11,6 +11,7 @@ the inputs of the next ones; between workers, an exchange sends the pieces that 
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,7 @@ from riverrun.state.changes import Changes
 from riverrun.state.view import View
 
 Push = Callable[[Changes], None]
+PIECE = 1 << 17  # rows
 STEPS = 64  # actors run in one call of `work`
 WORTH = 0.8  # where a greater part of the rows is left, adding them up costs more than sending them
 LOOKS = 16
@@ -87,6 +89,8 @@ class Instance:
         self._pushes: dict[Port, Push] = {}
         self._entries: dict[int, Push] = {}
         self._turns = 0
+        self._fed: deque[tuple[str, pa.RecordBatch]] = deque()
+        self._feeding: int | None = None
         self._added: dict[int, tuple[float, int]] = {}
         """Of an exchange, which part of the rows was left lately, and how often they were not added up since."""
         self._boundary = epoch
@@ -123,13 +127,29 @@ class Instance:
         return self._boundary
 
     def feed(self, epoch: int, inputs: Mapping[str, pa.RecordBatch]) -> None:
-        """This worker's rows of an epoch; their last column is `diff`."""
+        """This worker's rows of an epoch; their last column is `diff`.
+
+        Many rows are fed piece by piece, in `work`: what one piece sends travels while the next is worked on.
+        """
         for name, batch in inputs.items():
-            if batch.num_rows:
-                source = self._sources[name]
-                self._guarded(
-                    source.node, partial(source.feed, _as_changes(source.node, batch, epoch))
-                )
+            step = PIECE if isinstance(self._schedule, Together) else max(batch.num_rows, 1)
+            for start in range(0, batch.num_rows, step):
+                self._fed.append((name, batch.slice(start, step)))
+        self._feeding = epoch
+        self._feed_on()
+
+    def _feed_on(self) -> None:
+        """Take in the next piece; after the last one there is no more of the epoch."""
+        epoch = self._feeding
+        assert epoch is not None
+        while self._fed:
+            name, batch = self._fed.popleft()
+            source = self._sources[name]
+            self._guarded(source.node, partial(source.feed, _as_changes(source.node, batch, epoch)))
+            if self._fed and batch.num_rows >= PIECE:
+                self._settle()
+                return
+        self._feeding = None
         if CLOCK in self._sources and self.index == 0:
             self._sources[CLOCK].feed(Changes.of([pa.array([epoch])], (epoch,)))
         self._schedule.close(epoch)
@@ -152,6 +172,9 @@ class Instance:
     def work(self) -> bool:
         """Run a few actors whose turn it is; whether there was one."""
         schedule = self._schedule
+        if self._feeding is not None:
+            self._feed_on()
+            return True
         for step in range(STEPS):
             turn = schedule.next()
             if turn is None:

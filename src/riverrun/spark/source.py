@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 from uuid import uuid4
 
@@ -37,12 +38,16 @@ from riverrun.errors import PlanError
 from riverrun.spark.shipping import loader
 
 FORMAT = "riverrun"
-Runs = Mapping[str, tuple[str, Security]]
-"""Of each run that is alive, its address, and what one shows there."""
+Runs = Mapping[str, tuple[str, tuple[Any, ...]]]
+"""Of each run that is alive, its address, and what one shows there, as the fields of `Security`."""
 
 
-def make_source(runs: Runs, *, ship: bool, pushes: bool) -> type:
-    """The data source over these runs; `pushes` is whether the session hands conditions to such sources."""
+def make_source(alive: Mapping[str, tuple[str, Security]], *, ship: bool, pushes: bool) -> type:
+    """The data source over the runs that are alive, each with its address and what one shows there.
+
+    `pushes` is whether the session hands conditions to such sources. What the classes hold is plain: it is unpickled
+    before the package is known to be there.
+    """
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceReader,
@@ -51,6 +56,7 @@ def make_source(runs: Runs, *, ship: bool, pushes: bool) -> type:
     )
 
     load = loader(ship=ship)
+    runs = {name: (address, astuple(shown)) for name, (address, shown) in alive.items()}
     name_of_format = FORMAT
     us = __name__
 
@@ -63,7 +69,7 @@ def make_source(runs: Runs, *, ship: bool, pushes: bool) -> type:
 
             def pushFilters(self, filters: list[Any]) -> Any:  # noqa: N802
                 for each in filters:
-                    condition = load(us, "as_where")(each, self.columns, self.options)
+                    condition = load(us, "pushed")(each, self.columns, self.options)
                     if condition is None:
                         yield each
                     else:
@@ -136,7 +142,8 @@ def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
             f"cannot read from run {name!r}: those alive are: {alive}",
             hint="a run is read while it is alive, in the session that it is on",
         )
-    address, security = runs[name]
+    address, shown = runs[name]
+    security = Security(*shown)
     return name, Asker(address, security)
 
 
@@ -242,12 +249,12 @@ def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, 
 def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a partition."""
     name, address, held, added = part
-    _, security = runs[name]
+    security = Security(*runs[name][1])
     ticket = json.loads(held) if isinstance(held, str) else held
     asker = Asker(address, security)
     there = columns if added is None else [column for column in columns if column != added[0]]
     try:
-        for batch in asker.rows((ticket, there, tuple(where))):
+        for batch in asker.rows((ticket, there, tuple(Where(*each) for each in where))):
             if added is not None and added[0] in columns:
                 constant = pa.repeat(pa.scalar(added[1], pa.int64()), batch.num_rows)
                 batch = batch.append_column(added[0], constant).select(columns)
@@ -297,6 +304,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     return kind
+
+
+def pushed(
+    given: Any, columns: Sequence[str], options: Mapping[str, str]
+) -> tuple[Any, ...] | None:
+    """A filter of Spark's as plain values, for `fetch`; None for one that we leave to Spark."""
+    found = as_where(given, columns, options)
+    return None if found is None else astuple(found)
 
 
 def as_where(

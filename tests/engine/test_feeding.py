@@ -1,0 +1,56 @@
+"""Rows of an epoch that are fed piece by piece give what they give at once; so do rows that are added up or not."""
+
+from __future__ import annotations
+
+import random
+
+import polars as pl
+import pytest
+
+import riverrun as rr
+from riverrun.algorithms import components
+from riverrun.engine import instance
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("worth", [-1.0, 2.0])
+def test_pieces_change_nothing(workers: int, worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "PIECE", 3)
+    monkeypatch.setattr(instance, "WORTH", worth)
+    flow = rr.Dataflow("pieces")
+    edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    others = flow.input("others", {"src": pl.Int64})
+    flow.output("components", components(edges))
+    flow.output("counts", edges.select(src="src").concat(others).group_by("src").count())
+    flow.output("clock", flow.clock().group_by().count())
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    source, present = random.Random(seed), []
+    given: list[int] = []
+    with flow.run(workers=workers, seed=seed) as run:
+        for epoch in range(6):
+            added = [(source.randrange(20), source.randrange(20)) for _ in range(17)]
+            gone = source.sample(present, len(present) // 2)
+            more = [source.randrange(20) for _ in range(11)]
+            run.insert("edges", added)
+            run.delete("edges", gone) if gone else None
+            run.insert("others", [(each,) for each in more])
+            run.commit()
+            given += more
+            for edge in gone:
+                present.remove(edge)
+            present += added
+            starts = [src for src, _ in present] + given
+            assert run.read("counts").rows() == sorted(
+                (each, starts.count(each)) for each in set(starts)
+            )
+            assert run.read("components").rows() == labels(present)
+            assert run.read("clock").rows() == [(epoch + 1,)]
+
+
+def labels(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found = {node: node for edge in edges for node in edge}
+    for _ in found:
+        for src, dst in edges:
+            found[src] = found[dst] = min(found[src], found[dst])
+    return sorted(found.items())
