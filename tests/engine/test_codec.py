@@ -332,7 +332,7 @@ def reached(*_: Any) -> None:
         np.array([3.0]),
         [Quiet(print, "x")],
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_other_classes_are_refused(value: Any) -> None:
     for head in (pickle.dumps(value, protocol) for protocol in (0, 2, 4, 5)):
@@ -383,7 +383,7 @@ def test_other_shapes_are_refused(value: Any) -> None:
         Where("a", "<", timedelta(hours=1)),
         {"a": {1, 2}, "b": frozenset({3}), "c": bytearray(b"x")},
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_come_back(value: Any) -> None:
     found = unpack(pack(value))
@@ -474,7 +474,7 @@ def test_a_long_traceback_is_cut() -> None:
         datetime(2020, 1, 1, tzinfo=ZoneInfo("Europe/Rome")), (1, [2, {3: None}]), {1, 2}, range(3),
         Counting(), lambda: None,
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_a_field_of_any_kind_travels(value: Any) -> None:
     """At worst as text: an error that cannot be read would be taken for garbage."""

@@ -277,11 +277,12 @@ def test_certificates_may_be_given_as_files(spark: SparkSession, tmp_path: Path)
 
 
 def test_state_beyond_the_memory_is_in_files(spark: SparkSession) -> None:
-    size = 3_000_000
+    size, others = 3_000_000, ["v", "w", "x", "y", "z"]  # 84 MB on each worker
     flow = rr.Dataflow("large")
-    flow.output("out", flow.input("a", {"k": pl.Int64, "v": pl.Int64}, key="k"))
+    flow.output("out", flow.input("a", dict.fromkeys(["k", *others], pl.Int64), key="k"))
     with flow.run(on=spark, workers=2, memory="64m") as run:
-        run.insert("a", spark.range(size).selectExpr("id k", "id * 3 v"))
+        rows = spark.range(size).selectExpr("id k", *(f"id * 3 {name}" for name in others))
+        run.insert("a", rows)
         run.commit()
         run.delete("a", spark.range(0, size, 2).selectExpr("id k"))
         run.commit()
@@ -294,7 +295,7 @@ def test_state_beyond_the_memory_is_in_files(spark: SparkSession) -> None:
         ]
         assert mapped
         frame = run.read("out").to_spark()
-        assert frame.selectExpr("count(*)", "sum(k)", "sum(v)").first() == (
+        assert frame.selectExpr("count(*)", "sum(k)", "sum(z)").first() == (
             size // 2,
             sum(range(1, size, 2)),
             3 * sum(range(1, size, 2)),

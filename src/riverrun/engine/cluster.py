@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -63,7 +64,12 @@ class Cluster(ABC):
     """What a run stands on. Threads may share it."""
 
     def __init__(
-        self, workers: int, durability: Durability, *, deadline: int | None = None
+        self,
+        workers: int,
+        durability: Durability,
+        *,
+        deadline: int | None = None,
+        keep_numbers: bool = False,
     ) -> None:
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
@@ -89,6 +95,7 @@ class Cluster(ABC):
             policy=durability.policy,
             deadline=deadline,
             skip_failing=durability.skip_failing,
+            keep_numbers=keep_numbers,
         )
         self._timed = durable and isinstance(durability.every, timedelta)
         self._errors: dict[int, RiverrunError] = {}
@@ -115,8 +122,9 @@ class Cluster(ABC):
 
     @property
     def completed(self) -> int:
-        """All epochs below are complete everywhere."""
-        return self._coordinator.completed
+        """All epochs below are complete everywhere; some may be about to be done again."""
+        coordinator = self._coordinator
+        return max(coordinator.completed, coordinator.reported)
 
     @property
     def closed(self) -> str | None:
@@ -166,12 +174,9 @@ class Cluster(ABC):
     def wait(self, epoch: int) -> None:
         """Return when an epoch is complete everywhere; raise why, if it is refused."""
         coordinator, errors = self._coordinator, self._errors
-        running = Phase.RUNNING
 
         def done() -> bool:
-            return (
-                coordinator.completed > epoch or epoch in errors
-            ) and coordinator.phase is running
+            return (coordinator.completed > epoch or epoch in errors) and self._recovered()
 
         with self._changed:
             self._check_open()
@@ -233,7 +238,20 @@ class Cluster(ABC):
     def hold_epochs(self) -> None:
         """From now on an epoch is worked on only when somebody waits for it, so that each can be read as of it."""
         with self._changed:
-            self._coordinator.limit = min(self._coordinator.limit, self._coordinator.completed)
+            self._coordinator.limit = min(self._coordinator.limit, self.completed)
+
+    def free_epochs(self) -> None:
+        """Epochs need not be waited for any more, where they go on by themselves."""
+        return
+
+    def still(self) -> AbstractContextManager[None]:
+        """No epoch is worked on meanwhile."""
+        return nullcontext()
+
+    def settle(self, epoch: int) -> None:
+        """Return when an epoch is over, be it that it was refused and is run without its rows."""
+        with self._changed:
+            self._pump(lambda: self.completed > epoch)
 
     # ---- what the kinds do differently
 

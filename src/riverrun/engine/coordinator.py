@@ -142,11 +142,13 @@ class Coordinator:
         policy: Policy = "replace",
         deadline: int | None = None,
         skip_failing: bool = True,
+        keep_numbers: bool = False,
     ) -> None:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
 
         An epoch of the log that fails when it is done again is refused with `skip_failing`; otherwise
-        the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent.
+        the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent. With `keep_numbers`
+        the number of a refused epoch is never given to another: for clients that do not wait for each epoch.
         """
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
@@ -177,6 +179,7 @@ class Coordinator:
         self._fingerprint = dict(fingerprint or {})
         self._policy = policy
         self._deadline = deadline
+        self._keep_numbers = keep_numbers
         self._base = (epoch, ORIGIN)
         self._joined: set[int] = set()
         self._waiting: set[int] = set()
@@ -349,7 +352,7 @@ class Coordinator:
         self._ticks += 1
         self._now = now
         if self._deadline is not None:
-            for member in list(self.members):
+            for member in self._joined.intersection(self.members):  # the others are still to come
                 if self._ticks - self._heard.get(member, self._ticks) > self._deadline:
                     self.lost(member)
         self._advance()
@@ -529,7 +532,7 @@ class Coordinator:
         """The log knows: go back to the boundary before."""
         assert self._refusing is not None
         (epoch, error), self._refusing = self._refusing, None
-        if self.next == epoch + 1:
+        if self.next == epoch + 1 and not self._keep_numbers:
             self.next = epoch
             del self._entries[epoch]
         self._out.append((CLIENT, Refused(epoch, error)))

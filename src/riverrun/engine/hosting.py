@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import platform
 import queue
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -125,7 +126,6 @@ class _Host:
         self._links: dict[int, Link] = {}
         self._addresses: dict[int, str] = {}
         self._leases: dict[int, Portion] = {}
-        self._lease = 0
         self._named: dict[int, list[str]] = {}  # the parcels of an epoch
         self._why = ""
         self._over = Event()
@@ -439,9 +439,9 @@ class _Host:
         return self._lend(self._instance().changes(*argument))
 
     def _lend(self, portion: Portion) -> tuple[int, bytes]:
-        self._lease += 1
-        self._leases[self._lease] = portion
-        return self._lease, portion.schema.serialize().to_pybytes()
+        lease = secrets.randbits(62)  # no other worker has one like it, not even at this address
+        self._leases[lease] = portion
+        return lease, portion.schema.serialize().to_pybytes()
 
     def _answer_frontier(self, argument: Any) -> Any:
         return self._instance().frontier(argument)

@@ -22,13 +22,14 @@ Cost: about 0.3 ms for an epoch, besides what the workers do.
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Event, Thread, Timer
 from typing import Any, Protocol
 
@@ -114,7 +115,7 @@ class RemoteCluster(Cluster):
         options = Durability(**durability)
         if isinstance(options.checkpoint, Storage):
             raise TypeError("workers open the storage themselves: give a path or URL")
-        super().__init__(workers, options, deadline=SILENT)
+        super().__init__(workers, options, deadline=SILENT, keep_numbers=True)
         self.path = None if options.checkpoint is None else str(options.checkpoint)
         self._security = security or Security()
         self._launcher = launcher
@@ -146,7 +147,7 @@ class RemoteCluster(Cluster):
         self._stopped = Event()
         self._log_thread = ThreadPoolExecutor(1, "riverrun-log")
         self._store_thread = ThreadPoolExecutor(1, "riverrun-checkpoint")
-        self._endpoint = Endpoint(host, self, self._security)
+        self._endpoint = self._listen(host)
         self.address = self._endpoint.address
         launcher.open(Rendezvous(self.address, self._security), self._process_ended)
         self._clock = Thread(target=self._tick_on, name="riverrun-clock", daemon=True)
@@ -159,7 +160,23 @@ class RemoteCluster(Cluster):
             self.close()
             raise
 
+    def _listen(self, host: str) -> Endpoint:
+        try:
+            return Endpoint(host, self, self._security)
+        except (pa.ArrowException, OSError) as error:
+            raise TransportError(
+                "run.address",
+                f"cannot listen on {host}, where workers are to reach this process: {error}",
+                hint="on a cluster that is spark.driver.host: an address of this machine that executors reach",
+                host=host,
+            ) from error
+
     # ---- what a client does
+
+    def free_epochs(self) -> None:
+        with self._changed:
+            if not self._closed:
+                self._ask(lambda: self._coordinator.allow(math.inf))
 
     @property
     def security(self) -> Security:
@@ -301,25 +318,58 @@ class RemoteCluster(Cluster):
                 members = list(self._coordinator.members)
                 askers = [self._askers[member] for member in members]
                 execution = self._coordinator.execution
+            answers: list[tuple[str, Any]] = []
             try:
-                answers = [(asker.address, asker.ask(question, argument)) for asker in askers]
+                for asker in askers:
+                    answers.append((asker.address, asker.ask(question, argument)))
                 if self._coordinator.execution == execution:
                     return answers
+                self._give_back(question, answers)
             except TransportError:
+                self._give_back(question, answers)
                 with self._changed:
                     if members == self._coordinator.members and self._recovered():
                         self._changed.wait(TICK)  # it may be about to be lost
+            except BaseException:
+                self._give_back(question, answers)
+                raise
         raise TransportError(
             "transport.unreachable",
             f"cannot ask the workers for {question}: they do not answer",
             hint="run.status() tells who they are",
         )
 
+    def _give_back(self, question: str, answers: list[tuple[str, Any]]) -> None:
+        """What some workers lent is of no use where not all did."""
+        if question in ("read", "changes"):
+            for address, (lease, _) in answers:
+                self._release(address, lease)
+
     def _borrow(self, question: str, argument: tuple[Any, ...]) -> list[Portion]:
         return [
             RemotePortion(self, address, lease, pa.ipc.read_schema(pa.py_buffer(schema)))
             for address, (lease, schema) in self._ask_all(question, argument)
         ]
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No epoch is worked on meanwhile: all workers stand at one boundary."""
+        coordinator = self._coordinator
+        with self._changed:
+            self._check_open()
+            limit, coordinator.limit = coordinator.limit, self.completed
+            try:
+                self._pump(
+                    lambda: self._recovered() and coordinator.released == coordinator.completed
+                )
+            except BaseException:
+                coordinator.limit = limit
+                raise
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._ask(lambda: coordinator.allow(limit))
 
     def _release(self, address: str, lease: int) -> None:
         """A portion is not needed any more. The garbage collector may call this anywhere: nothing is done here."""
@@ -454,7 +504,9 @@ class RemoteCluster(Cluster):
         link = self._links.pop(member, None)
         if link is not None:
             Thread(target=link.close, daemon=True).start()
-        self._askers.pop(member, None)
+        asker = self._askers.pop(member, None)
+        if asker is not None:
+            asker.close()
         self._touched.pop(member, None)
         self._streams.pop(member, None)
 
@@ -468,15 +520,15 @@ class RemoteCluster(Cluster):
             self._ungranted.remove(member)
         for ticket, granted in list(self._tickets.items()):
             if granted == member:
-                Thread(target=self._stop, args=(ticket,), daemon=True).start()
+                Thread(target=self._stop, args=(ticket, member), daemon=True).start()
 
-    def _stop(self, ticket: int) -> None:
-        """Let a process leave; end it when it does not."""
+    def _stop(self, ticket: int, member: int) -> None:
+        """Let a process leave; end it when it does not, and has not become another worker meanwhile."""
         with self._changed:
             deadline = time.monotonic() + GRACE
-            while ticket in self._tickets and (left := deadline - time.monotonic()) > 0:
+            while self._tickets.get(ticket) == member and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
-            if ticket not in self._tickets:
+            if self._tickets.get(ticket) != member:
                 return
         self._launcher.stop(ticket)
 

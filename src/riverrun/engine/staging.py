@@ -19,8 +19,10 @@ epoch that names it can be done again by anybody. Laws:
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -127,8 +129,9 @@ class Staging:
         )
 
     def _read(self, storage: Storage, parcel: Parcel) -> list[pa.RecordBatch]:
-        assert parcel.file is not None
-        data = storage.get(parcel.file)
+        file = parcel.file
+        assert file is not None
+        data = _patiently(lambda: storage.get(file))
         if checksum(data) != parcel.checksum:
             raise CheckpointError(
                 "checkpoint.corrupt",
@@ -174,7 +177,8 @@ class Staging:
                     Path(path).unlink(missing_ok=True)
                 gone.append(f"{FOLDER}/{name}-{self._holder}.arrow")
         if stored and self._storage is not None:
-            self._storage.delete(gone)
+            with suppress(RiverrunError):  # what is left over is deleted when the run is resumed
+                self._storage.delete(gone)
 
     def close_upload(self, upload: str, but: Iterable[str]) -> None:
         """Let go of all that was handed in for an upload, but of these parcels; what comes later is refused."""
@@ -192,6 +196,16 @@ class Staging:
         self._kept.clear()
         if self._directory is not None:
             self._directory.cleanup()
+
+
+def _patiently(get: Callable[[], pa.Buffer]) -> pa.Buffer:
+    """Try again when the storage cannot be reached."""
+    for delay in (0.1, 0.5, 2.0):
+        try:
+            return get()
+        except TransportError:
+            time.sleep(delay)
+    return get()
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -249,7 +249,7 @@ class Sink:
     def status(self, completed: int) -> dict[str, Any]:
         """Where it stands, for ``run.status()``."""
         done = self._first if self._epoch is None else self._epoch + 1
-        error = self.error
+        error = self._error
         return {
             "name": self.name,
             "output": self.output,

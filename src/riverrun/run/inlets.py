@@ -30,6 +30,7 @@ class Inlet:
         self._pieces: list[tuple[pa.RecordBatch, int, int]] = []
         self._parcels: list[Parcel] = []
         self._sequence = 0
+        self._reserved = 0
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch, diff: int) -> None:
@@ -43,17 +44,22 @@ class Inlet:
         """The number of the first command of a DataFrame."""
         first = self._sequence
         self._sequence += FRAME
+        self._reserved += 1
         return first
 
+    def give_up(self) -> None:
+        """The DataFrame for which numbers were set aside does not come."""
+        self._reserved -= 1
+
     def add_parcels(self, parcels: list[Parcel]) -> None:
-        """Rows that workers have."""
+        """Rows that workers have: those of a DataFrame for which numbers were set aside."""
+        self._reserved -= 1
         self._parcels += parcels
         self.rows += sum(parcel.rows for parcel in parcels)
 
-    def take(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
+    def gathered(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
         """All rows since the last commit: those here, with `diff` as their last column, and those at workers."""
         pieces, parcels = self._pieces, tuple(self._parcels)
-        self.drop()
         if not pieces:
             return None, parcels
         batches = []
@@ -72,5 +78,7 @@ class Inlet:
     def drop(self) -> list[Parcel]:
         """Forget them; the parcels that nobody names now."""
         dropped, self._parcels = self._parcels, []
-        self._pieces, self._sequence, self.rows = [], 0, 0
+        self._pieces, self.rows = [], 0
+        if not self._reserved:  # numbers matter within an epoch only
+            self._sequence = 0
         return dropped

@@ -33,10 +33,12 @@ from __future__ import annotations
 import gc
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache, wraps
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Thread
+from time import sleep
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import polars as pl
@@ -64,6 +66,10 @@ from riverrun.run.sinks import DeltaTable, Destination, Function, ParquetDirecto
 
 if TYPE_CHECKING:
     from riverrun.spark.cluster import SparkCluster
+
+TRIES = 3
+PAUSE = 0.01  # seconds
+CLOSING = 5.0  # seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -164,11 +170,16 @@ class Run:
                 **durability,
             )
         self._serving: Serving | None = None
+        self._driver: Thread | None = None
         if self._spark is not None:
             self._serving = Serving(self)
             self._spark.questions.update(self._serving.questions())
             self._spark.give_rows = self._serving.rows
-            self._spark.announce()
+            try:
+                self._spark.announce()
+            except BaseException:
+                self._spark.close()
+                raise
         self._progress = Progress(plan.name, self._cluster.touched)
         _freeze()
 
@@ -243,12 +254,20 @@ class Run:
     def _hand_in(self, name: str, frame: Any, what: str) -> None:
         """Take the rows of a DataFrame: by Spark's own tasks, where the run is on Spark, and through here otherwise."""
         if self._spark is None:
-            getattr(self, f"_{what.split(maxsplit=1)[0]}", self._insert)(name, frame.toArrow())
+            if what.startswith("delete"):
+                self._delete(name, frame.toArrow())
+            else:
+                self._insert(name, frame.toArrow(), what)
             return
         with self._lock:
             inlet = self._inlet(name, what)
             sequence = inlet.reserve()
-        parcels = self._spark.upload(frame, self._target(inlet, what, sequence))
+        try:
+            parcels = self._spark.upload(frame, self._target(inlet, what, sequence))
+        except BaseException:
+            with self._lock:
+                inlet.give_up()
+            raise
         with self._lock:
             inlet.add_parcels(parcels)
 
@@ -308,19 +327,29 @@ class Run:
         self._followers.wait_for_room()
         with self._lock:
             self._check_open("commit")
-            inputs, parcels = {}, {}
             rows = sum(inlet.rows for inlet in self._inlets.values())
-            for name, inlet in self._inlets.items():
-                batch, handed_in = inlet.take()
-                if batch is not None:
-                    inputs[name] = batch
-                if handed_in:
-                    parcels[name] = handed_in
-            commit = Commit(self, self._cluster.submit(inputs, parcels=parcels))
+            commit = Commit(self, self._submit())
             done = not wait or self._reach(commit.epoch, rows)
         if not done:
             self._wait(commit.epoch, rows)
         return commit
+
+    def _submit(self) -> int:
+        """Make an epoch of what was gathered; what is not accepted stays gathered."""
+        inputs, parcels = {}, {}
+        for name, inlet in self._inlets.items():
+            batch, handed_in = inlet.gathered()
+            if batch is not None:
+                inputs[name] = batch
+            if handed_in:
+                parcels[name] = handed_in
+        before = self._cluster.epoch
+        try:
+            return self._cluster.submit(inputs, parcels=parcels)
+        finally:
+            if self._cluster.epoch > before:
+                for inlet in self._inlets.values():
+                    inlet.drop()
 
     @_in_turn
     def rollback(self) -> None:
@@ -348,8 +377,7 @@ class Run:
             # Refused, as whoever waits for it is told. Where later ones keep their numbers, it is run without its rows,
             # and that has a boundary too.
             if self._followers and self._cluster.epoch > at:
-                with self._cluster._changed:
-                    self._cluster._pump(lambda: self._cluster.completed > at)
+                self._cluster.settle(at)
                 self._hand_out()
             if self._followers:
                 self._cluster.hold_epochs()
@@ -378,17 +406,33 @@ class Run:
         """A result as of the last complete epoch, or of an earlier one within ``history``."""
         self._output(name, "read")
         self._check_open("read")
-        epoch = self._epoch(as_of, f"read {name!r}")
-        return self._as_result(name, self._cluster.read(name, epoch), epoch)
+        return self._at(as_of, f"read {name!r}", name, self._cluster.read)
 
     @_in_turn
     def changes(self, name: str, epoch: int | None = None) -> Result:
         """What an epoch changed in a result, by default the last one: rows with a column `diff`."""
         self._output(name, "tell the changes of")
         self._check_open("tell changes")
-        at = self._epoch(epoch, f"tell the changes of {name!r}")
-        portions = self._cluster.changes(name, at)
-        return self._as_result(name, portions, at)
+        return self._at(epoch, f"tell the changes of {name!r}", name, self._cluster.changes)
+
+    def _at(
+        self,
+        asked: int | None,
+        what: str,
+        name: str,
+        read: Callable[[str, int], Sequence[Portion]],
+    ) -> Result:
+        """Read as of an epoch; of the last one also where epochs go on meanwhile and the last is soon another."""
+        for _ in range(TRIES):
+            epoch = self._epoch(asked, what)
+            try:
+                return self._as_result(name, read(name, epoch), epoch)
+            except TimeViolation:
+                if asked is not None:
+                    raise
+        with self._cluster.still():
+            epoch = self._epoch(asked, what)
+            return self._as_result(name, read(name, epoch), epoch)
 
     def _as_result(self, name: str, portions: Sequence[Portion], epoch: int) -> Result:
         result = Result.of(name, portions[0].schema, portions, epoch)
@@ -455,8 +499,11 @@ class Run:
     @_in_turn
     def _follow(self, output: str, place: Destination, start: int | str = "all") -> Sink:
         self._check_open(f"follow {output!r}")
-        self._cluster.stats()  # waits until it has recovered
         self._cluster.hold_epochs()
+        with self._cluster.still():
+            return self._attach(output, place, start)
+
+    def _attach(self, output: str, place: Destination, start: int | str) -> Sink:
         self._hand_out()
         completed = self.completed
         first = place.first(start, completed)
@@ -482,7 +529,26 @@ class Run:
         for changes in past:
             sink.give(changes)
         self._followers.add(sink, completed)
+        if self._spark is not None and self._driver is None:
+            self._driver = Thread(target=self._drive, name="riverrun-followers", daemon=True)
+            self._driver.start()
         return sink
+
+    def _drive(self) -> None:
+        """In a thread: while somebody follows, see to it that epochs go on, whether or not they are waited for."""
+        while not self._cluster.closed:
+            if not self._followers:
+                with self._lock:
+                    if not self._followers:
+                        self._driver = None
+                        with suppress(RiverrunError):
+                            self._cluster.free_epochs()
+                        return
+            epoch = self._cluster.epoch
+            if epoch > self._cluster.completed:
+                with suppress(RiverrunError):  # whoever committed it is told
+                    self._wait(epoch - 1)
+            sleep(PAUSE)
 
     @_in_turn
     def frontier(self, probe: str) -> Antichain:
@@ -567,14 +633,22 @@ class Run:
         """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
         committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
         is resumed."""
-        with self._lock:
-            if not self._cluster.closed:
-                self._hand_out()
+        if self._spark is not None:
+            self._spark.stop_streams()
+        # Another thread may have its turn, and wait for an epoch that does not come: closing ends that too.
+        if self._lock.acquire(timeout=CLOSING if self._followers else 0):
+            try:
+                if self._followers and not self._cluster.closed:
+                    with suppress(RiverrunError):
+                        self._hand_out()
+                if self._spark is not None and not self._cluster.closed:
+                    self.rollback()
+            finally:
+                self._lock.release()
         if self._serving is not None:
             self._serving.close()
         self._followers.finish()  # not in turn: what is written may use the run
-        with self._lock:
-            self._cluster.close()
+        self._cluster.close()
 
     def __enter__(self) -> Self:
         return self

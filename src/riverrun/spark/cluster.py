@@ -48,7 +48,7 @@ class SparkCluster(RemoteCluster):
         self.streams: dict[str, Any] = {}
         """The queries that feed it, by the names of their streams."""
         self._plan_name = plan.name
-        launcher = SparkLauncher(self.site, plan.name, Maker(plan, history, memory))
+        launcher = SparkLauncher(self.site, plan.name, Maker(plan, history + 1, memory))
         try:
             super().__init__(
                 launcher,
@@ -85,6 +85,13 @@ class SparkCluster(RemoteCluster):
         others = _kept() - len(self._coordinator.members)
         check_slots(self.session.sparkContext, workers, others)
         super().scale(workers)
+
+    def stop_streams(self) -> None:
+        """Have the queries end that feed it."""
+        for query in self.streams.values():
+            with suppress(Exception):
+                query.stop()
+        self.streams.clear()
 
     def close(self) -> None:
         if _ALIVE.get(getattr(self, "name", "")) is self:

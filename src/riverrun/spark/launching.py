@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 from uuid import uuid4
 
@@ -50,7 +50,13 @@ class SparkLauncher:
         )
         with self._lock:
             self._live[ticket] = thread
-        thread.start()
+        try:
+            thread.start()
+        except Exception as error:  # there is no session any more
+            with self._lock:
+                self._live.pop(ticket, None)
+            why = f"the session was stopped ({type(error).__name__}: {error})"
+            Thread(target=self._ended, args=(ticket, why), daemon=True).start()
 
     def _tag(self, ticket: int) -> str:
         return f"riverrun-{self._run}-{ticket}"
@@ -61,7 +67,10 @@ class SparkLauncher:
         session = site.session
         try:
             session.sparkContext.addJobTag(self._tag(ticket))
-            session.sparkContext.setJobDescription(f"riverrun: a worker of {self._name!r}")
+            # A group of its own: cancelling the jobs of whoever started the run does not end it.
+            session.sparkContext.setJobGroup(
+                self._tag(ticket), f"riverrun: a worker of {self._name!r}", interruptOnCancel=True
+            )
             argument = cloudpickle.dumps((replace(self._rendezvous, ticket=ticket), self._make))
             function = task(__name__, "work", argument, ship=not site.local)
             with own_python(site):

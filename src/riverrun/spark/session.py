@@ -53,6 +53,8 @@ def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) 
     pyspark_sql = _pyspark()
     if on == "spark":
         active = pyspark_sql.SparkSession.getActiveSession()
+        if active is None and _context() is not None:  # made by another thread
+            active = pyspark_sql.SparkSession.builder.getOrCreate()
         if active is None:
             return Site(_local_session(pyspark_sql, workers), True, True, _LOOPBACK)
         on = active
@@ -94,6 +96,14 @@ def _pyspark() -> Any:
             hint="pip install pyspark; without Spark, flow.run() runs in this process",
         ) from error
     return pyspark.sql
+
+
+def _context() -> Any:
+    """The context of this process, if there is one."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    return None if context is None or context._jsc is None else context
 
 
 def _local_session(pyspark_sql: Any, workers: int) -> SparkSession:

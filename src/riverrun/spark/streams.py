@@ -53,7 +53,13 @@ def start(
     check_columns(frame, target)
 
     def take(batch: Any, number: int) -> None:
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query:
+            raise PlanError(
+                "spark.stream",
+                f"cannot stream into {name!r}: Spark does not tell which query a batch is of",
+                hint="leave PYSPARK_PIN_THREAD as it is by default: true",
+            )
         if has(cluster, stream, query, number):
             return
         parcels = cluster.upload(batch, target)

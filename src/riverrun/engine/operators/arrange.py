@@ -129,6 +129,8 @@ class Tap(Arranged):
         self._hold = self.arrangement.spine.hold()
         self._recent: dict[int, list[Batch]] = {}
         self._first = context.epoch
+        self._oldest = context.epoch
+        """The first epoch of this execution whose batches are still known."""
         self.arrangement.readers.append(self._announced)
 
     def _announced(self, batch: Batch, time: Timestamp) -> None:
@@ -138,6 +140,7 @@ class Tap(Arranged):
         oldest = max(epoch - self._history, 0)
         for old in [e for e in self._recent if e < oldest]:
             del self._recent[old]
+        self._oldest = max(self._oldest, oldest)
         wanted = Antichain([(oldest,)])
         if self._hold.frontier != wanted and self._hold.frontier.dominates(wanted):
             self._hold.advance(wanted)
@@ -161,6 +164,9 @@ class Tap(Arranged):
         """What changed in an epoch, as rows with a last column `diff`."""
         columns = self.node.schemas[0]
         if epoch < self._first:
+            pieces = self._difference(epoch)
+        elif epoch < self._oldest:
+            self.check_kept(epoch)
             pieces = self._difference(epoch)
         else:
             pieces = [changes_of(batch, (epoch,)) for batch in self._recent.get(epoch, [])]
