@@ -1,3 +1,5 @@
+import shutil
+
 """Sinks to files and tables: sums, crashes and gaps, foreign places, failing disks, keys, types."""
 
 from __future__ import annotations
@@ -339,16 +341,31 @@ def test_a_place_belongs_to_one_output(tmp_path):
 
 def test_a_place_that_is_ahead_of_the_run(tmp_path):
     flow = build(program, SCHEMAS)
-    with flow.run() as run:
+    with flow.run(checkpoint=tmp_path / "kept") as run:
         run.write_parquet("all", tmp_path / "a")
         run.write_delta("all", tmp_path / "b")
         fed(run, 1, 2)
-    with flow.run() as run:
+    shutil.rmtree(tmp_path / "kept")  # so it begins anew, and does not know
+    with flow.run(checkpoint=tmp_path / "kept") as run:
         fed(run, 1)
         for write, path in ((run.write_parquet, "a"), (run.write_delta, "b")):
             with pytest.raises(rr.RiverrunError) as told:
                 write("all", tmp_path / path)
             assert "has epoch 1 already" in refused(told, "sink.ahead")
+
+
+def test_the_place_of_another_run(tmp_path):
+    flow = build(program, SCHEMAS)
+    with flow.run() as run:
+        run.write_parquet("all", tmp_path / "a")
+        run.write_delta("all", tmp_path / "b")
+        fed(run, 1, 2)
+    with flow.run(history=100) as run:
+        fed(run, 1, 2, 3, 4)
+        for write, path in ((run.write_parquet, "a"), (run.write_delta, "b")):
+            with pytest.raises(rr.RiverrunError) as told:
+                write("all", tmp_path / path)
+            refused(told, "sink.foreign")
 
 
 def test_other_files_and_torn_ones_are_refused(tmp_path):

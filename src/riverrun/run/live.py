@@ -57,7 +57,7 @@ from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.progress import Antichain
 from riverrun.run.following import Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
-from riverrun.run.options import as_bytes, check_count, check_every, check_place
+from riverrun.run.options import as_bytes, check_count, check_every, check_place, identity_of
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
@@ -145,6 +145,7 @@ class Run:
             node.operator.name: node for node in plan.nodes if isinstance(node.operator, Output)
         }
         self._followers = Followers()
+        self._identity = identity_of(checkpoint)
         durability = {
             "checkpoint": checkpoint,
             "every": every,
@@ -476,7 +477,9 @@ class Run:
         of it. A resumed run goes on where the files end, and makes up for what is missing.
         """
         schema = self._output(output, "write").schemas[0]
-        return self._follow(output, ParquetDirectory(path, self.plan.name, output, schema))
+        return self._follow(
+            output, ParquetDirectory(path, self.plan.name, output, schema, self._identity)
+        )
 
     def write_delta(
         self,
@@ -493,7 +496,9 @@ class Run:
         result: with a ``key``, columns that tell the rows apart, by merging the changes; without, by writing it anew.
         """
         schema = self._output(output, "write").schemas[0]
-        table = DeltaTable(path, self.plan.name, output, schema, mode, key, storage_options)
+        table = DeltaTable(
+            path, self.plan.name, output, schema, mode, key, storage_options, self._identity
+        )
         return self._follow(output, table)
 
     @_in_turn

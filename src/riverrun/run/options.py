@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from riverrun.errors import PlanError
 
@@ -24,6 +27,16 @@ def check_every(given: object) -> None:
             f"cannot run with every={given!r}: that is a number of epochs from 1 on, or a timedelta",
             hint="for instance every=100 or every=timedelta(seconds=30); None for checkpoints on demand only",
         )
+
+
+def identity_of(checkpoint: str | Path | None) -> str:
+    """What a run is known by to those who keep its epochs: its checkpoint path; without one, no other run goes on."""
+    if checkpoint is None:
+        return uuid4().hex
+    place = str(checkpoint)
+    if "://" not in place:
+        place = str(Path(place).resolve())
+    return blake2b(place.encode(), digest_size=16).hexdigest()
 
 
 def check_count(what: str, given: object) -> None:

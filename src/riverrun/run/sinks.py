@@ -10,7 +10,7 @@ all. What follows the run and calls it is a `Sink` (`following`). Laws, for file
 3. **Nothing is left out.** When the run has gone on and its epochs cannot be told one by one any more,
    what the destination has is read back, and its difference to the result is written as one epoch, with
    `riverrun.from_epoch` in its metadata saying since when. So law 1 holds again.
-4. **One owner.** Files of another flow, output or schema are refused, a destination that is ahead of
+4. **One owner.** Files of another run, output or schema are refused, a destination that is ahead of
    the run too; of two sinks that write to one place, the second to write an epoch fails.
 
 Epochs that changed nothing leave no trace. Writing is tried again, a few times, when the disk or the
@@ -127,12 +127,15 @@ class Kept:
 
     retried: tuple[type[Exception], ...] = (OSError, TransportError)
 
-    def __init__(self, shown: str, flow: str, output: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, shown: str, flow: str, output: str, schema: pa.Schema, run: str = ""
+    ) -> None:
+        """`run` tells runs apart whose epochs have nothing to do with each other."""
         self.shown = shown
         self.epoch: int | None = None
         self.output = output
         self.schema = schema
-        self.identity = {"riverrun.flow": flow, "riverrun.output": output}
+        self.identity = {"riverrun.flow": flow, "riverrun.output": output, "riverrun.run": run}
         diff = free_name("diff", schema.names)
         self.changed = schema.append(pa.field(diff, pa.int64()))
         """The columns of changes, and with the epoch those of what is stored."""
@@ -214,7 +217,8 @@ class Kept:
         return RiverrunError(
             "sink.foreign",
             f"cannot write {self.output!r} to {self.shown}: {why}",
-            hint="a place belongs to one output of one flow, with one schema: write to a new one",
+            hint="a place belongs to one output of one run, with one schema: write to a new one, or resume the run "
+            "that wrote it, with the same checkpoint= path",
             output=self.output,
         )
 
@@ -257,9 +261,14 @@ class ParquetDirectory(Kept):
     """A directory, local or in an object store, with a file for each epoch that changed something."""
 
     def __init__(
-        self, path: str | Path | Storage, flow: str, output: str, schema: pa.Schema
+        self,
+        path: str | Path | Storage,
+        flow: str,
+        output: str,
+        schema: pa.Schema,
+        run: str = "",
     ) -> None:
-        super().__init__(str(path), flow, output, schema)
+        super().__init__(str(path), flow, output, schema, run)
         self._files = self._open(path)
         try:
             self._stored = pq.read_schema(
@@ -418,8 +427,9 @@ class DeltaTable(Kept):
         mode: str = "changes",
         key: str | Sequence[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
+        run: str = "",
     ) -> None:
-        super().__init__(str(path), flow, output, schema)
+        super().__init__(str(path), flow, output, schema, run)
         self._delta = _deltalake()
         self.retried = (OSError, TransportError, self._delta.exceptions.DeltaError)
         self._key = (key,) if isinstance(key, str) else tuple(key or ())
