@@ -1,5 +1,3 @@
-import shutil
-
 """Sinks to files and tables: sums, crashes and gaps, foreign places, failing disks, keys, types."""
 
 from __future__ import annotations
@@ -7,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
