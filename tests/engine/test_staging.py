@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from riverrun.engine.messages import Parcel
-from riverrun.engine.staging import FOLDER, Staging
+from riverrun.engine.staging import Staging
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
+from riverrun.state.log import PARCELS
 from riverrun.state.storage import Storage, open_storage
 
 
@@ -75,7 +76,7 @@ def test_many_senders_that_come_and_go(storage: Storage | None, budget: int) -> 
             assert numbers(staging, [parcel]) == wanted
     staging.forget(list(model), stored=True)
     assert staging._bytes == 0
-    assert storage is None or not storage.names(FOLDER)
+    assert storage is None or not storage.names(PARCELS)
     staging.close()
 
 
@@ -123,12 +124,12 @@ def test_the_losing_attempts_are_let_go_of(storage: Storage | None) -> None:
             staging.rows(parcel)
     assert staging._bytes == sum(rows(1).nbytes for _ in range(3))
     if storage is not None:
-        assert len(storage.names(FOLDER)) == 3
+        assert len(storage.names(PARCELS)) == 3
     with pytest.raises(TransportError, match="not waited for any more"):
         staging.take_in("5-0-2", [rows(3)])
     assert staging._bytes == sum(rows(1).nbytes for _ in range(3))
     if storage is not None:
-        assert len(storage.names(FOLDER)) == 3
+        assert len(storage.names(PARCELS)) == 3
     staging.close()
 
 
@@ -142,7 +143,7 @@ def test_a_sender_that_fails_halfway_leaves_nothing(storage: Storage | None) -> 
     with pytest.raises(OSError, match="gone"):
         staging.take_in("1-0-0", halfway())  # type: ignore[arg-type]
     assert staging._bytes == 0
-    assert storage is None or not storage.names(FOLDER)
+    assert storage is None or not storage.names(PARCELS)
     staging.close()
 
 

@@ -235,3 +235,21 @@ def test_a_checkpoint_saved_by_hand_is_no_run(storage: Storage) -> None:
     with pytest.raises(CheckpointError) as caught:
         opened(storage, "a")
     assert caught.value.code == "checkpoint.foreign"
+
+
+def test_rows_that_no_epoch_names_are_swept_by_the_next_owner():
+    storage = open_storage("memory:///")
+    log = Log(storage)
+    first = take_over(Checkpoints(storage), log, identity="a")
+    named, left = (f"parcels/{first.owner}.1-0-0-{n}-1.arrow" for n in range(2))
+    for file in (named, left):
+        storage.put(file, b"rows")
+    parcels = {"edges": [{"name": "x", "holder": 1, "rows": 1, "file": named, "checksum": ""}]}
+    header = {"kind": "epoch", "epoch": 0, "owner": first.owner, "parcels": parcels}
+    log.append(first.next, header, {})
+    assert log.sweep(first.owner) == []  # they may be on their way into an epoch
+    again = Log(storage)
+    second = take_over(Checkpoints(storage), again, identity="b")
+    storage.put(f"parcels/{second.owner}.1-0-0-0-1.arrow", b"rows")
+    assert again.sweep(second.owner) == [left]
+    assert len(storage.names("parcels")) == 2

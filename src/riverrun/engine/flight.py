@@ -1,7 +1,7 @@
-"""Arrow Flight: how frames, questions and rows travel between processes. All of gRPC is in here.
+"""Arrow Flight: how frames, questions and rows travel between processes.
 
-An `Endpoint` is where a process can be reached; a `Link` is a stream of frames to another one, an
-`Asker` asks questions and fetches rows. Laws:
+An `Endpoint` is where a process can be reached; a `Link` is a stream of frames to another one. Those
+who ask questions and fetch rows are in `asking`. Laws:
 
 1. **Known.** Every call carries the token of the run, compared in constant time before anything else
    of it is looked at; whoever has another is refused and counted. With a certificate, both ends
@@ -146,7 +146,7 @@ class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def _spoken(function: Callable[[], Any]) -> Any:
-    """Errors cross the wire as what `codec.describe` makes of them."""
+    """Errors cross the wire as what `wire.describe` makes of them."""
     try:
         return function()
     except Exception as error:

@@ -147,6 +147,8 @@ class RemoteCluster(Cluster):
         self._stopped = Event()
         self._log_thread = ThreadPoolExecutor(1, "riverrun-log")
         self._store_thread = ThreadPoolExecutor(1, "riverrun-checkpoint")
+        if self._coordinator.opening is not None and self._log is not None:
+            self._store_thread.submit(self._log.sweep, self._coordinator.opening.owner)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
         launcher.open(Rendezvous(self.address, self._security), self._process_ended)

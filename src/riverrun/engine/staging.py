@@ -31,9 +31,9 @@ import pyarrow as pa
 
 from riverrun.engine.messages import Failed, Feed, Parcel
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
+from riverrun.state.log import PARCELS
 from riverrun.state.storage import Storage, checksum
 
-FOLDER = "parcels"
 PARCEL = 64 << 20  # about so many bytes are one parcel
 BUDGET = 512 << 20
 
@@ -88,7 +88,7 @@ class Staging:
         file, summed = None, ""
         if self._storage is not None:
             data = _packed(batches)
-            file, summed = f"{FOLDER}/{name}-{self._holder}.arrow", checksum(data)
+            file, summed = f"{PARCELS}/{name}-{self._holder}.arrow", checksum(data)
             self._storage.put(file, data)
         self.forget([name])  # a sender that was run twice
         with self._lock:
@@ -175,7 +175,7 @@ class Staging:
                 path = self._files.pop(name, None)
                 if path is not None:
                     Path(path).unlink(missing_ok=True)
-                gone.append(f"{FOLDER}/{name}-{self._holder}.arrow")
+                gone.append(f"{PARCELS}/{name}-{self._holder}.arrow")
         if stored and self._storage is not None:
             with suppress(RiverrunError):  # what is left over is deleted when the run is resumed
                 self._storage.delete(gone)

@@ -62,10 +62,13 @@ from riverrun.state.manifest import Manifest
 from riverrun.state.storage import Storage, checksum
 
 LOG = "log"
+PARCELS = "parcels"
+"""Where rows are that an epoch takes by name; the name begins with the owner they were handed in to."""
 MAGIC = b"riverrun log 1\n"
 TRIES = 5
 
 _NAME = re.compile(rf"{LOG}/(\d{{16}})\.record")
+_PARCEL = re.compile(rf"{PARCELS}/(\d+)\..*")
 _SUM = 32  # a checksum in hex
 _LENGTH = 8
 _LOG = logging.getLogger(__name__)
@@ -188,6 +191,22 @@ class Log:
         self.storage.delete([file for at in gone for file in self._files.pop(at, ())])
         self._others.difference_update(gone)
         return gone
+
+    def sweep(self, owner: int) -> list[str]:
+        """Delete rows that were handed in to owners before this one, and that no record names."""
+        left = [
+            name
+            for name in self.storage.names(PARCELS)
+            if (match := _PARCEL.fullmatch(name)) and int(match[1]) < owner
+        ]
+        if left:
+            for position in self.positions():
+                if position not in self._opened:
+                    self.read(position)
+            named = {file for files in self._files.values() for file in files}
+            left = [name for name in left if name not in named]
+            self.storage.delete(left)
+        return left
 
 
 def take_over(
