@@ -158,11 +158,14 @@ def speculates(marks: str) -> None:
 def test_speculation_neither_doubles_nor_loses_a_row(
     standalone: Standalone, tmp_path: Path
 ) -> None:
-    assert sorted(json.loads(standalone.run(speculates, str(tmp_path)))) == list(range(400))
-    marks = {mark.name for mark in tmp_path.iterdir()}
-    assert "0-0" in marks
-    if not marks >= {"1-0", "1-1"}:
-        pytest.skip(f"Spark ran no task twice this time: {sorted(marks)}")
+    for attempt in range(3):  # Spark does not always run a task twice
+        marks = tmp_path / str(attempt)
+        marks.mkdir()
+        assert sorted(json.loads(standalone.run(speculates, str(marks)))) == list(range(400))
+        seen = {mark.name for mark in marks.iterdir()}
+        if seen >= {"1-0", "1-1"}:
+            break
+    assert seen >= {"0-0", "1-0", "1-1"}
 
 
 def outlives(folder: str) -> None:
