@@ -340,8 +340,12 @@ def test_lost_workers_are_made_up_for(start: Start, tmp_path: Path, policy: str)
             cluster.kill(at % 2)
             check(cluster, model, changes=False)  # reading waits for recovery
     check(cluster, model)
-    assert cluster.status()["workers"] == (3 if policy == "replace" else 1)
-    assert cluster.status()["reported"] == 6
+    if policy == "spread":  # those who were lost are made up for when new ones are there
+        while cluster.status()["workers"] < 3:
+            cluster.wait(cluster.submit({}))
+    assert cluster.status()["workers"] == 3
+    assert cluster.status()["reported"] >= 6
+    check(cluster, model, changes=False)
 
 
 def test_without_a_path_a_loss_ends_the_run(start: Start) -> None:

@@ -130,6 +130,7 @@ class _Host:
         self._why = ""
         self._over = Event()
         self._heard = time.monotonic()
+        self._busy = 0.0  # seconds
         self._security = rendezvous.security
         self._make = make
         self._staging: Staging | None = None
@@ -191,7 +192,10 @@ class _Host:
                 if any(link.full for link in self._links.values()):
                     busy = False  # law 2
                 else:
+                    started = time.monotonic()
                     busy = worker.work()
+                    if busy:
+                        self._busy += time.monotonic() - started
                 self._carry(worker.take())
         except TransportError as error:
             self._why = f"the coordinator cannot be reached: {error.message}"
@@ -199,9 +203,13 @@ class _Host:
 
     def _take_in(self, *, wait: bool) -> None:
         try:
-            self._inbox.get(block=wait, timeout=BEAT if wait else None)()
-            for _ in range(_DRAIN):
-                self._inbox.get_nowait()()
+            first = self._inbox.get(block=wait, timeout=BEAT if wait else None)
+            started = time.monotonic()
+            first()
+            with suppress(queue.Empty):
+                for _ in range(_DRAIN):
+                    self._inbox.get_nowait()()
+            self._busy += time.monotonic() - started
         except queue.Empty:
             pass
         if time.monotonic() - self._heard > SILENCE:
@@ -245,13 +253,17 @@ class _Host:
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
+        call, since = -1, 0.0
         while not self._over.wait(BEAT):
-            instance = worker.instance
-            touched = 0
+            instance: Any = worker.instance
+            touched, doing = 0, getattr(instance, "doing", None)
             with suppress(AttributeError, RuntimeError):  # it may change while it is counted
                 touched = 0 if instance is None else instance.touched
+                if doing is None or instance.calls != call:
+                    call, since = getattr(instance, "calls", -1), time.monotonic()
+            seconds = time.monotonic() - since if doing is not None else 0.0
             try:
-                self._links[COORDINATOR].send([["beat", touched]])
+                self._links[COORDINATOR].send([["beat", touched, self._busy, doing, seconds]])
             except (TransportError, KeyError):
                 return
 
