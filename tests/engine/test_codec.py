@@ -294,7 +294,7 @@ def test_a_part_of_a_checkpoint_comes_back() -> None:
     part = checkpoints.write({"ordered": ordered.view()}, 1)
     (found,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
     assert found == Wrote(4, part)
-    assert found.part.shares["ordered"].schema.order == schema.order
+    assert found.part.shares["ordered"][0].schema.order == schema.order
 
 
 # ---- nothing but messages
