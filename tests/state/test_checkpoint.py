@@ -141,6 +141,22 @@ def test_a_mapped_state_stays_in_its_files(tmp_path: Path) -> None:
     assert contents(restored) == contents(view)
 
 
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_state_larger_than_memory_is_kept_in_files_of_our_own(tmp_path: Path, place: str) -> None:
+    where, scratch = tmp_path / "there", tmp_path / "scratch"
+    scratch.mkdir()
+    storage = open_storage(where if place == "local" else "memory:///")
+    view = state().view()
+    Checkpoints(storage).save({"state": view})
+    restored = Checkpoints(storage, scratch=scratch).restore("state")
+    assert not any(block.resident for block in restored.blocks)
+    assert list(scratch.iterdir()) == []  # nothing stays when this process is killed
+    if place == "local":  # nobody can take it away, or change it
+        for file in (where / "blocks").iterdir():
+            file.unlink()
+    assert contents(restored) == contents(view)
+
+
 def test_only_local_files_are_mapped() -> None:
     checkpoints = Checkpoints("memory:///")
     checkpoints.save({"state": state().view()})

@@ -20,11 +20,13 @@ import platform
 import queue
 import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
@@ -140,6 +142,7 @@ class _Host:
         self._pool: ThreadPoolExecutor | None = None
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._endpoint = Endpoint(address, self, rendezvous.security)
 
     def join(self, rendezvous: Rendezvous) -> None:
@@ -163,8 +166,12 @@ class _Host:
             return
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
+        scratch: Path | None = None
         if granted["checkpoint"] is not None:
-            self._checkpoints = Checkpoints(granted["checkpoint"])
+            if getattr(self._make, "memory", None) is not None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
+                scratch = Path(self._scratch.name)
+            self._checkpoints = Checkpoints(granted["checkpoint"], scratch=scratch)
             self._log = Log(self._checkpoints.storage)
         self._staging = Staging(
             self._worker.incarnation,
@@ -479,6 +486,8 @@ class _Host:
             self._pool.shutdown(wait=False, cancel_futures=True)
         if self._staging is not None:
             self._staging.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
         # A peer may hold its stream open for a while longer: do not wait for it.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
 

@@ -103,9 +103,17 @@ class Part:
 class Checkpoints:
     """The checkpoints in a storage, or at a path or URL."""
 
-    def __init__(self, storage: Storage | str | Path, *, parallel: int = PARALLEL) -> None:
+    def __init__(
+        self,
+        storage: Storage | str | Path,
+        *,
+        parallel: int = PARALLEL,
+        scratch: Path | None = None,
+    ) -> None:
+        """`scratch` is a local folder where restored blocks are kept, out of memory, rather than in it."""
         self.storage = storage if isinstance(storage, Storage) else open_storage(storage)
         self._parallel = parallel
+        self._scratch = scratch
         self._cached: Manifest | None = None
 
     def save(self, views: Mapping[str, View], about: Mapping[str, Any] | None = None) -> Manifest:
@@ -345,12 +353,18 @@ class Checkpoints:
         return file
 
     def _get_block(self, file: StoredFile, schema: Schema, mapped: bool) -> Block:
-        data = self.storage.map(file.name) if mapped else self.storage.get(file.name)
+        if mapped:
+            data = self.storage.map(file.name)
+        elif self._scratch is not None:
+            data = self.storage.take(file.name, self._scratch)
+        else:
+            data = self.storage.get(file.name)
         if data.size != file.size:
             raise _corrupt(file.name, f"it has {data.size} bytes, and was saved with {file.size}")
         if checksum(data) != file.checksum:
             raise _corrupt(file.name, "its checksum is not the one it was saved with")
-        block = read_block(data, schema, file.name, resident=not mapped)
+        resident = not mapped and self._scratch is None
+        block = read_block(data, schema, file.name, resident=resident)
         if block.uid != _uid(file.name):
             raise _corrupt(file.name, f"it is the file of block {block.uid}")
         return block
