@@ -24,7 +24,7 @@ from riverrun.state.manifest import block_name, manifest_name
 from riverrun.state.schema import Order, Schema
 from riverrun.state.shards import END, Shards
 from riverrun.state.spine import Spine
-from riverrun.state.storage import Storage
+from riverrun.state.storage import Storage, open_storage
 from tests.rows import TYPES, cells, to_arrow
 from tests.state.saving import (
     KINDS,
