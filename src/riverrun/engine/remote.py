@@ -9,7 +9,8 @@ message, a clock. It works all the time, whether somebody waits or not. Workers 
    granted waits for a moment, and is then told to leave; one that was started as a copy of a worker
    waits as long as that one lives, and may take the place of any.
 2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
-   launcher knows about why; so does one whose replacement does not come. Nothing waits for ever.
+   launcher knows about why; so does one whose replacement does not come, and one that loses workers
+   again and again at one epoch (`losses`). Nothing waits for ever.
 3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
    long is lost at once.
 4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
@@ -41,12 +42,14 @@ from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.hosting import Rendezvous, versions
+from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
     Append,
+    Begin,
     Broken,
     Completed,
     Failed,
@@ -132,6 +135,7 @@ class RemoteCluster(Cluster):
         self._tickets: dict[int, int | None] = {}  # of each process that lives, who it is
         self._ticket = 0
         self._false_starts = 0
+        self._losses = Losses()
         self._touched: dict[int, int] = {}
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
@@ -414,6 +418,9 @@ class RemoteCluster(Cluster):
 
     def _check_deadline(self) -> None:
         """End a run that waits for workers in vain (law 2)."""
+        losing = self._losses.too_many(self._coordinator.reported)
+        if losing is not None:
+            self._end(losing)
         if self._coordinator.phase is not Phase.GATHERING:
             self._gathering = None
             return
@@ -448,6 +455,8 @@ class RemoteCluster(Cluster):
         told = False
         for to, message in out:
             if to > COORDINATOR:
+                if type(message) is Begin:
+                    self._losses.began(message.execution, message.index, to)
                 self._send_to(to, message)
             elif to == CLIENT:
                 self._tell(message)
@@ -517,7 +526,10 @@ class RemoteCluster(Cluster):
             self._ungranted.append(message.incarnation)
             self._launch()
             return
-        member = message.incarnation
+        member, coordinator = message.incarnation, self._coordinator
+        if coordinator.phase is not Phase.CLOSED and not coordinator._scaling:
+            about = self._processes.get(member, {})
+            self._losses.went(member, about, coordinator.completed, coordinator.reported)
         if member in self._ungranted:
             self._ungranted.remove(member)
         for ticket, granted in list(self._tickets.items()):
@@ -547,6 +559,7 @@ class RemoteCluster(Cluster):
             if self._closed or self._coordinator.phase is Phase.CLOSED:
                 return
             if granted is not None:
+                self._losses.said(granted, why)
                 if granted in self._coordinator.members:
                     self._lose(granted, why)
                 return
