@@ -123,9 +123,9 @@ def _live(siege: Siege) -> None:
     with ExitStack() as stack:
         spark = None
         if siege.on == "spark":
-            spark = stack.enter_context(session(SLOTS["spark"]))
+            spark = stack.enter_context(session(SLOTS["spark"], spark_log_level="OFF"))
         elif siege.on == "standalone":
-            spark = stack.enter_context(session())
+            spark = stack.enter_context(session(spark_log_level="OFF"))
         report = besiege(siege, spark, lambda text: print(text, flush=True), told)
         told(report, [])
 
