@@ -42,6 +42,7 @@ from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.hosting import Rendezvous, versions
+from riverrun.engine.lines import Line, watched
 from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
@@ -128,7 +129,7 @@ class RemoteCluster(Cluster):
         self._taken: dict[object, int] = {}
         self._streams: dict[int, object] = {}  # of each worker, the first that says it is from it
         self._links: dict[int, Link] = {}
-        self._askers: dict[int, Asker] = {}
+        self._askers: dict[int, Line] = {}
         self._addresses: dict[int, str] = {}
         self._processes: dict[int, Mapping[str, Any]] = {}
         self._ungranted: deque[int] = deque()
@@ -381,6 +382,14 @@ class RemoteCluster(Cluster):
         """A portion is not needed any more. The garbage collector may call this anywhere: nothing is done here."""
         self._released.put((address, lease))
 
+    def _gone(self, address: str) -> bool:
+        """Whether no worker is there any more."""
+        with self._changed:
+            members = self._coordinator.members
+            return self._closed or all(
+                self._addresses.get(member) != address for member in members
+            )
+
     def _send_released(self) -> None:
         members = {address: member for member, address in self._addresses.items()}
         while not self._released.empty():
@@ -530,6 +539,9 @@ class RemoteCluster(Cluster):
         if coordinator.phase is not Phase.CLOSED and not coordinator._scaling:
             about = self._processes.get(member, {})
             self._losses.went(member, about, coordinator.completed, coordinator.reported)
+        line = self._askers.pop(member, None)
+        if line is not None:
+            line.close()
         if member in self._ungranted:
             self._ungranted.remove(member)
         for ticket, granted in list(self._tickets.items()):
@@ -544,6 +556,7 @@ class RemoteCluster(Cluster):
                 self._changed.wait(left)
             if self._tickets.get(ticket) != member:
                 return
+            self._forget(member)
         self._launcher.stop(ticket)
 
     def _launch(self) -> None:
@@ -696,7 +709,7 @@ class RemoteCluster(Cluster):
             raise
         with self._changed:
             self._links[incarnation] = link
-            self._askers[incarnation] = Asker(given["address"], self._security)
+            self._askers[incarnation] = Line(Asker(given["address"], self._security))
             members = set(self._coordinator.members) | set(self._links)
             known = {each: where for each, where in self._addresses.items() if each in members}
             for member in list(self._links):
@@ -720,6 +733,7 @@ class RemotePortion(Portion):
         self.address = address
         self.lease = lease
         self._security = cluster.security
+        self._gone = cluster._gone
         weakref.finalize(self, cluster._release, address, lease)
 
     def batches(
@@ -727,7 +741,8 @@ class RemotePortion(Portion):
     ) -> Iterator[pa.RecordBatch]:
         asker = Asker(self.address, self._security)
         try:
-            yield from asker.rows((self.lease, columns, tuple(where)))
+            rows = asker.rows((self.lease, columns, tuple(where)))
+            yield from watched(self.address, rows, lambda: self._gone(self.address))
         finally:
             asker.close()
 
