@@ -71,6 +71,8 @@ class Siege:
     """Whether the load goes on when all kills are done, until this process is killed too."""
     kinds: tuple[str, ...] = ()
     """Which kinds of kills; by default all that the place knows."""
+    first: tuple[str, ...] = ()
+    """What to begin with."""
 
 
 @dataclass
@@ -185,6 +187,7 @@ class Life:
         self.sums: Counter[Row] = Counter()
         self.next = 0
         self.lengths: list[float] = [0.02]
+        self.first = list(siege.first)
         self.files = Path(siege.path).parent / "files"
         every = self.source.choice((None, 1, 3, 10, 40, timedelta(seconds=0.5)))
         workers = siege.workers if siege.life == 0 else self.source.randint(1, siege.most)
@@ -277,7 +280,8 @@ class Life:
                 last, since = status["reported"], time.monotonic()
             elif time.monotonic() - since > 4:
                 cluster: Any = self.run._cluster
-                shown = {name: status[name] for name in ("phase", "execution", "workers", "queued", "completed", "reported", "checkpoint")}
+                names = ("phase", "execution", "queued", "completed", "reported", "checkpoint")
+                shown = {name: status[name] for name in names}
                 self.say(
                     f"stands still: {shown} members {cluster._coordinator.members} "
                     f"joined {cluster._coordinator._joined} not granted {cluster._ungranted} tickets {cluster._tickets}"
@@ -390,6 +394,8 @@ class Life:
     def _strike(self) -> None:
         """Kill, and wait until the run has recovered."""
         kind = self.source.choice(self.siege.kinds or KINDS[self.siege.on])
+        if self.first:
+            kind = self.first.pop(0)
         length = median(self.lengths)
         time.sleep(self.source.uniform(0, 1.5) * min(length, 2.0))
         before = self.status()["reported"]

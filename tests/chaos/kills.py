@@ -26,7 +26,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.besieged import Report, Siege, Wrong, alive, besiege
+from tests.chaos.besieged import KINDS, Report, Siege, Wrong, alive, besiege
 from tests.chaos.loads import PROGRAMS
 from tests.spark.standalone import ROOT, Standalone, session
 
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m tests.chaos.kills")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--on", choices=("threads", "processes", "spark", "standalone"), default="processes")  # fmt: skip
+    parser.add_argument("--on", choices=tuple(KINDS), default="processes")
     parser.add_argument("--program", choices=(*PROGRAMS, "all"), default="all")
     parser.add_argument("--drivers", type=int, default=1, help="lives that end by kill -9")
     parser.add_argument("--stream", action="store_true", help="a Spark stream feeds an input too")
@@ -145,7 +145,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.life:
         told = json.loads(given.life)
-        _live(Siege(**{**told, "kinds": tuple(told["kinds"])}))
+        lists = {name: tuple(told[name]) for name in ("kinds", "first")}
+        _live(Siege(**{**told, **lists}))
         return
     seed = random.SystemRandom().randrange(1 << 20) if given.seed is None else given.seed
     print(f"--seed {seed} --on {given.on} --program {given.program} --kills {given.kills}", flush=True)  # fmt: skip
@@ -163,7 +164,9 @@ def main(arguments: list[str] | None = None) -> None:
                 frames=given.frames, poison=given.poison,
                 kinds=tuple(filter(None, given.kinds.split(","))),
             )  # fmt: skip
-            report = suite(siege, given.drivers, cluster=cluster, say=lambda text: print(text, flush=True))
+            report = suite(
+                siege, given.drivers, cluster=cluster, say=lambda text: print(text, flush=True)
+            )
             total.add(report)
             epochs += report.epochs
             print(f"{name}: {json.dumps(report.summed())}", flush=True)

@@ -14,11 +14,13 @@ epoch that does not fit into memory say, this would go on for ever. Laws:
 ...     losses.went(execution, {"pid": 40 + execution, "host": "here"}, epoch=7, reported=7)
 ...     losses.said(execution, "exit code 137")
 ...     error = losses.too_many(reported=7)
-...     print(error.message if error else None)
+...     print(error.message.partition(". ")[0] if error else None)
 None
 None
-cannot go on: 3 times in a row a worker was lost before epoch 7 was complete. The last one was worker 0, process 43 on here, which ended with: exit code 137
-cannot go on: 4 times in a row a worker was lost before epoch 7 was complete. The last one was worker 0, process 44 on here, which ended with: exit code 137
+cannot go on: 3 times in a row a worker was lost before epoch 7 was complete
+cannot go on: 4 times in a row a worker was lost before epoch 7 was complete
+>>> error.message.partition(". ")[2]
+'The last one was worker 0, process 44 on here, which ended with: exit code 137'
 
 Cost: nothing while nobody is lost.
 """

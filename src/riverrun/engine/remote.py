@@ -386,9 +386,7 @@ class RemoteCluster(Cluster):
         """Whether no worker is there any more."""
         with self._changed:
             members = self._coordinator.members
-            return self._closed or all(
-                self._addresses.get(member) != address for member in members
-            )
+            return self._closed or all(self._addresses.get(member) != address for member in members)
 
     def _send_released(self) -> None:
         members = {address: member for member, address in self._addresses.items()}
