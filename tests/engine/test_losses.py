@@ -19,7 +19,7 @@ from riverrun.engine.losses import RECOVERIES, Losses, explained
 from riverrun.engine.remote import RemoteCluster
 from riverrun.errors import TransportError
 from tests.engine.flows import Model, check, edge_rows, graph_maker
-from tests.engine.launchers import Processes, Threads
+from tests.engine.launchers import Processes, Threads, gone_by
 
 
 def deadly_maker(most: int) -> Maker:
@@ -78,9 +78,10 @@ def test_processes_that_die_after_they_have_reported_end_the_run(tmp_path: Path)
         def receive(self, *given: Any) -> None: ...
         def ended(self, *given: Any) -> None: ...
 
-    start = time.monotonic()
+    start, before = time.monotonic(), set(threading.enumerate())
     with pytest.raises(TransportError, match="before it took part") as caught:
         RemoteCluster(Frail(graph_maker()), 1, checkpoint=tmp_path, timeout=60)
+    gone_by(before, 30)  # links to them too
     assert caught.value.code == "run.losing"
     assert "exit code 137" in caught.value.message
     assert time.monotonic() - start < 40

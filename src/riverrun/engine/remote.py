@@ -706,6 +706,9 @@ class RemoteCluster(Cluster):
                 self._lose(incarnation)
             raise
         with self._changed:
+            if self._closed or incarnation not in self._coordinator.members:  # lost meanwhile
+                Thread(target=link.close, daemon=True).start()
+                return {"leave": "it was given up before it began"}
             self._links[incarnation] = link
             self._askers[incarnation] = Line(Asker(given["address"], self._security))
             members = set(self._coordinator.members) | set(self._links)
