@@ -205,10 +205,14 @@ class Cluster(ABC):
             self._check_open()
             self._need_storage("make a checkpoint")
             answers, least = self._answers, self._coordinator.completed
-            answers.pop(Saved, None)
-            self._ask(self._coordinator.checkpoint)
-            self._pump(lambda: Saved in answers and answers[Saved].epoch >= least)
-            saved: Saved = answers[Saved]
+            while True:
+                answers.pop(Saved, None)
+                self._ask(self._coordinator.checkpoint)
+                self._pump(lambda: Saved in answers)
+                saved: Saved = answers[Saved]
+                if saved.epoch >= least:
+                    break
+                self._pump(self._recovered)  # it went back to one from before, and told of that
             if saved.error is not None:
                 raise saved.error
             return saved.number

@@ -182,7 +182,7 @@ class Coordinator:
         self._append_failures = 0
         self._idle_failures = 0
         self._refusing: tuple[int, RiverrunError] | None = None
-        self._changing = False
+        self.changing = False
         self._out: Outputs = []
         self._settled: dict[str, Any] = {} if opening is None else dict(opening.offsets)
         if opening is not None:
@@ -410,8 +410,8 @@ class Coordinator:
         if self._waiting:
             return
         self.phase = Phase.RUNNING
-        if self._changing:
-            self._changing = False
+        if self.changing:
+            self.changing = False
             if self.opening is None:  # what was saved served to change hands, and nothing else
                 self.saver.forget()
                 self._out += [(member, Published(NO_EPOCH)) for member in self.members]
@@ -675,7 +675,7 @@ class Coordinator:
             return saver.attempt is not None or saver.surveying
         for member in roster.make(change):
             self._dismiss(member)
-        self._changing = True
+        self.changing = True
         self._gather()
         return True
 

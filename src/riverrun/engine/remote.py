@@ -9,7 +9,8 @@ message, a clock. It works all the time, whether somebody waits or not. Workers 
    granted waits for a moment, and is then told to leave; one that was started as a copy of a worker
    waits as long as that one lives, and may take the place of any.
 2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
-   launcher knows about why; so does one whose replacement does not come. Nothing waits for ever.
+   launcher knows about why; so does one whose replacement does not come, and one that loses workers
+   again and again at one epoch (`losses`). Nothing waits for ever.
 3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
    long is lost at once.
 4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
@@ -42,12 +43,15 @@ from riverrun.engine.coordinator import Phase
 from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.health import Balance, Health
 from riverrun.engine.hosting import Rendezvous, versions
+from riverrun.engine.lines import Line
+from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
     Append,
+    Begin,
     Broken,
     Completed,
     Failed,
@@ -135,13 +139,14 @@ class RemoteCluster(Cluster):
         self._taken: dict[object, int] = {}
         self._streams: dict[int, object] = {}  # of each worker, the first that says it is from it
         self._links: dict[int, Link] = {}
-        self._askers: dict[int, Asker] = {}
+        self._askers: dict[int, Line] = {}
         self._addresses: dict[int, str] = {}
         self._processes: dict[int, Mapping[str, Any]] = {}
         self._ungranted: deque[int] = deque()
         self._tickets: dict[int, int | None] = {}  # of each process that lives, who it is
         self._ticket = 0
         self._false_starts = 0
+        self._losses = Losses()
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self.questions: dict[str, Callable[[Any], Any]] = {}
@@ -359,7 +364,7 @@ class RemoteCluster(Cluster):
 
     def _borrow(self, question: str, argument: tuple[Any, ...]) -> list[Portion]:
         return [
-            Borrowed(address, lease, schema, self._security, self._release)
+            Borrowed(address, lease, schema, self._security, self._release, self._gone)
             for address, (lease, schema) in self._ask_all(question, argument)
         ]
 
@@ -386,6 +391,12 @@ class RemoteCluster(Cluster):
     def _release(self, address: str, lease: int) -> None:
         """A portion is not needed any more. The garbage collector may call this anywhere: nothing is done here."""
         self._released.put((address, lease))
+
+    def _gone(self, address: str) -> bool:
+        """Whether no worker is there any more."""
+        with self._changed:
+            members = self._coordinator.members
+            return self._closed or all(self._addresses.get(member) != address for member in members)
 
     def _send_released(self) -> None:
         members = {address: member for member, address in self._addresses.items()}
@@ -426,6 +437,9 @@ class RemoteCluster(Cluster):
 
     def _check_deadline(self) -> None:
         """End a run that waits for workers in vain (law 2)."""
+        losing = self._losses.too_many(self._coordinator.reported)
+        if losing is not None:
+            self._end(losing)
         if self._coordinator.phase is not Phase.GATHERING:
             self._gathering = None
             return
@@ -508,6 +522,8 @@ class RemoteCluster(Cluster):
         told = False
         for to, message in out:
             if to > COORDINATOR:
+                if type(message) is Begin:
+                    self._losses.began(message.execution, message.index, to)
                 self._send_to(to, message)
             elif to == CLIENT:
                 self._tell(message)
@@ -586,7 +602,13 @@ class RemoteCluster(Cluster):
             self._ungranted.append(message.incarnation)
             self._launch()
             return
-        member = message.incarnation
+        member, coordinator = message.incarnation, self._coordinator
+        if coordinator.phase is not Phase.CLOSED and not coordinator.changing:
+            about = self._processes.get(member, {})
+            self._losses.went(member, about, coordinator.completed, coordinator.reported)
+        line = self._askers.pop(member, None)
+        if line is not None:
+            line.close()
         if member in self._ungranted:
             self._ungranted.remove(member)
         for ticket, granted in list(self._tickets.items()):
@@ -601,6 +623,7 @@ class RemoteCluster(Cluster):
                 self._changed.wait(left)
             if self._tickets.get(ticket) != member:
                 return
+            self._forget(member)
         self._launcher.stop(ticket)
 
     def _launch(self) -> None:
@@ -616,6 +639,7 @@ class RemoteCluster(Cluster):
             if self._closed or self._coordinator.phase is Phase.CLOSED:
                 return
             if granted is not None:
+                self._losses.said(granted, why)
                 if self._coordinator.roster.knows(granted):
                     self._lose(granted, why)
                 return
@@ -756,8 +780,11 @@ class RemoteCluster(Cluster):
                 self._lose(incarnation)
             raise
         with self._changed:
+            if self._closed or incarnation not in self._coordinator.members:  # lost meanwhile
+                Thread(target=link.close, daemon=True).start()
+                return {"leave": "it was given up before it began"}
             self._links[incarnation] = link
-            self._askers[incarnation] = Asker(given["address"], self._security)
+            self._askers[incarnation] = Line(Asker(given["address"], self._security))
             members = set(self._coordinator.members) | set(self._links)
             known = {each: where for each, where in self._addresses.items() if each in members}
             for member in list(self._links):
