@@ -14,9 +14,11 @@ over Arrow Flight, all the time. Laws:
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,8 +29,10 @@ from uuid import uuid4
 from riverrun.engine.coordinator import Coordinator, Phase, Policy, closed_error
 from riverrun.engine.messages import (
     COORDINATOR,
+    Closed,
     Inputs,
     Logged,
+    Notice,
     Outcome,
     Outputs,
     Parcels,
@@ -38,13 +42,16 @@ from riverrun.engine.messages import (
 )
 from riverrun.engine.reading import Portion
 from riverrun.engine.storing import execute
-from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.lanes import Lane
+from riverrun.state.lease import Lease
 from riverrun.state.log import Log, Opening, take_over
 from riverrun.state.storage import Storage
 
 EVERY = timedelta(seconds=30)
+_LOG = logging.getLogger("riverrun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,14 @@ class Durability:
     policy: Policy = "replace"
     skip_failing: bool = False
     fingerprint: Mapping[str, Any] | None = None
+    application: str = ""
+    """What others are told who find the path in use."""
+    patience: float | None = None
+    """Seconds after which a storage that fails ends the run; None for never."""
+    take_over: bool = False
+    """Take the path even if another run uses it, which ends that one."""
+    from_checkpoint: int | None = None
+    """The checkpoint to go back to, in place of the newest."""
 
 
 class Cluster(ABC):
@@ -75,17 +90,11 @@ class Cluster(ABC):
         self._log: Log | None = None
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
+        self._lease: Lease | None = None
         opening: Opening | None = None
         if durability.checkpoint is not None:
-            self._checkpoints = Checkpoints(durability.checkpoint)
-            self._log = Log(self._checkpoints.storage)
-            opening = take_over(
-                self._checkpoints,
-                self._log,
-                identity=uuid4().hex,
-                fingerprint=durability.fingerprint,
-            )
-        durable = opening is not None
+            opening = self._open(durability)
+        self._durable = durable = opening is not None
         self._coordinator = Coordinator(
             workers,
             opening=opening,
@@ -96,12 +105,58 @@ class Cluster(ABC):
             deadline=deadline,
             skip_failing=durability.skip_failing,
             keep_numbers=keep_numbers,
+            patience=durability.patience,
         )
-        self._timed = durable and isinstance(durability.every, timedelta)
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
         self._logged = -1
         self._closed = False
+
+    def _open(self, durability: Durability) -> Opening:
+        """Own the path: see that nobody else does, and take over what it holds."""
+        place = durability.checkpoint
+        assert place is not None
+        self._checkpoints = Checkpoints(place)
+        self._log = Log(self._checkpoints.storage)
+        identity = uuid4().hex
+        try:
+            self._lease = Lease.acquire(
+                self._checkpoints.storage,
+                identity,
+                application=durability.application,
+                take_over=durability.take_over,
+            )
+            return take_over(
+                self._checkpoints,
+                self._log,
+                identity=identity,
+                fingerprint=durability.fingerprint,
+                number=durability.from_checkpoint,
+            )
+        except TransportError as error:
+            self._let_go()
+            raise _unusable(self._checkpoints.storage, error) from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """The path is free for others."""
+        if self._lease is not None:
+            self._lease.release()
+
+    def _sweep(self, lane: Lane) -> None:
+        """Have deleted what owners before have left, and what no record names."""
+        log, opening = self._log, self._coordinator.opening
+
+        def sweep() -> None:
+            assert log is not None
+            assert opening is not None
+            with suppress(RiverrunError):  # the next owner does it
+                log.sweep(opening.owner)
+
+        if opening is not None:
+            lane.submit(sweep)
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +216,8 @@ class Cluster(ABC):
         coordinator = self._coordinator
         with self._changed:
             self._check_open()
+            if self._durable:
+                coordinator.clock(time.monotonic())
             epoch = coordinator.submit(inputs, offsets, parcels)
             self._errors.pop(epoch, None)
             self._logged = min(self._logged, epoch - 1)
@@ -225,6 +282,8 @@ class Cluster(ABC):
     def status(self) -> dict[str, Any]:
         """Where the run stands."""
         with self._changed:
+            if self._durable and not self._closed:
+                self._coordinator.clock(time.monotonic())
             return self._coordinator.status()
 
     def await_end(self, timeout: float | None = None) -> bool:
@@ -248,10 +307,11 @@ class Cluster(ABC):
         """No epoch is worked on meanwhile."""
         return nullcontext()
 
-    def settle(self, epoch: int) -> None:
-        """Return when an epoch is over, be it that it was refused and is run without its rows."""
+    def settle(self, epoch: int, at_most: float | None = None) -> bool:
+        """Wait, for so many seconds, until an epoch is over, be it that it was refused and is run without its rows."""
         with self._changed:
-            self._pump(lambda: self.completed > epoch)
+            self._pump(lambda: self.completed > epoch, at_most)
+            return self.completed > epoch
 
     # ---- what the kinds do differently
 
@@ -284,8 +344,8 @@ class Cluster(ABC):
         """End the run. May be called again."""
 
     @abstractmethod
-    def _pump(self, done: Callable[[], bool]) -> None:
-        """Return when something is so; raise if the run ends before."""
+    def _pump(self, done: Callable[[], bool], at_most: float | None = None) -> None:
+        """Return when something is so, or after so many seconds; raise if the run ends before."""
 
     @abstractmethod
     def _send(self, sender: int, out: Outputs) -> None:
@@ -324,6 +384,10 @@ class Cluster(ABC):
             self._logged = message.epoch
         elif kind is Saved or kind is Scaled:
             self._answers[kind] = message
+        elif kind is Notice:
+            _LOG.log(message.level, "%s", message.text)
+        elif kind is Closed and self._lease is not None:
+            self._lease.stop()
 
     def _execute(self, instruction: Any) -> Outcome:
         """Do what the storage is asked for."""
@@ -344,6 +408,15 @@ class Cluster(ABC):
             raise self._coordinator.error
         if self._closed:
             raise closed_error(None)
+
+
+def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.unusable",
+        f"cannot run with {storage!r}: {error.message}",
+        hint="nothing was started: make room there, make it writable and reachable, or give another path",
+        story=error.story,
+    )
 
 
 def carefully(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:

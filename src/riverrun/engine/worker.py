@@ -83,8 +83,6 @@ from riverrun.engine.messages import (
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.joining import join_views
 
-READ_TRIES = 5  # a storage that cannot be reached so often in a row is given up
-
 
 @dataclass(frozen=True, slots=True)
 class Pin:
@@ -102,7 +100,6 @@ class _Assembly:
     begin: Begin
     kept: list[States]
     missing: tuple[Range, ...]
-    tries: int = 1
 
 
 class Worker:
@@ -373,11 +370,10 @@ class Worker:
             return
         if error is None:
             self._assembled(message.result)
-        elif isinstance(error, TransportError) and assembly.tries < READ_TRIES:
-            assembly.tries += 1
-            self._out.append((STORAGE, instruction))
         else:
             self._out.append((COORDINATOR, NotReady(instruction.execution, error)))
+            if isinstance(error, TransportError):  # an outage: whoever carries this waits a little
+                self._out.append((STORAGE, instruction))
 
 
 def _range(begin: Begin) -> Range:

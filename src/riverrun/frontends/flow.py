@@ -220,6 +220,10 @@ class Dataflow:
         memory: int | str | None = None,
         timeout: float = 60.0,
         tls: bool | tuple[str | Path, str | Path] = False,
+        retain: int = 2,
+        patience: float | timedelta | None = None,
+        take_over: bool = False,
+        from_checkpoint: int | None = None,
     ) -> Run:
         """Start it: in this process, or on Spark.
 
@@ -234,6 +238,11 @@ class Dataflow:
         back results can be read. When a logged epoch fails on resuming, the run does not start, and nothing is
         lost; with `skip_failing` such an epoch is dropped for good. A `seed` has workers take turns at
         random, for tests.
+
+        `retain` is how many checkpoints are kept. While the storage is full or away, commits wait and the rest goes on;
+        with `patience`, in seconds or as a timedelta, the run ends when that takes longer. A path that another run uses
+        is refused; `take_over` takes it away from that one, which then ends. `from_checkpoint` goes back to an older
+        checkpoint, when the newest is damaged, and does the epochs since then again.
         """
         if not self._outputs:
             raise PlanError(
@@ -253,6 +262,10 @@ class Dataflow:
             memory=memory,
             timeout=timeout,
             tls=tls,
+            retain=retain,
+            patience=patience,
+            take_over=take_over,
+            from_checkpoint=from_checkpoint,
         )
 
     def __repr__(self) -> str:

@@ -57,7 +57,15 @@ from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.progress import Antichain
 from riverrun.run.following import Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
-from riverrun.run.options import as_bytes, check_count, check_every, check_place, identity_of
+from riverrun.run.options import (
+    as_bytes,
+    as_seconds,
+    check_count,
+    check_every,
+    check_path,
+    check_place,
+    identity_of,
+)
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
@@ -70,6 +78,7 @@ if TYPE_CHECKING:
 TRIES = 3
 PAUSE = 0.01  # seconds
 CLOSING = 5.0  # seconds
+SETTLE = 1.0  # seconds that an interrupted epoch has: the storage may be away
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,10 +135,18 @@ class Run:
         memory: int | str | None = None,
         timeout: float = 60.0,
         tls: bool | tuple[str | Path, str | Path] = False,
+        retain: int = 2,
+        patience: float | timedelta | None = None,
+        take_over: bool = False,
+        from_checkpoint: int | None = None,
     ) -> None:
         check_count("workers", workers)
         check_count("history", history)
+        check_count("retain", retain)
         check_every(every)
+        check_path(
+            checkpoint, patience=patience, take_over=take_over, from_checkpoint=from_checkpoint
+        )
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
         self.plan = plan
@@ -151,6 +168,11 @@ class Run:
             "every": every,
             "fingerprint": plan.fingerprint,
             "skip_failing": skip_failing,
+            "application": plan.name,
+            "retain": retain,
+            "patience": as_seconds(patience),
+            "take_over": take_over,
+            "from_checkpoint": from_checkpoint,
         }
         self._cluster: Cluster
         self._spark: SparkCluster | None = None
@@ -378,8 +400,9 @@ class Run:
             # Refused, as whoever waits for it is told. Where later ones keep their numbers, it is run without its rows,
             # and that has a boundary too.
             if self._followers and self._cluster.epoch > at:
-                self._cluster.settle(at)
-                self._hand_out()
+                patience = None if isinstance(error, RiverrunError) else SETTLE
+                if self._cluster.settle(at, patience):
+                    self._hand_out()
             if self._followers:
                 self._cluster.hold_epochs()
             if at == epoch or not isinstance(error, RiverrunError):
