@@ -274,7 +274,7 @@ def rows_are_fed_twice() -> Any:
             name: batch.slice(batch.num_rows * index // count) for name, batch in inputs.items()
         }
 
-    return replaced(coordinator, "_share", share)
+    return replaced(coordinator, "share_of", share)
 
 
 @contextlib.contextmanager
