@@ -541,7 +541,9 @@ class Coordinator:
                 else:
                     self.close(error)
             elif epoch < self._said_complete() or self._entries[epoch].refused:
-                self.close(_not_repeatable(epoch, error))
+                # A file that is damaged says so itself: its rows would not be there the next time either.
+                damaged = isinstance(error, CheckpointError)
+                self.close(error if damaged else _not_repeatable(epoch, error))
             else:
                 self._refuse(epoch, error)
         elif self.phase is Phase.STARTING:

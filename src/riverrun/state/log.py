@@ -64,7 +64,7 @@ import pyarrow as pa
 
 from riverrun.errors import CheckpointError, TransportError
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.manifest import Manifest
+from riverrun.state.manifest import Manifest, manifest_name
 from riverrun.state.storage import Storage, checksum
 
 LOG = "log"
@@ -250,6 +250,8 @@ def take_over(
             if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
                 raise
             newest = checkpoints.latest()
+            if newest is None and checkpoints.numbers():
+                raise _nothing_whole(checkpoints, error) from error
             if newest is None or (manifest is not None and newest.number == manifest.number):
                 raise
     raise AssertionError("not reached")
@@ -504,6 +506,16 @@ def _corrupt(name: str, why: str) -> CheckpointError:
         hint="the file was damaged, or another program wrote it; what it held is lost, and what came after needs it: "
         "put a copy of the file there, or start anew on another path",
         file=name,
+    )
+
+
+def _nothing_whole(checkpoints: Checkpoints, error: CheckpointError) -> CheckpointError:
+    damaged = ", ".join(map(manifest_name, checkpoints.numbers()))
+    return CheckpointError(
+        "checkpoint.corrupt",
+        f"cannot resume: no checkpoint is whole (damaged: {damaged}), and the log does not go back to the beginning: "
+        f"{error.message}",
+        hint="put a copy of one of these files there, or start anew on another path",
     )
 
 
