@@ -232,6 +232,8 @@ class LocalCluster(Cluster):
                 busy = self._turn()
             if not busy:
                 if not self._asked and not self._later:
+                    if done() or coordinator.phase is Phase.CLOSED:
+                        continue  # by what the storage answered just now
                     raise AssertionError(f"nothing to do, and not done: {coordinator.status()}")
                 self._take_outcomes(wait=True)
                 if deadline is not None and time.monotonic() > deadline:
