@@ -29,6 +29,7 @@ from riverrun.errors import CheckpointError, PlanError, RiverrunError, Transport
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log
 from riverrun.state.storage import checksum, open_storage
+from tests.engine.weather import Weather
 
 Damage = Callable[[Path], None]
 
@@ -570,3 +571,23 @@ def test_killed_writers_leave_nothing_behind(tmp_path: Path) -> None:
     assert unreferenced(path) == []
     with words().run(checkpoint=path) as run:
         assert counts(run)["end"] == 3
+
+
+def test_status_is_told_while_another_thread_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weather = Weather(monkeypatch)
+    with words().run(checkpoint=tmp_path) as run:
+        say(run, "sea")
+        assert run.status()["states"]
+        weather.away("create", folders=["log/"])
+        waiting = threading.Thread(target=lambda: say(run, "sky"))
+        waiting.start()
+        deadline = time.monotonic() + 30
+        while not (status := run.status())["log"]["error"]:
+            assert time.monotonic() < deadline
+        assert status["log"]["lag"] == 1
+        assert waiting.is_alive()
+        weather.fine()
+        waiting.join()
+        assert counts(run) == {"sea": 1, "sky": 1}

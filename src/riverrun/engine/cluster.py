@@ -5,7 +5,8 @@ and another number of workers asked for, errors told. The two kinds differ in ho
 carried: `transport.LocalCluster` does it in this thread while somebody waits, `remote.RemoteCluster`
 over Arrow Flight, all the time. Laws:
 
-1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log.
+1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; or at once,
+   where somebody else waits for that (`await_log`).
 2. **Usable.** When an epoch is refused, `wait` raises why, and the run is as it was before it. When
    the run is over, `closed` says why, and every call raises it.
 3. **Of one epoch.** What `read` and `changes` give is of an epoch that is complete everywhere, and
@@ -207,8 +208,10 @@ class Cluster(ABC):
         inputs: Inputs,
         offsets: Mapping[str, Any] | None = None,
         parcels: Parcels | None = None,
+        *,
+        logged: bool = True,
     ) -> int:
-        """Accept the input of the next epoch; return its number when it is in the log.
+        """Accept the input of the next epoch; return its number when it is in the log, if that is to be waited for.
 
         `offsets` say how far streams have come with this epoch: JSON, kept with the epoch. `parcels`
         are rows that workers have already.
@@ -222,11 +225,22 @@ class Cluster(ABC):
             self._errors.pop(epoch, None)
             self._logged = min(self._logged, epoch - 1)
             self._send(COORDINATOR, coordinator.take())
-            if coordinator.opening is not None:
-                self._pump(lambda: self._logged >= epoch)
-            if coordinator.error is not None:
-                raise coordinator.error
+            if logged:
+                self.await_log(epoch)
             return epoch
+
+    def await_log(self, epoch: int) -> None:
+        """Return when the input of an epoch is in the log, where there is one."""
+        with self._changed:
+            if self._coordinator.opening is not None:
+                self._pump(lambda: self._logged >= epoch)
+            if self._coordinator.error is not None:
+                raise self._coordinator.error
+
+    @property
+    def recovered(self) -> bool:
+        """Whether all workers are there, with all that was reported."""
+        return self._recovered()
 
     def wait(self, epoch: int) -> None:
         """Return when an epoch is complete everywhere; raise why, if it is refused."""

@@ -191,6 +191,8 @@ class RemoteCluster(Cluster):
         inputs: Inputs,
         offsets: Mapping[str, Any] | None = None,
         parcels: Parcels | None = None,
+        *,
+        logged: bool = True,
     ) -> int:
         size = sum(batch.nbytes for batch in inputs.values())
         with self._changed:
@@ -210,7 +212,7 @@ class RemoteCluster(Cluster):
             self._pump(room)  # law 4
             epoch = coordinator.next
             try:
-                return super().submit(inputs, offsets, parcels)
+                return super().submit(inputs, offsets, parcels, logged=logged)
             finally:
                 if (
                     coordinator.next > epoch

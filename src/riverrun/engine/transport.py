@@ -41,6 +41,7 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from riverrun.engine.cluster import Cluster, Durability, carefully
@@ -74,6 +75,7 @@ from riverrun.state.log import Log
 
 NAP = 0.25  # seconds: so often whoever waits for the storage looks at the clock
 CLOSING = 30.0  # seconds that a checkpoint under way has when the run is closed
+GLANCES = 10
 INTERRUPTED = 1.0  # seconds that an interrupted epoch has to be refused
 
 
@@ -169,10 +171,17 @@ class LocalCluster(Cluster):
         return self._asked > 0 or bool(self._later) or bool(self._links)
 
     def status(self) -> dict[str, Any]:
-        """Where the run stands."""
-        if not self._closed:
-            self._tick()
-            self.poll()
+        """Where the run stands. May be asked from any thread, while another one waits."""
+        if self._changed.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._tick()
+                    self.poll()
+            finally:
+                self._changed.release()
+        for _ in range(GLANCES):
+            with suppress(RuntimeError):  # another thread changes what is looked at
+                return self._coordinator.status()
         return self._coordinator.status()
 
     def close(self) -> None:
@@ -232,7 +241,7 @@ class LocalCluster(Cluster):
                 busy = self._turn()
             if not busy:
                 if not self._asked and not self._later:
-                    if done() or coordinator.phase is Phase.CLOSED:
+                    if done() or self.closed is not None:
                         continue  # by what the storage answered just now
                     raise AssertionError(f"nothing to do, and not done: {coordinator.status()}")
                 self._take_outcomes(wait=True)

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 TRIES = 3
 PAUSE = 0.01  # seconds
 CLOSING = 5.0  # seconds
+TURN = 1.0  # seconds that `status` waits for one
 SETTLE = 1.0  # seconds that an interrupted epoch has: the storage may be away
 
 P = ParamSpec("P")
@@ -351,13 +352,17 @@ class Run:
         with self._lock:
             self._check_open("commit")
             rows = sum(inlet.rows for inlet in self._inlets.values())
-            commit = Commit(self, self._submit())
-            done = not wait or self._reach(commit.epoch, rows)
+            alone = self._spark is None
+            commit = Commit(self, self._submit(logged=alone))
+            done = alone and (not wait or self._reach(commit.epoch, rows))
+        if not alone:  # not in turn: the storage may be away, and others want to read
+            self._cluster.await_log(commit.epoch)
+            done = not wait
         if not done:
             self._wait(commit.epoch, rows)
         return commit
 
-    def _submit(self) -> int:
+    def _submit(self, *, logged: bool) -> int:
         """Make an epoch of what was gathered; what is not accepted stays gathered."""
         inputs, parcels = {}, {}
         for name, inlet in self._inlets.items():
@@ -368,7 +373,7 @@ class Run:
                 parcels[name] = handed_in
         before = self._cluster.epoch
         try:
-            return self._cluster.submit(inputs, parcels=parcels)
+            return self._cluster.submit(inputs, parcels=parcels, logged=logged)
         finally:
             if self._cluster.epoch > before:
                 for inlet in self._inlets.values():
@@ -622,16 +627,23 @@ class Run:
 
     # -- the run itself
 
-    @_in_turn
     def status(self) -> dict[str, Any]:
-        """Where the run stands: epochs, workers, checkpoints, and how large each state is."""
+        """Where the run stands: epochs, workers, checkpoints, and how large each state is.
+
+        The sizes are not there while a worker recovers, or while another thread has its turn and waits.
+        """
         states: dict[str, dict[str, int]] = {}
-        for held in () if self._cluster.closed else self._cluster.stats():
-            for name, sizes in held.items():
-                total = states.setdefault(name, {"rows": 0, "bytes": 0})
-                for what, size in sizes.items():
-                    total[what] += size
-        status = {**self._cluster.status(), "states": states}
+        cluster = self._cluster
+        if self._lock.acquire(timeout=TURN):
+            try:
+                for held in () if cluster.closed or not cluster.recovered else cluster.stats():
+                    for name, sizes in held.items():
+                        total = states.setdefault(name, {"rows": 0, "bytes": 0})
+                        for what, size in sizes.items():
+                            total[what] += size
+            finally:
+                self._lock.release()
+        status = {**cluster.status(), "states": states}
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
         status["sinks"] = self._followers.status(self.completed)
         status["closed"] = self._cluster.closed
