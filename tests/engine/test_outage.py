@@ -471,3 +471,13 @@ def test_rows_that_are_handed_in_wait_for_the_storage(weather: Weather, tmp_path
     over.set()
     with pytest.raises(TransportError):
         Staging(1, storage, over=over).take_in("most", [rows])
+
+
+def test_a_run_that_was_thrown_away_leaves_nothing_that_runs(tmp_path: Path) -> None:
+    before, model = set(threading.enumerate()), Model(16)
+    cluster = LocalCluster(MAKER, 2, checkpoint=tmp_path, every=1)
+    commit(cluster, model)
+    del cluster
+    with LocalCluster(MAKER, 1, checkpoint=tmp_path) as cluster:
+        check(cluster, model, changes=False)
+    gone_by(before)

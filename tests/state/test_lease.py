@@ -118,6 +118,12 @@ def test_another_process_is_refused_while_it_lives_and_not_when_it_was_killed(
         child.communicate()
 
 
+def test_a_process_that_ends_without_closing_takes_its_file_with_it(tmp_path: Path) -> None:
+    program = CHILD.replace("time.sleep(600)", "")
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_number_of_a_dead_process_may_be_used_by_another(storage: Storage) -> None:
     first = Lease.acquire(storage, "first")
     owner = of(storage)

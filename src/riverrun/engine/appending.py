@@ -54,6 +54,11 @@ class Appender:
         """How many records are not in the log."""
         return len(self._queue)
 
+    @property
+    def epochs(self) -> int:
+        """How many of them are epochs."""
+        return sum(append.header["kind"] == "epoch" for append in self._queue)
+
     def add(self, header: Mapping[str, Any], inputs: Inputs) -> Append | None:
         """Queue a record; what to give to the storage now."""
         append = Append(self.position, {**header, "owner": self._owner}, inputs)
@@ -102,7 +107,7 @@ class Appender:
         if behind is None and self._queue and self._begun is not None and self.now is not None:
             behind = self.now - self._begun if self.now - self._begun >= SLOW else None
         return {
-            "lag": sum(append.header["kind"] == "epoch" for append in self._queue),
+            "lag": self.epochs,
             "bytes": self._bytes(),
             "behind": behind,
             "error": None if error is None else error.message,

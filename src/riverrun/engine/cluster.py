@@ -177,6 +177,12 @@ class Cluster(ABC):
         return self._coordinator.next
 
     @property
+    def logged(self) -> int:
+        """All epochs below are in the log, where there is one."""
+        with self._changed:
+            return self._coordinator.next - self._coordinator.log.epochs
+
+    @property
     def completed(self) -> int:
         """All epochs below are complete everywhere; some may be about to be done again."""
         coordinator = self._coordinator

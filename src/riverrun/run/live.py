@@ -577,7 +577,7 @@ class Run:
                         with suppress(RiverrunError):
                             self._cluster.free_epochs()
                         return
-            epoch = self._cluster.epoch
+            epoch = self._cluster.logged  # for the others it would wait in turn
             if epoch > self._cluster.completed:
                 with suppress(RiverrunError):  # whoever committed it is told
                     self._wait(epoch - 1)

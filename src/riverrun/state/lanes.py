@@ -2,10 +2,11 @@
 
 A store may hang: a network file system that is gone, a disk that does not answer. No call into it can be taken back, so
 whoever must not hang gives the call to a thread. These are daemons: unlike those of `concurrent.futures`, the
-interpreter ends without them. Laws:
+interpreter ends without them, after some seconds. Laws:
 
 1. What is given to a lane is done in that order, one at a time.
-2. `close` drops what has not begun, and waits for what has at most as long as it is told to.
+2. A lane that is thrown away ends when it has done what it was given; `close` drops what has not begun,
+   and waits for what has at most as long as it is told to.
 
 >>> lane = Lane("example")
 >>> done = []
@@ -19,13 +20,18 @@ interpreter ends without them. Laws:
 
 from __future__ import annotations
 
+import atexit
 import queue
+import time
+import weakref
 from collections.abc import Callable
 from threading import Event, Thread
 from typing import TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+EXIT = 5.0  # seconds that what is under way has when the interpreter ends
 
 
 class Lane:
@@ -36,6 +42,9 @@ class Lane:
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._dropped = Event()
         self._thread: Thread | None = None
+        # Thrown away without an end: the thread does not know this object, and is told all the same.
+        weakref.finalize(self, self._queue.put, None).atexit = False
+        _LANES.add(self)
 
     def submit(self, act: Callable[[], object]) -> None:
         """Have something done. It must not raise."""
@@ -54,6 +63,17 @@ class Lane:
             return True
         self._thread.join(wait)
         return not self._thread.is_alive()
+
+
+_LANES: weakref.WeakSet[Lane] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """A thread that comes back into an interpreter that is gone would end it with an abort."""
+    deadline = time.monotonic() + EXIT
+    for lane in list(_LANES):
+        lane.close(wait=max(0.0, deadline - time.monotonic()))
 
 
 def _work(todo: queue.SimpleQueue[Callable[[], object] | None], dropped: Event) -> None:

@@ -28,6 +28,7 @@ Cost: one small read and one small write every two seconds.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import logging
@@ -141,6 +142,16 @@ class Lease:
         self._thread.join(RELEASE)
 
 
+@atexit.register
+def _release_all() -> None:
+    """The process ends, and has not closed its runs."""
+    held = list(_HELD.values())
+    for lease in held:
+        lease.stop()
+    for lease in held:
+        lease.release()
+
+
 def read_owner(storage: Storage) -> Owner | None:
     """Who uses a path, as far as its file says; None where nobody does."""
     try:
@@ -182,7 +193,9 @@ def _await_death(storage: Storage, found: Owner) -> Owner | None:
     """Return when the owner is dead; raise when it lives (law 1)."""
     if found.is_local:
         if found.is_alive:
-            raise _in_use(storage, found, "its process is alive")
+            ours = found.pid == os.getpid()
+            why = "that is this process, in which it was not closed" if ours else "it is alive"
+            raise _in_use(storage, found, why)
         return found
     deadline = time.monotonic() + WATCH
     while time.monotonic() < deadline:
