@@ -420,7 +420,9 @@ def test_scaling_without_a_path(start: Start) -> None:
 def test_a_path_has_one_owner(start: Start, tmp_path: Path) -> None:
     first, model = start(1, checkpoint=tmp_path), Model(19)
     commit(first, model)
-    second = start(2, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="in use by"):
+        start(2, checkpoint=tmp_path)
+    second = start(2, checkpoint=tmp_path, take_over=True)
     with pytest.raises(CheckpointError, match="another run has written there"):
         first.wait(first.submit({}))
     check(second, model, changes=False)

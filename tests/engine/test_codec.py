@@ -220,8 +220,8 @@ def test_every_class_that_travels_is_tried() -> None:
         and hasattr(value, "__dataclass_fields__")
     }
     at_home = {
-        "Logged", "Reported", "Refused", "Saved", "Scaled", "Closed", "Start", "Stop", "Append", "Write",
-        "Publish", "Collect", "Survey", "Found", "Read", "Outcome",
+        "Logged", "Reported", "Refused", "Saved", "Scaled", "Closed", "Notice", "Start", "Stop", "Append",
+        "Write", "Publish", "Collect", "Survey", "Found", "Read", "Outcome",
     }  # fmt: skip
     tried = {kind.__name__ for kind in ON_THE_WIRE} | {"Data", "Feed", "Parcel"}
     assert {kind.__name__ for kind in def_kinds} == at_home | tried

@@ -28,7 +28,7 @@ from riverrun.engine.messages import (
     Write,
     Wrote,
 )
-from riverrun.engine.worker import READ_TRIES, Worker
+from riverrun.engine.worker import Worker
 from riverrun.errors import CheckpointError, OperatorFailed, TransportError
 from riverrun.state.shards import END, Shards
 from tests.chaos.programs import CountingInstance, rows_of
@@ -202,16 +202,14 @@ def test_it_reads_only_what_it_does_not_have(worker: Worker) -> None:
     assert worker.take() == []
 
 
-def test_reads_are_tried_again_and_given_up(worker: Worker) -> None:
+def test_reads_are_tried_again_until_they_are_refused(worker: Worker) -> None:
     worker = Worker(1, CountingInstance)
     worker.receive(COORDINATOR, begin(1, 4, 2))
     worker.take()
     read = Read(1, 2, ((0, END // 2),))
-    for _ in range(READ_TRIES - 1):
+    for _ in range(20):
         worker.receive(STORAGE, Outcome(read, error=LOST))
-        assert worker.take() == [(STORAGE, read)]
-    worker.receive(STORAGE, Outcome(read, error=LOST))
-    assert worker.take() == [(COORDINATOR, NotReady(1, LOST))]
+        assert worker.take() == [(COORDINATOR, NotReady(1, LOST)), (STORAGE, read)]
     missing = CheckpointError("checkpoint.missing", "gone", hint="")
     worker.receive(COORDINATOR, begin(2, 4, 2))
     worker.take()

@@ -5,7 +5,8 @@ and another number of workers asked for, errors told. The two kinds differ in ho
 carried: `transport.LocalCluster` does it in this thread while somebody waits, `remote.RemoteCluster`
 over Arrow Flight, all the time. Laws:
 
-1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log.
+1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; or at once,
+   where somebody else waits for that (`await_log`).
 2. **Usable.** When an epoch is refused, `wait` raises why, and the run is as it was before it. When
    the run is over, `closed` says why, and every call raises it.
 3. **Of one epoch.** What `read` and `changes` give is of an epoch that is complete everywhere, and
@@ -14,9 +15,11 @@ over Arrow Flight, all the time. Laws:
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,8 +31,10 @@ from riverrun.engine.coordinator import Coordinator, Phase, closed_error
 from riverrun.engine.events import Events
 from riverrun.engine.messages import (
     COORDINATOR,
+    Closed,
     Inputs,
     Logged,
+    Notice,
     Outcome,
     Outputs,
     Parcels,
@@ -40,13 +45,16 @@ from riverrun.engine.messages import (
 from riverrun.engine.reading import Portion
 from riverrun.engine.roster import Policy
 from riverrun.engine.storing import execute
-from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.lanes import Lane
+from riverrun.state.lease import Lease
 from riverrun.state.log import Log, Opening, take_over
 from riverrun.state.storage import Storage
 
 EVERY = timedelta(seconds=30)
+_LOG = logging.getLogger("riverrun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,14 @@ class Durability:
     policy: Policy = "replace"
     skip_failing: bool = False
     fingerprint: Mapping[str, Any] | None = None
+    application: str = ""
+    """What others are told who find the path in use."""
+    patience: float | None = None
+    """Seconds after which a storage that fails ends the run; None for never."""
+    take_over: bool = False
+    """Take the path even if another run uses it, which ends that one."""
+    from_checkpoint: int | None = None
+    """The checkpoint to go back to, in place of the newest."""
 
 
 class Cluster(ABC):
@@ -77,17 +93,11 @@ class Cluster(ABC):
         self._log: Log | None = None
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
+        self._lease: Lease | None = None
         opening: Opening | None = None
         if durability.checkpoint is not None:
-            self._checkpoints = Checkpoints(durability.checkpoint)
-            self._log = Log(self._checkpoints.storage)
-            opening = take_over(
-                self._checkpoints,
-                self._log,
-                identity=uuid4().hex,
-                fingerprint=durability.fingerprint,
-            )
-        durable = opening is not None
+            opening = self._open(durability)
+        self._durable = durable = opening is not None
         self._coordinator = Coordinator(
             workers,
             opening=opening,
@@ -98,13 +108,59 @@ class Cluster(ABC):
             deadline=deadline,
             skip_failing=durability.skip_failing,
             keep_numbers=keep_numbers,
+            patience=durability.patience,
         )
-        self._timed = durable and isinstance(durability.every, timedelta)
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
         self.events = Events()
         self._logged = -1
         self._closed = False
+
+    def _open(self, durability: Durability) -> Opening:
+        """Own the path: see that nobody else does, and take over what it holds."""
+        place = durability.checkpoint
+        assert place is not None
+        self._checkpoints = Checkpoints(place)
+        self._log = Log(self._checkpoints.storage)
+        identity = uuid4().hex
+        try:
+            self._lease = Lease.acquire(
+                self._checkpoints.storage,
+                identity,
+                application=durability.application,
+                take_over=durability.take_over,
+            )
+            return take_over(
+                self._checkpoints,
+                self._log,
+                identity=identity,
+                fingerprint=durability.fingerprint,
+                number=durability.from_checkpoint,
+            )
+        except TransportError as error:
+            self._let_go()
+            raise _unusable(self._checkpoints.storage, error) from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """The path is free for others."""
+        if self._lease is not None:
+            self._lease.release()
+
+    def _sweep(self, lane: Lane) -> None:
+        """Have deleted what owners before have left, and what no record names."""
+        log, opening = self._log, self._coordinator.opening
+
+        def sweep() -> None:
+            assert log is not None
+            assert opening is not None
+            with suppress(RiverrunError):  # the next owner does it
+                log.sweep(opening.owner)
+
+        if opening is not None:
+            lane.submit(sweep)
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +178,12 @@ class Cluster(ABC):
     def epoch(self) -> int:
         """The number of the next epoch to be submitted."""
         return self._coordinator.next
+
+    @property
+    def logged(self) -> int:
+        """All epochs below are in the log, where there is one."""
+        with self._changed:
+            return self._coordinator.next - self._coordinator.log.epochs
 
     @property
     def completed(self) -> int:
@@ -155,8 +217,10 @@ class Cluster(ABC):
         inputs: Inputs,
         offsets: Mapping[str, Any] | None = None,
         parcels: Parcels | None = None,
+        *,
+        logged: bool = True,
     ) -> int:
-        """Accept the input of the next epoch; return its number when it is in the log.
+        """Accept the input of the next epoch; return its number when it is in the log, if that is to be waited for.
 
         `offsets` say how far streams have come with this epoch: JSON, kept with the epoch. `parcels`
         are rows that workers have already.
@@ -164,15 +228,28 @@ class Cluster(ABC):
         coordinator = self._coordinator
         with self._changed:
             self._check_open()
+            if self._durable:
+                coordinator.clock(time.monotonic())
             epoch = coordinator.submit(inputs, offsets, parcels)
             self._errors.pop(epoch, None)
             self._logged = min(self._logged, epoch - 1)
             self._send(COORDINATOR, coordinator.take())
-            if coordinator.opening is not None:
-                self._pump(lambda: self._logged >= epoch)
-            if coordinator.error is not None:
-                raise coordinator.error
+            if logged:
+                self.await_log(epoch)
             return epoch
+
+    def await_log(self, epoch: int) -> None:
+        """Return when the input of an epoch is in the log, where there is one."""
+        with self._changed:
+            if self._coordinator.opening is not None:
+                self._pump(lambda: self._logged >= epoch)
+            if self._coordinator.error is not None:
+                raise self._coordinator.error
+
+    @property
+    def recovered(self) -> bool:
+        """Whether all workers are there, with all that was reported."""
+        return self._recovered()
 
     def wait(self, epoch: int) -> None:
         """Return when an epoch is complete everywhere; raise why, if it is refused."""
@@ -232,6 +309,8 @@ class Cluster(ABC):
     def status(self) -> dict[str, Any]:
         """Where the run stands."""
         with self._changed:
+            if self._durable and not self._closed:
+                self._coordinator.clock(time.monotonic())
             return self._coordinator.status()
 
     def await_end(self, timeout: float | None = None) -> bool:
@@ -255,10 +334,11 @@ class Cluster(ABC):
         """No epoch is worked on meanwhile."""
         return nullcontext()
 
-    def settle(self, epoch: int) -> None:
-        """Return when an epoch is over, be it that it was refused and is run without its rows."""
+    def settle(self, epoch: int, at_most: float | None = None) -> bool:
+        """Wait, for so many seconds, until an epoch is over, be it that it was refused and is run without its rows."""
         with self._changed:
-            self._pump(lambda: self.completed > epoch)
+            self._pump(lambda: self.completed > epoch, at_most)
+            return self.completed > epoch
 
     # ---- what the kinds do differently
 
@@ -291,8 +371,8 @@ class Cluster(ABC):
         """End the run. May be called again."""
 
     @abstractmethod
-    def _pump(self, done: Callable[[], bool]) -> None:
-        """Return when something is so; raise if the run ends before."""
+    def _pump(self, done: Callable[[], bool], at_most: float | None = None) -> None:
+        """Return when something is so, or after so many seconds; raise if the run ends before."""
 
     @abstractmethod
     def _send(self, sender: int, out: Outputs) -> None:
@@ -332,6 +412,10 @@ class Cluster(ABC):
         elif kind is Saved or kind is Scaled:
             self._answers[kind] = message
             self._note(message)
+        elif kind is Notice:
+            _LOG.log(message.level, "%s", message.text)
+        elif kind is Closed and self._lease is not None:
+            self._lease.stop()
 
     def _note(self, message: Saved | Scaled) -> None:
         error = None if message.error is None else message.error.message
@@ -361,6 +445,15 @@ class Cluster(ABC):
             raise self._coordinator.error
         if self._closed:
             raise closed_error(None)
+
+
+def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.unusable",
+        f"cannot run with {storage!r}: {error.message}",
+        hint="nothing was started: make room there, make it writable and reachable, or give another path",
+        story=error.story,
+    )
 
 
 def carefully(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:

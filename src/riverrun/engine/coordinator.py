@@ -20,6 +20,8 @@ storage and supervisor are spoken to by messages (`messages`); time comes in by 
    keep their numbers; otherwise its number is given to the next one.
 7. **One owner.** Every record of the log is a conditional create at the next position. Somebody
    else's record there means that the path has a new owner, and the run ends.
+8. **An outage is no end.** While the storage fails, what needs it waits and is tried again
+   (`appending`, `saving`, and workers that read), all else goes on; beyond `patience` the run ends.
 
 Why laws 2 and 5 give exactly-once results: the state at a boundary is a function of the log up to
 it (law 1, and laws 4 to 6 of DESIGN), whatever executions led there; and of the epochs the client
@@ -49,13 +51,13 @@ Cost: a few microseconds for each epoch and member.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+from riverrun.engine.appending import Appender
 from riverrun.engine.messages import (
     CLIENT,
     NO_EPOCH,
@@ -77,10 +79,10 @@ from riverrun.engine.messages import (
     Join,
     Leave,
     Logged,
+    Notice,
     NotReady,
     Outcome,
     Outputs,
-    Parcel,
     Parcels,
     Publish,
     Published,
@@ -92,12 +94,13 @@ from riverrun.engine.messages import (
     Survey,
     Wrote,
 )
+from riverrun.engine.outage import Outage
 from riverrun.engine.roster import Change, Policy, Roster
 from riverrun.engine.saving import Saver
+from riverrun.engine.shares import share_of, share_of_parcels, stored_parcels
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.log import Opening
 
-APPEND_TRIES = 5
 IDLE_FAILURES = 3  # executions in a row that fail with no epoch under way
 
 
@@ -137,12 +140,14 @@ class Coordinator:
         deadline: int | None = None,
         skip_failing: bool = True,
         keep_numbers: bool = False,
+        patience: float | None = None,
     ) -> None:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
 
         An epoch of the log that fails when it is done again is refused with `skip_failing`; otherwise
         the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent. With `keep_numbers`
-        the number of a refused epoch is never given to another: for clients that do not wait for each epoch.
+        the number of a refused epoch is never given to another: for clients that do not wait for each epoch. A storage
+        that fails for longer than `patience`, in seconds, ends the run.
         """
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
@@ -176,19 +181,19 @@ class Coordinator:
         self._now: float | None = None
         self._entries: dict[int, Entry] = {}
         self._oldest = epoch
-        self._position = 0
-        self._durable = 0
-        self._appends: deque[Append] = deque()
-        self._append_failures = 0
+        self.log = Appender(0, 0) if opening is None else Appender(opening.next, opening.owner)
+        self.reads = Outage(
+            "what a worker lost cannot be read from the storage", "it is tried again"
+        )
+        self._patience = patience
         self._idle_failures = 0
         self._refusing: tuple[int, RiverrunError] | None = None
         self.changing = False
         self._out: Outputs = []
         self._settled: dict[str, Any] = {} if opening is None else dict(opening.offsets)
         if opening is not None:
-            self._position = self._durable = opening.next
             for pending in opening.pending:
-                parcels = _parcels(pending.header.get("parcels", {}))
+                parcels = stored_parcels(pending.header.get("parcels", {}))
                 offsets = pending.header.get("offsets", {})
                 self._entries[self.next] = Entry(
                     pending.position, pending.inputs, parcels, offsets, pending.refused
@@ -224,7 +229,7 @@ class Coordinator:
         self._check_open()
         epoch = self.next
         self.next = epoch + 1
-        self._entries[epoch] = Entry(self._position, inputs, parcels or {}, offsets or {})
+        self._entries[epoch] = Entry(self.log.position, inputs, parcels or {}, offsets or {})
         if self.opening is not None:
             header = {"kind": "epoch", "epoch": epoch, "reported": self.reported}
             if offsets:
@@ -309,10 +314,13 @@ class Coordinator:
                 "number": saver.number,
                 "epoch": saver.epoch,
                 "lag": None if self.opening is None else self.completed - saver.epoch,
+                "behind": None if self.opening is None else saver.behind,
                 "writing": None if attempt is None else attempt.epoch,
                 "failures": saver.failures,
                 "error": None if saver.error is None else saver.error.message,
             },
+            "log": None if self.opening is None else self.log.status(),
+            "recovery": self.reads.status(self._now),
             "closed": None if self.error is None else self.error.message,
         }
 
@@ -351,10 +359,30 @@ class Coordinator:
         """Time has passed: `now` in seconds, for checkpoints that are due by time."""
         if self.phase is Phase.CLOSED:
             return
-        self._now = now
+        if now is not None:
+            self.clock(now)
+            self._watch(now)
         for member in self.roster.silent(self._deadline):
             self.lost(member)
         self._advance()
+
+    def clock(self, now: float) -> None:
+        """What time it is, in seconds."""
+        self._now = self.log.now = now
+        self.saver.clock(now)
+
+    def _watch(self, now: float) -> None:
+        """Say what does not work, and give up what has not for too long (law 8)."""
+        self._say(self.log.remind(now))
+        self._say(self.reads.remind(now, "it is tried again"))
+        error = self.log.given_up(self._patience, now)
+        error = error or self.reads.given_up(self._patience, now, "go back to a checkpoint")
+        if error is not None:
+            self.close(error)
+
+    def _say(self, notice: Notice | None) -> None:
+        if notice is not None:
+            self._out.append((CLIENT, notice))
 
     def take(self) -> Outputs:
         """What is to be sent, oldest first."""
@@ -410,6 +438,7 @@ class Coordinator:
         if self._waiting:
             return
         self.phase = Phase.RUNNING
+        self._say(self.reads.over(self._now))
         if self.changing:
             self.changing = False
             if self.opening is None:  # what was saved served to change hands, and nothing else
@@ -419,9 +448,13 @@ class Coordinator:
         self._advance()
 
     def _on_not_ready(self, sender: int, message: NotReady) -> None:
-        if message.execution != self.execution or self.phase is not Phase.STARTING:
+        if message.execution != self.execution or self.phase is Phase.GATHERING:
             return
-        if self._base[1] not in (PINNED, self.saver.number):
+        if isinstance(message.error, TransportError):
+            self._say(self.reads.failed(message.error, self._now))
+        elif self.phase is not Phase.STARTING:
+            return
+        elif self._base[1] not in (PINNED, self.saver.number):
             self._gather()  # what it tried to read was collected: there is a newer one
         else:
             self.close(message.error)
@@ -446,7 +479,7 @@ class Coordinator:
         entry = self._entries.get(completed)
         if entry is None or completed >= self.limit:
             return
-        if self.opening is not None and entry.position >= self._durable:
+        if self.opening is not None and entry.position >= self.log.durable:
             return
         if self._refusing is not None and self._refusing[0] == completed:
             return
@@ -459,8 +492,8 @@ class Coordinator:
             self._out.append((members[0], feed))
             return
         for index, member in enumerate(members):
-            share = _share(inputs, index, count)
-            parcels = _share_parcels(entry.parcels, index, members) if entry.parcels else {}
+            share = share_of(inputs, index, count)
+            parcels = share_of_parcels(entry.parcels, index, members) if entry.parcels else {}
             self._out.append((member, Feed(execution, completed, share, parcels)))
 
     def _on_completed(self, sender: int, message: Completed) -> None:
@@ -473,6 +506,8 @@ class Coordinator:
             return
         epoch, self.completed = self.completed, self.released
         self._idle_failures = 0
+        if self.reads.error is not None:
+            self._say(self.reads.over(self._now))
         if epoch >= self.reported:
             self.reported = epoch + 1
             if not self._entries[epoch].refused:
@@ -505,7 +540,9 @@ class Coordinator:
                 else:
                     self.close(error)
             elif epoch < self._said_complete() or self._entries[epoch].refused:
-                self.close(_not_repeatable(epoch, error))
+                # A file that is damaged says so itself: its rows would not be there the next time either.
+                damaged = isinstance(error, CheckpointError)
+                self.close(error if damaged else _not_repeatable(epoch, error))
             else:
                 self._refuse(epoch, error)
         elif self.phase is Phase.STARTING:
@@ -543,28 +580,25 @@ class Coordinator:
     # ---- the log
 
     def _append(self, header: Mapping[str, Any], inputs: Inputs | None = None) -> None:
-        assert self.opening is not None
-        header = {**header, "owner": self.opening.owner}
-        self._appends.append(Append(self._position, header, inputs or {}))
-        self._position += 1
-        if len(self._appends) == 1:
-            self._out.append((STORAGE, self._appends[0]))
+        append = self.log.add(header, inputs or {})
+        if append is not None:
+            self._out.append((STORAGE, append))
 
     def _on_appended(self, append: Append, error: RiverrunError | None) -> None:
-        if not self._appends or self._appends[0].position != append.position:
+        log = self.log
+        if not log.is_next(append):
             return
-        if isinstance(error, TransportError) and self._append_failures + 1 < APPEND_TRIES:
-            self._append_failures += 1
+        if error is not None and log.is_outage(error):
+            self._say(log.outage.failed(error, self._now))
             self._out.append((STORAGE, append))
             return
         if error is not None:
             self.close(error)
             return
-        self._append_failures = 0
-        self._appends.popleft()
-        self._durable = append.position + 1
-        if self._appends:
-            self._out.append((STORAGE, self._appends[0]))
+        self._say(log.outage.over(self._now))
+        following = log.done()
+        if following is not None:
+            self._out.append((STORAGE, following))
         epoch = append.header["epoch"]
         if append.header["kind"] == "refused":
             self._refused()
@@ -585,7 +619,7 @@ class Coordinator:
             self._out.append((CLIENT, Saved(saver.number, epoch)))
             return
         entry = self._entries.get(epoch)
-        position = self._position if entry is None else entry.position
+        position = self.log.position if entry is None else entry.position
         if not saver.covers(position):
             return
         members = tuple(self.members)
@@ -702,39 +736,6 @@ def closed_error(reason: RiverrunError | None) -> RiverrunError:
     )
     error.__cause__ = reason
     return error
-
-
-def _share(inputs: Inputs, index: int, count: int) -> Inputs:
-    """The rows of one of `count` workers: about as many for each."""
-    share = {}
-    for name, batch in inputs.items():
-        rows = batch.num_rows
-        start, stop = rows * index // count, rows * (index + 1) // count
-        if start < stop:
-            share[name] = batch.slice(start, stop - start)
-    return share
-
-
-def _share_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcels:
-    """The parcels that a worker holds, and its part of those whose holder is gone."""
-    share = {}
-    for name, listed in parcels.items():
-        mine = []
-        for at, parcel in enumerate(listed):
-            held = parcel.holder in members
-            if members[index] == parcel.holder if held else at % len(members) == index:
-                mine.append(parcel)
-        if mine:
-            share[name] = tuple(mine)
-    return share
-
-
-def _parcels(stored: Mapping[str, list[dict[str, Any]]]) -> Parcels:
-    """Parcels as the log has them. Nobody holds them any more."""
-    return {
-        name: tuple(Parcel(**{**each, "holder": 0}) for each in listed)
-        for name, listed in stored.items()
-    }
 
 
 def _not_durable(index: int, why: str) -> CheckpointError:

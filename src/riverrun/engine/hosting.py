@@ -23,11 +23,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pyarrow as pa
@@ -46,15 +46,19 @@ from riverrun.engine.messages import (
     Feed,
     Leave,
     MakeInstance,
+    NotReady,
     Outputs,
     Published,
+    Read,
 )
+from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
 from riverrun.engine.staging import Staging
 from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
 
 BEAT = 1.0  # seconds between signs of life
@@ -139,7 +143,8 @@ class _Host:
         self.garbage = 0
         self._worker: Worker | None = None
         self._window = WINDOW
-        self._pool: ThreadPoolExecutor | None = None
+        self._lane = Lane("riverrun-checkpoint")
+        self._failures = 0  # of the storage, in a row
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -176,6 +181,8 @@ class _Host:
         self._staging = Staging(
             self._worker.incarnation,
             None if self._checkpoints is None else self._checkpoints.storage,
+            patience=granted.get("patience"),
+            over=self._over,
         )
         self._links[COORDINATOR] = self._link(rendezvous.address)
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
@@ -410,7 +417,19 @@ class _Host:
             return feed
         named = self._named.setdefault(feed.epoch, [])
         named += [parcel.name for parcels in feed.parcels.values() for parcel in parcels]
-        filled = self._staging.filled(feed)
+        try:
+            filled = self._staging.filled(feed)
+        except TransportError as error:  # an outage: later, then; nothing of the epoch comes before
+            self._failures += 1
+            self._send(COORDINATOR, [NotReady(feed.execution, error)])
+            again = Timer(
+                delay(self._failures),
+                lambda: self._inbox.put(lambda: self._hear(COORDINATOR, feed)),
+            )
+            again.daemon = True
+            again.start()
+            return None
+        self._failures = 0
         if isinstance(filled, Failed):
             self._send(COORDINATOR, [filled])
             return None
@@ -430,14 +449,15 @@ class _Host:
         assert checkpoints is not None
         assert log is not None
         assert worker is not None
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "riverrun-checkpoint")
 
         def execute() -> None:
             outcome = carefully(instruction, checkpoints, log)
+            if type(instruction) is Read:
+                self._failures = 0 if outcome.error is None else self._failures + 1
+                self._over.wait(delay(self._failures))
             self._inbox.put(lambda: worker.receive(STORAGE, outcome))
 
-        self._pool.submit(execute)
+        self._lane.submit(execute)
 
     # ---- questions
 
@@ -482,8 +502,7 @@ class _Host:
         self._over.set()
         for link in self._links.values():
             link.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()
         if self._staging is not None:
             self._staging.close()
         if self._scratch is not None:

@@ -210,7 +210,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """The states could not be read."""
+    """The states could not be read, or rows. With a `TransportError` it is tried again, and this is only said."""
 
     execution: int
     error: RiverrunError
@@ -292,6 +292,14 @@ class Closed:
     """The run is over; the error says why, unless it was closed by its owner."""
 
     error: RiverrunError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something for whoever watches the run: a level of `logging`, and a text."""
+
+    level: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Event, Thread, Timer
 from typing import Any, Protocol
@@ -66,11 +65,13 @@ from riverrun.engine.messages import (
     Start,
     Wrote,
 )
+from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
 from riverrun.engine.roster import SILENCE
 from riverrun.engine.wire import BadFrame
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
+from riverrun.state.lanes import Lane
 from riverrun.state.storage import Storage
 
 TICK = 0.5
@@ -79,7 +80,6 @@ LAST_WORDS = 1.0  # seconds
 GRACE = 5.0  # seconds that workers have to leave
 QUEUE = 256 << 20  # bytes of epochs that wait
 STARTS = 3  # processes that may end before they have reported, in a row
-_DELAYS = (0.05, 0.2, 0.8, 2.0)
 
 
 class Launcher(Protocol):
@@ -159,10 +159,10 @@ class RemoteCluster(Cluster):
         self._appends = 0
         self._gathering: float | None = time.monotonic()
         self._stopped = Event()
-        self._log_thread = ThreadPoolExecutor(1, "riverrun-log")
-        self._store_thread = ThreadPoolExecutor(1, "riverrun-checkpoint")
-        if self._coordinator.opening is not None and self._log is not None:
-            self._store_thread.submit(self._log.sweep, self._coordinator.opening.owner)
+        self._patience = options.patience
+        self._log_thread = Lane("riverrun-log")
+        self._store_thread = Lane("riverrun-checkpoint")
+        self._sweep(self._store_thread)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
         launcher.open(Rendezvous(self.address, self._security), self._process_ended)
@@ -180,6 +180,7 @@ class RemoteCluster(Cluster):
         try:
             return Endpoint(host, self, self._security)
         except (pa.ArrowException, OSError) as error:
+            self._let_go()
             raise TransportError(
                 "run.address",
                 f"cannot listen on {host}, where workers are to reach this process: {error}",
@@ -204,6 +205,8 @@ class RemoteCluster(Cluster):
         inputs: Inputs,
         offsets: Mapping[str, Any] | None = None,
         parcels: Parcels | None = None,
+        *,
+        logged: bool = True,
     ) -> int:
         size = sum(batch.nbytes for batch in inputs.values())
         with self._changed:
@@ -221,9 +224,14 @@ class RemoteCluster(Cluster):
 
             self._check_open()
             self._pump(room)  # law 4
-            epoch = super().submit(inputs, offsets, parcels)
-            self._queued.append((epoch, size))
-            return epoch
+            epoch = coordinator.next
+            try:
+                return super().submit(inputs, offsets, parcels, logged=logged)
+            finally:
+                if (
+                    coordinator.next > epoch
+                ):  # also where whoever waited for the log was interrupted
+                    self._queued.append((epoch, size))
 
     def read(self, name: str, epoch: int) -> list[Portion]:
         return self._borrow("read", (name, epoch))
@@ -318,8 +326,9 @@ class RemoteCluster(Cluster):
         self._launcher.close()
         for asker in self._askers.values():
             asker.close()
-        self._log_thread.shutdown(wait=False, cancel_futures=True)
-        self._store_thread.shutdown(wait=False, cancel_futures=True)
+        self._log_thread.close()
+        self._store_thread.close()
+        self._let_go()
         stopping = Thread(target=self._endpoint.shutdown, daemon=True)
         stopping.start()
         stopping.join(GRACE)
@@ -406,9 +415,10 @@ class RemoteCluster(Cluster):
 
     # ---- the loop
 
-    def _pump(self, done: Callable[[], bool]) -> None:
+    def _pump(self, done: Callable[[], bool], at_most: float | None = None) -> None:
         coordinator = self._coordinator
-        while not done():
+        deadline = math.inf if at_most is None else time.monotonic() + at_most
+        while not done() and time.monotonic() < deadline:
             if coordinator.phase is Phase.CLOSED:
                 if coordinator.error is not None and not self._closed:
                     raise coordinator.error
@@ -662,11 +672,9 @@ class RemoteCluster(Cluster):
 
         def execute() -> None:
             outcome = self._execute(instruction)
-            if type(instruction) is Append and outcome.error is not None:
-                self._stopped.wait(_DELAYS[min(self._appends, len(_DELAYS) - 1)])
-                self._appends += 1
-            else:
-                self._appends = 0
+            if type(instruction) is Append:
+                self._appends = 0 if outcome.error is None else self._appends + 1
+                self._stopped.wait(delay(self._appends))
             self._outcome(outcome)
 
         thread.submit(execute)
@@ -789,7 +797,12 @@ class RemoteCluster(Cluster):
             known = {each: where for each, where in self._addresses.items() if each in members}
             for member in list(self._links):
                 self._send_to(member, ["peers", known])
-        return {"incarnation": incarnation, "checkpoint": self.path, "window": self._window}
+        return {
+            "incarnation": incarnation,
+            "checkpoint": self.path,
+            "window": self._window,
+            "patience": self._patience,
+        }
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if self.give_rows is None:

@@ -12,9 +12,12 @@ manifest is published. Epochs go on meanwhile. Laws:
 3. **Behind none.** Checkpoints with greater numbers cover at least as much of the log. An attempt
    starts from a *base*, the newest checkpoint it knows, which covers no more of the log than the
    attempt; parts that met another base are not published, and publishing itself refuses them. So
-   whoever decides late which log records the retained checkpoints need never deletes too many.
-4. **Never in the way.** A write that fails is tried again at a later boundary, and processing goes
-   on; `failures` and the distance between `epoch` and the present show it.
+   whoever decides late which log records the retained checkpoints need never deletes too many. (One
+   that was gone back to covers less than the damaged ones before it: law 6 of `state.log` has why.)
+4. **Never in the way.** A write that fails is tried again, at a later boundary or some seconds later,
+   whichever is first, and processing goes on; `failures`, the distance between `epoch` and the present,
+   and `behind` show it. So when a storage was away, the checkpoint comes about also if nothing else
+   happens any more.
 
 >>> saver = Saver(every=10)
 >>> saver.is_due(completed=9, now=0.0), saver.is_due(completed=10, now=0.0)
@@ -39,6 +42,7 @@ from riverrun.state.shards import Shards
 
 PUBLISH_TRIES = 5
 PATIENCE = 64  # epochs: so long at most waits a checkpoint that failed
+SECONDS = 30.0  # or so long
 
 _SOMEBODY_ELSE = ("checkpoint.conflict", "checkpoint.gap", "checkpoint.stale")
 
@@ -83,6 +87,8 @@ class Saver:
         self.unsure = False
         """Whether somebody else may have published here."""
         self.surveying = False
+        self.now: float | None = None
+        self._published: float | None = None
         self._base = number
         self._covered = position
         self._top = max(top, number)  # torn manifests have numbers too
@@ -91,6 +97,7 @@ class Saver:
         self._last_epoch = epoch
         self._last_time: float | None = None
         self._not_before = 0
+        self._again: float | None = None  # when the one that failed is tried again
 
     def is_due(self, completed: int, now: float | None) -> bool:
         """Whether a checkpoint should be announced at this boundary."""
@@ -98,7 +105,11 @@ class Saver:
             return False
         if self.wanted:
             return True
-        if self.every is None or completed <= self.epoch or completed < self._not_before:
+        if self.every is None or completed <= self.epoch:
+            return False
+        if self._again is not None and now is not None and now >= self._again:
+            return True
+        if completed < self._not_before:
             return False
         if isinstance(self.every, int):
             return completed - self._last_epoch >= self.every
@@ -107,6 +118,19 @@ class Saver:
         if self._last_time is None:
             self._last_time = now
         return now - self._last_time >= self.every.total_seconds()
+
+    def clock(self, now: float) -> None:
+        """What time it is, in seconds."""
+        self.now = now
+        if self._published is None:
+            self._published = now
+
+    @property
+    def behind(self) -> float | None:
+        """Seconds since the last one was published here, or since the beginning."""
+        if self.now is None or self._published is None:
+            return None
+        return self.now - self._published
 
     def covers(self, position: int) -> bool:
         """Whether the log up to a position is at least what the base covers (law 3)."""
@@ -127,6 +151,7 @@ class Saver:
             self._ids, self._top + 1, epoch, position, shards, members, self.wanted
         )
         self._last_epoch, self._last_time = epoch, now
+        self._again = None
         self.wanted = False
         return self.attempt
 
@@ -167,6 +192,7 @@ class Saver:
         self.epoch, self._covered = attempt.epoch, attempt.position
         self.attempt = self.error = None
         self.failures = 0
+        self._not_before, self._published = 0, self.now
         return True
 
     def not_published(self, instruction: Publish, error: RiverrunError) -> Publish | None:
@@ -229,6 +255,8 @@ class Saver:
         self.failures += 1
         self._last_epoch = self.epoch
         self._not_before = epoch + min(1 << min(self.failures, 16), PATIENCE)
+        if self.now is not None:
+            self._again = self.now + min(0.5 * (1 << min(self.failures, 16)), SECONDS)
 
     def _failed(self, error: RiverrunError) -> None:
         attempt, self.attempt = self.attempt, None

@@ -84,8 +84,6 @@ from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, Tran
 from riverrun.state.joining import join_views
 from riverrun.state.shards import Range, intersect, subtract
 
-READ_TRIES = 5  # a storage that cannot be reached so often in a row is given up
-
 
 @dataclass(frozen=True, slots=True)
 class Pin:
@@ -102,7 +100,6 @@ class _Assembly:
     begin: Begin
     kept: list[States]
     missing: tuple[Range, ...]
-    tries: int = 1
 
 
 class Worker:
@@ -369,11 +366,10 @@ class Worker:
             return
         if error is None:
             self._assembled(message.result)
-        elif isinstance(error, TransportError) and assembly.tries < READ_TRIES:
-            assembly.tries += 1
-            self._out.append((STORAGE, instruction))
         else:
             self._out.append((COORDINATOR, NotReady(instruction.execution, error)))
+            if isinstance(error, TransportError):  # an outage: whoever carries this waits a little
+                self._out.append((STORAGE, instruction))
 
 
 def _ranges(begin: Begin) -> tuple[Range, ...]:

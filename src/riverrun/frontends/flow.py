@@ -226,6 +226,10 @@ class Dataflow:
         silence: float = SILENCE,
         balance: Balance = "report",
         max_workers: int | None = None,
+        retain: int = 2,
+        patience: float | timedelta | None = None,
+        take_over: bool = False,
+        from_checkpoint: int | None = None,
     ) -> Run:
         """Start it: in this process, or on Spark.
 
@@ -245,6 +249,11 @@ class Dataflow:
         and give to another one when that is there ("spread"). On Spark, a worker that gave no sign of life for
         `silence` seconds is thought dead. A worker that the others wait for is reported (`run.events()`); with
         `balance` "move" shares of the keys move away from it, with "grow" workers are added, up to `max_workers`.
+
+        `retain` is how many checkpoints are kept. While the storage is full or away, commits wait and the rest goes on;
+        with `patience`, in seconds or as a timedelta, the run ends when that takes longer. A path that another run uses
+        is refused; `take_over` takes it away from that one, which then ends. `from_checkpoint` goes back to an older
+        checkpoint, when the newest is damaged, and does the epochs since then again.
         """
         if not self._outputs:
             raise PlanError(
@@ -268,6 +277,10 @@ class Dataflow:
             silence=silence,
             balance=balance,
             max_workers=max_workers,
+            retain=retain,
+            patience=patience,
+            take_over=take_over,
+            from_checkpoint=from_checkpoint,
         )
 
     def __repr__(self) -> str:

@@ -49,6 +49,54 @@ def check_count(what: str, given: object) -> None:
         )
 
 
+def as_seconds(given: object) -> float | None:
+    """How long a storage that fails is waited for: seconds or a timedelta; None for ever.
+
+    >>> as_seconds(timedelta(minutes=1)), as_seconds(5), as_seconds(None)
+    (60.0, 5.0, None)
+    """
+    if given is None:
+        return None
+    seconds = -1.0
+    if isinstance(given, timedelta):
+        seconds = given.total_seconds()
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        seconds = float(given)
+    if not 0 < seconds < float("inf"):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with patience={given!r}: that is a number of seconds above 0, or a timedelta",
+            hint="it is how long a storage that fails is waited for; leave it out to wait for as long as it takes",
+        )
+    return seconds
+
+
+def check_path(
+    checkpoint: object, *, patience: object, take_over: object, from_checkpoint: object
+) -> None:
+    """Options that make sense with a checkpoint path only."""
+    if from_checkpoint is not None:
+        check_count("from_checkpoint", from_checkpoint)
+    if not isinstance(take_over, bool):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with take_over={take_over!r}: that is True or False",
+            hint="take_over=True takes the checkpoint path away from a run that uses it",
+        )
+    given = {
+        "patience": patience is not None,
+        "take_over": take_over,
+        "from_checkpoint": from_checkpoint is not None,
+    }
+    if checkpoint is None and any(given.values()):
+        what = " and ".join(name for name, there in given.items() if there)
+        raise PlanError(
+            "plan.run",
+            f"cannot run with {what} and no checkpoint path: there is no storage",
+            hint="give checkpoint=PATH, or leave it out",
+        )
+
+
 def as_bytes(given: object) -> int | None:
     """An amount of memory, as a number of bytes or written like "2g".
 

@@ -15,6 +15,9 @@ came from. Laws:
    checkpoint before as it was.
 4. **In use.** A file that a kept manifest names, or that a checkpoint being written has or will
    name, is never collected.
+5. **Going back.** `again` publishes an older checkpoint under the next number, so it becomes the base
+   of those to come, and files that only newer ones name are referred to no more and collected in
+   time. No number is ever used twice: whoever remembers what a number stood for is right for ever.
 
 Why law 4 holds, without clocks or locks: the number of a checkpoint is one more than that of the
 newest manifest, and the newest whole manifest is its *base*. It names files that it wrote, numbered
@@ -52,16 +55,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from riverrun.errors import CheckpointError
+from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
 from riverrun.state.files import read_block, write_block
 from riverrun.state.joining import join_views
+from riverrun.state.lanes import in_parallel
 from riverrun.state.manifest import (
     BLOCKS,
     MANIFESTS,
@@ -77,6 +81,7 @@ from riverrun.state.manifest import (
     manifest_name,
     manifest_number,
     parse_block_name,
+    unfinished_number,
 )
 from riverrun.state.schema import Schema
 from riverrun.state.shards import END, Range
@@ -115,6 +120,7 @@ class Checkpoints:
         self._parallel = parallel
         self._scratch = scratch
         self._cached: Manifest | None = None
+        self._written: set[str] = set()  # files of parts that are whole
 
     def save(self, views: Mapping[str, View], about: Mapping[str, Any] | None = None) -> Manifest:
         """Write and publish the next checkpoint, where one worker has everything."""
@@ -149,7 +155,7 @@ class Checkpoints:
             for block in batch.blocks
         }
         fresh = [block for uid, block in blocks.items() if uid not in saved]
-        written = self._in_parallel(lambda block: self._put_block(block, number), fresh)
+        written = self._put_blocks(fresh, number)
         saved |= {block.uid: file for block, file in zip(fresh, written, strict=True)}
         shares = {
             name: tuple(
@@ -198,6 +204,26 @@ class Checkpoints:
         if self.storage.get(manifest_name(number)).to_pybytes() != data:
             raise _conflict(number, attempt)
         return manifest
+
+    def again(self, number: int, about: Mapping[str, Any]) -> Manifest:
+        """Publish an older checkpoint once more, as the newest one (law 5)."""
+        old = self.load(number)
+        while True:
+            manifest = Manifest(self.next_number(), old.states, {**old.about, **about})
+            if self.storage.create(manifest_name(manifest.number), encode_manifest(manifest)):
+                self._cached = manifest
+                return manifest
+
+    def others(self, number: int, without: str) -> list[int]:
+        """Older checkpoints that do without a file, and whose own are all there, newest first."""
+        listed = set(self.storage.names(BLOCKS))
+        found = []
+        for older in reversed([n for n in self.numbers() if n < number]):
+            with suppress(CheckpointError):  # it is torn
+                files = self.load(older).files
+                if without not in files and listed.issuperset(files):
+                    found.append(older)
+        return found
 
     def numbers(self) -> list[int]:
         """The numbers of all checkpoints, torn ones included, in order."""
@@ -278,6 +304,12 @@ class Checkpoints:
             return []
         # Manifests first: should this be cut short, none is left that names a deleted file.
         manifests = [manifest_name(n) for n in numbers if n < kept[-1].number]
+        # Whoever was about to publish one of these is refused, or was killed.
+        manifests += [
+            name
+            for name in self.storage.unfinished(MANIFESTS)
+            if (about := unfinished_number(name)) is not None and about <= kept[0].number
+        ]
         self.storage.delete(manifests)
         used = {name for manifest in kept for name in manifest.files}
         listed = [*self.storage.names(BLOCKS), *self.storage.unfinished(BLOCKS)]
@@ -346,6 +378,24 @@ class Checkpoints:
         found = self._newest(numbers, 1)
         return found[0] if found else None
 
+    def _put_blocks(self, blocks: list[Block], number: int) -> list[StoredFile]:
+        """Put the files of a part. When that fails they go again: the disk may be full of them.
+
+        Nobody can name them then: a part that failed is not published, and blocks have names of their own. Those of a
+        part that was whole stay, since whoever was about to publish that one may be slow.
+        """
+        try:
+            written = self._in_parallel(lambda block: self._put_block(block, number), blocks)
+        except RiverrunError:
+            names = {block_name(number, block.uid) for block in blocks} - self._written
+            with suppress(RiverrunError):
+                self.storage.delete(names)
+            raise
+        self._written = {file.name for file in written} | {
+            name for name in self._written if name.startswith(block_name(number, "0" * 32)[:19])
+        }
+        return written
+
     def _put_block(self, block: Block, number: int) -> StoredFile:
         data = write_block(block)
         file = StoredFile(block_name(number, block.uid), data.size, checksum(data))
@@ -372,13 +422,7 @@ class Checkpoints:
     def _in_parallel(self, function: Callable[[T], U], items: list[T]) -> list[U]:
         if len(items) <= 1:
             return [function(item) for item in items]
-        with ThreadPoolExecutor(min(self._parallel, len(items)), "checkpoint") as pool:
-            futures = [pool.submit(function, item) for item in items]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        return in_parallel(function, items, self._parallel)
 
 
 def _batch_entry(batch: Batch, saved: Mapping[str, StoredFile]) -> BatchEntry:

@@ -45,6 +45,7 @@ BLOCKS, MANIFESTS = "blocks", "manifests"
 _BLOCK = re.compile(rf"{BLOCKS}/(\d{{12}})-([0-9a-f]{{32}})\.arrow(?:#\d+)?")
 _MISSHAPEN = (AttributeError, LookupError, TypeError, ValueError, RiverrunError, pa.ArrowException)
 _MANIFEST = re.compile(rf"{MANIFESTS}/(\d{{12}})\.json")
+_UNFINISHED = re.compile(rf"{MANIFESTS}/(\d{{12}})\.json#\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,12 @@ def manifest_name(number: int) -> str:
 def manifest_number(name: str) -> int | None:
     """The number in the name of a manifest; None for any other file."""
     match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def unfinished_number(name: str) -> int | None:
+    """The number in the name of what a killed publisher left; None for any other file."""
+    match = _UNFINISHED.fullmatch(name)
     return int(match[1]) if match else None
 
 

@@ -171,11 +171,12 @@ class Storage:
             chunks = obstore.list(self.store, self.prefix + folder)
             return sorted(meta["path"][start:] for chunk in chunks for meta in chunk)
 
-    def unfinished(self, folder: str) -> list[str]:
+    def unfinished(self, folder: str, name: str = "*") -> list[str]:
         """What killed processes left on local disk in place of a file: NAME#1, which obstore does not list."""
         if self.root is None:
             return []
-        return sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*#*"))
+        start = f"{folder}/" if folder else ""
+        return sorted(start + path.name for path in (self.root / folder).glob(f"{name}#*"))
 
     def delete(self, names: Iterable[str]) -> None:
         """Forget these files; those that are gone already are not missed."""

@@ -149,6 +149,7 @@ class _StageRun(Run):
             stage.plan,
             workers=workers,
             checkpoint=cast(Any, checkpoint),
+            take_over=checkpoint is not None,  # from one that crashed, and is still around
             every=None,
             history=way.history,
             seed=way.seed,
