@@ -58,6 +58,8 @@ class Durability:
     policy: Policy = "replace"
     skip_failing: bool = False
     fingerprint: Mapping[str, Any] | None = None
+    about: Mapping[str, Any] | None = None
+    """What checkpoints say besides: JSON."""
 
 
 class Cluster(ABC):
@@ -92,6 +94,7 @@ class Cluster(ABC):
             every=durability.every if durable else None,
             retain=durability.retain,
             fingerprint=durability.fingerprint,
+            about=durability.about,
             policy=durability.policy,
             deadline=deadline,
             skip_failing=durability.skip_failing,

@@ -139,6 +139,7 @@ class Coordinator:
         every: int | timedelta | None = None,
         retain: int = 2,
         fingerprint: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
         policy: Policy = "replace",
         deadline: int | None = None,
         skip_failing: bool = True,
@@ -177,6 +178,7 @@ class Coordinator:
         )
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
+        self._said = dict(about or {})
         self._policy = policy
         self._deadline = deadline
         self._keep_numbers = keep_numbers
@@ -609,6 +611,7 @@ class Coordinator:
         attempt = self.saver.attempt
         assert attempt is not None
         return {
+            **self._said,
             "epoch": attempt.epoch,
             "position": attempt.position,
             "owner": 0 if self.opening is None else self.opening.owner,
