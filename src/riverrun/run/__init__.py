@@ -1,4 +1,6 @@
-"""What a user holds while a dataflow runs: a run, its results, and the rows given to it; and results of runs that are over."""
+"""What a user holds while a dataflow runs: a run, its results, and the rows given to it;
+and results of runs that are over.
+"""
 
 from riverrun.run.following import Sink
 from riverrun.run.live import Commit, Run

@@ -173,7 +173,7 @@ class Log:
         return record
 
     def header(self, position: int, size: int) -> Mapping[str, Any]:
-        """The header of the record at a position, a file of so many bytes, without its rows; no checksum is looked at."""
+        """The header of the record at a position, a file of so many bytes, without its rows; unverified."""
         name, start = record_name(position), len(MAGIC) + _SUM + _LENGTH
         data = self.storage.head(name, min(size, _HEAD))
         length = int.from_bytes(data[start - _LENGTH : start], "little")
