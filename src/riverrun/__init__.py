@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from riverrun.frontends.grouping import Grouped
     from riverrun.run import Commit, Result, Run, Sink, read_checkpoint
 
-__version__ = "0.1.0"
+from riverrun.version import __version__
 
 __all__ = [
     "TO_ALL",

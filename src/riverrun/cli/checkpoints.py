@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from riverrun import __version__
 from riverrun.errors import RiverrunError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.inspecting import CheckpointFound, Found, Verified, check_number, look, verify
 from riverrun.state.manifest import Manifest, Share, manifest_name
 from riverrun.state.storage import FileFound, nothing_at, open_storage
 from riverrun.state.stored import held, outputs
+from riverrun.version import __version__
 
 DAMAGED = 1
 _SHOWN = 20  # files of one kind

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from riverrun import __version__
 from riverrun.errors import RiverrunError
+from riverrun.version import __version__
 
 DAMAGED = 1
 FAILED = 2

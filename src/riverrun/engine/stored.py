@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from riverrun import __version__
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.plan import Plan
 from riverrun.engine.reading import Portion, ViewPortion, narrowed
@@ -23,6 +22,7 @@ from riverrun.engine.where import Where
 from riverrun.errors import CheckpointError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.stored import Stored
+from riverrun.version import __version__
 
 
 def said_of(plan: Plan) -> dict[str, Any]:

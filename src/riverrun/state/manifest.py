@@ -33,11 +33,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from riverrun import __version__
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.schema import Order, Schema
 from riverrun.state.storage import checksum
+from riverrun.version import __version__
 
 FORMAT = 1
 HASH = 1  # the version of the key hash, see `kernels.values`
