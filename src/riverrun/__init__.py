@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from riverrun.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from riverrun.errors import (
         CheckpointError,
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from riverrun.frontends.flow import Dataflow
     from riverrun.frontends.grouping import Grouped
     from riverrun.run import Commit, Result, Run, Sink, read_checkpoint
-
-from riverrun.version import __version__
 
 __all__ = [
     "TO_ALL",
