@@ -12,8 +12,12 @@ A path is read from storage, with no run asked (`stored`). With no run alive, Sp
 itself, as `pyspark_riverrun`. Options otherwise: `run`, the name of the dataflow (needed where several runs
 are alive), `asOf`, an epoch, `changes`, and `columns`, those that are wanted, separated by commas; a schema
 given by ``.schema(...)`` says the same. Rows go from the workers to Spark's tasks directly, one partition for
-each worker; conditions on single columns are applied there, where the session has
-``spark.sql.python.filterPushdown.enabled`` on before the run starts (a session of ours has).
+each worker.
+
+With `pushFilters`, "true", conditions on single columns are applied there, where the session has
+``spark.sql.python.filterPushdown.enabled`` on before the run starts (a session of ours has). It must be asked
+for: Spark 4 plans a DataFrame of such a source once, with the conditions of the query that came last, so a frame
+that is used again without them, or twice in one query, would miss rows. Such a frame is for one condition.
 
 Laws: a query reads one epoch on all workers, the last complete one when it was planned. With
 `changes`, rows have two columns more: `diff`, and `epoch`. A stream is always one of changes (Spark
@@ -128,8 +132,8 @@ def make_source(
             return load(us, "schema")(runs, dict(self.options))
 
         def reader(self, schema: Any) -> Reader:
-            pushing = load(us, "is_pushing")() if pushes is None else pushes
-            return (Pushed if pushing else Reader)(dict(self.options), list(schema.names))
+            takes = load(us, "takes_filters")(dict(self.options), pushes)
+            return (Pushed if takes else Reader)(dict(self.options), list(schema.names))
 
         def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
             load(us, "check_stream")(dict(self.options))
@@ -191,9 +195,13 @@ def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
     return name, Asker(address, security)
 
 
-def is_pushing() -> bool:
-    """Whether this process was started to hand conditions to a reader: where Spark does not, it refuses one that
-    takes them."""
+def takes_filters(options: Mapping[str, str], pushes: bool | None) -> bool:
+    """Whether a reader takes conditions. Where Spark hands none out, it refuses one that would; where it is not
+    known whether it does, only in a process that was started to hand them out."""
+    if (_option(options, "pushFilters") or "false").lower() != "true":
+        return False
+    if pushes is not None:
+        return pushes
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 

@@ -12,7 +12,8 @@ A path is what has a "/" in it; names of outputs have none. Options: `output`, n
 several; `asOf`, an epoch that one of the checkpoints holds, by default the last one; `number`, that of a
 checkpoint; `state`, any state by its name in place of an output, with a last column for how often each row
 is there; `columns`. Laws: a query reads one checkpoint, chosen when it is planned. Each task opens the
-storage itself, where it runs, and reads a range of hashes; conditions are applied there.
+storage itself, where it runs, and reads a range of hashes; conditions are
+applied there with `pushFilters` (see `source`).
 """
 
 from __future__ import annotations
