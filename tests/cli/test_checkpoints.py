@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,11 @@ def test_errors_are_told_with_a_hint_and_no_traceback(
             main(["checkpoints", shop.path, *wrong])
         assert ended.value.code == 2
         capsys.readouterr()
+
+
+def test_the_version_is_that_of_the_package(capsys: Told) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"riverrun {version('riverrun')}\n"
 
 
 def test_as_a_process(shop: Shop) -> None:

@@ -323,3 +323,14 @@ def test_the_newest_checkpoint_that_holds_an_epoch_is_taken(storage: Watched) ->
     assert choose(Checkpoints(storage), state="state", number=2).epoch == 1
     damage(storage, manifest_name(4), "truncated")
     assert choose(Checkpoints(storage), state="state").number == 3
+
+
+def test_a_state_that_older_checkpoints_have_not(storage: Watched) -> None:
+    spine = Spine("old", Schema.of({"k": pa.int64()}, {}))
+    spine.insert(pa.table({"k": [1]}), (0,))
+    Checkpoints(storage).save({"old": spine.view()})
+    Checkpoints(storage).save({"new": spine.view()})
+    error = refused(lambda: choose(Checkpoints(storage), state="new", as_of=4), "time.not_held")
+    assert "the checkpoints hold: checkpoint 2: epoch 0" in error.message
+    error = refused(lambda: choose(Checkpoints(storage), state="old"), "checkpoint.state_unknown")
+    assert "there are: new" in error.message

@@ -126,7 +126,12 @@ def choose(
         )
     ranges: list[tuple[int, range]] = []
     for manifest in _candidates(checkpoints, number):
-        name, columns, shown = _meant(manifest, output, state)
+        try:
+            name, columns, shown = _meant(manifest, output, state)
+        except CheckpointError:
+            if ranges:  # the program was another one then
+                continue
+            raise
         shares = manifest.states[name]
         epochs = held(shares)
         ranges.append((manifest.number, epochs))
