@@ -76,6 +76,8 @@ class Durability:
     """Take the path even if another run uses it, which ends that one."""
     from_checkpoint: int | None = None
     """The checkpoint to go back to, in place of the newest."""
+    about: Mapping[str, Any] | None = None
+    """What checkpoints say besides: JSON."""
 
 
 class Cluster(ABC):
@@ -104,6 +106,7 @@ class Cluster(ABC):
             every=durability.every if durable else None,
             retain=durability.retain,
             fingerprint=durability.fingerprint,
+            about=durability.about,
             policy=durability.policy,
             deadline=deadline,
             skip_failing=durability.skip_failing,

@@ -136,6 +136,7 @@ class Coordinator:
         every: int | timedelta | None = None,
         retain: int = 2,
         fingerprint: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
         policy: Policy = "replace",
         deadline: int | None = None,
         skip_failing: bool = True,
@@ -174,6 +175,7 @@ class Coordinator:
         )
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
+        self._said = dict(about or {})
         self._deadline = deadline
         self._keep_numbers = keep_numbers
         self._base = (epoch, ORIGIN)
@@ -642,6 +644,7 @@ class Coordinator:
         attempt = self.saver.attempt
         assert attempt is not None
         return {
+            **self._said,
             "epoch": attempt.epoch,
             "position": attempt.position,
             "owner": 0 if self.opening is None else self.opening.owner,

@@ -54,6 +54,7 @@ from riverrun.engine.operators.linear import CLOCK, Input, Probe
 from riverrun.engine.plan import Node, Plan
 from riverrun.engine.reading import Portion
 from riverrun.engine.roster import SILENCE, Policy
+from riverrun.engine.stored import said_of
 from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.progress import Antichain
@@ -176,6 +177,7 @@ class Run:
             "checkpoint": checkpoint,
             "every": every,
             "fingerprint": plan.fingerprint,
+            "about": said_of(plan),
             "skip_failing": skip_failing,
             "policy": recovery,
             "application": plan.name,

@@ -19,7 +19,7 @@ from riverrun.spark.certificates import secured
 from riverrun.spark.ingest import Target, upload, upload_of
 from riverrun.spark.launching import SparkLauncher
 from riverrun.spark.session import Site, check_slots, open_site, own_python
-from riverrun.spark.source import make_source
+from riverrun.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,7 +123,5 @@ def _register(site: Site) -> None:
         for name, cluster in _ALIVE.items()
         if cluster.site.session is site.session
     }
-    pushes = site.session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
     with own_python(site):
-        source = make_source(runs, ship=not site.local, pushes=pushes)
-        site.session.dataSource.register(source)
+        register(site.session, runs, ship=not site.local)

@@ -5,7 +5,7 @@ on each other: `schema` and `columns` (what rows are), `times` (times as codes),
 in, unsorted), `block` and `batch` (sorted runs), `merge` (two become one, a step at a time), `keys`
 and `view` (reads), `matching` (pairs of equal keys), `sums` (floats that add up exactly), `spine`
 (the chain of batches that takes changes in), `files`, `storage`, `manifest`, `joining` and
-`checkpoint` (the same on disk).
+`checkpoint` (the same on disk), `inspecting` and `stored` (looked at, and read, with no run alive).
 """
 
 from riverrun.state.batch import Batch

@@ -294,6 +294,12 @@ class Checkpoints:
         found = dict(zip(files, blocks, strict=True))
         return [_view(name, share, found, low, high) for share in shares]
 
+    def check(self, file: StoredFile, schema: Schema, entries: Iterable[BlockEntry]) -> None:
+        """Read a file as restoring does, and raise why it is refused, if it is."""
+        block = self._get_block(file, schema, mapped=self.storage.root is not None)
+        for entry in entries:
+            _counted(block, entry)
+
     def collect(self, retain: int = 2) -> list[str]:
         """Delete all manifests but the newest `retain`, and files that none of these names; return what went."""
         if retain < 1:
@@ -439,15 +445,19 @@ def _view(name: str, share: Share, found: Mapping[str, Block], low: int, high: i
         blocks = []
         for part in entry.blocks:
             if part.file.name in found and part.low < high and low < part.high:
-                rows = found[part.file.name].slice(part.low, part.high)
-                if rows is None or len(rows) != part.rows:
-                    raise _corrupt(
-                        part.file.name, f"it has not the {part.rows} rows it should have"
-                    )
+                rows = _counted(found[part.file.name], part)
                 blocks.append(rows.slice(low, high))
         kept = tuple(block for block in blocks if block is not None)
         batches.append(Batch(share.schema, kept, entry.lower, entry.upper, entry.since))
     return View(name, share.schema, tuple(batches), share.since, share.upper)
+
+
+def _counted(block: Block, entry: BlockEntry) -> Block:
+    """The rows of a block that an entry counts."""
+    rows = block.slice(entry.low, entry.high)
+    if rows is None or len(rows) != entry.rows:
+        raise _corrupt(entry.file.name, f"it has not the {entry.rows} rows it should have")
+    return rows
 
 
 def _uid(name: str) -> str:

@@ -64,7 +64,7 @@ import pyarrow as pa
 
 from riverrun.errors import CheckpointError, TransportError
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.manifest import Manifest, manifest_name
+from riverrun.state.manifest import Manifest, manifest_name, say_version
 from riverrun.state.storage import Storage, checksum
 
 LOG = "log"
@@ -80,6 +80,7 @@ _MAGIC = re.compile(rb"riverrun log (\d+)\n")
 _PARCEL = re.compile(rf"{PARCELS}/(\d+)\..*")
 _SUM = 32  # a checksum in hex
 _LENGTH = 8
+_HEAD = 1 << 14  # a header is rarely longer
 _LOG = logging.getLogger(__name__)
 
 
@@ -179,6 +180,22 @@ class Log:
         record = decode_record(name, self.storage.get(name))
         self._note(position, record.header)
         return record
+
+    def header(self, position: int, size: int) -> Mapping[str, Any]:
+        """The header of the record at a position, a file of so many bytes, without its rows; unverified."""
+        name, start = record_name(position), len(MAGIC) + _SUM + _LENGTH
+        data = self.storage.head(name, min(size, _HEAD))
+        length = int.from_bytes(data[start - _LENGTH : start], "little")
+        if not data.startswith(MAGIC) or start + length > size:
+            raise _corrupt(name, "it does not begin like one, or ends too early")
+        if start + length > len(data):
+            data = self.storage.head(name, start + length)
+        try:
+            header = json.loads(data[start : start + length])["header"]
+            _ = header["kind"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise _corrupt(name, f"it has another shape: {error}") from error
+        return dict(header)
 
     def collect(self, floor: int) -> list[int]:
         """Delete the records below a position, but those that say who owned the path (law 4)."""
@@ -300,6 +317,7 @@ def _take_over(
                     f"cannot resume from checkpoint {manifest.number}: it has no {missing}, so no run wrote it",
                     hint="check the path: this one holds states that were saved by hand",
                 )
+        say_version(manifest)
         number, epoch, start = manifest.number, int(about["epoch"]), int(about["position"])
         application = about.get("application", {})
         offsets = about.get("offsets", {})

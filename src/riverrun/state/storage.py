@@ -1,6 +1,6 @@
 """Where checkpoints are kept: a few named files in an object store, through obstore.
 
-A storage knows seven verbs: put, create, get, map, take, list, delete. Names are paths below a prefix. A
+A storage knows seven verbs: put, create, get (or its head), map, take, list, delete. Names are paths below a prefix. A
 put is atomic: readers see the whole file or none, and when it returns, the store has it. `create`
 is a put that succeeds for one caller only; it is what publishing rests on.
 
@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -56,8 +58,19 @@ _REFUSED = (
 )
 
 
-def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> Storage:
-    """The storage at a path, which is made if need be, or at a URL.
+@dataclass(frozen=True, slots=True)
+class FileFound:
+    """A file as a listing shows it."""
+
+    name: str
+    size: int
+    modified: datetime | None
+
+
+def open_storage(
+    place: str | Path, *, synced: bool = False, make: bool = True, **config: Any
+) -> Storage:
+    """The storage at a path, which is made if need be (refused, where `make` is false), or at a URL.
 
     URLs are s3://bucket/path, gs://, az://, file:// and memory://. `config` is passed on to
     obstore: region, endpoint, credentials and so on.
@@ -75,6 +88,8 @@ def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> S
         if is_url:
             return Storage(from_url(local, **config), synced=synced)
         path = Path(local).expanduser().absolute()
+        if not make and not path.is_dir():
+            raise nothing_at(place)
         return Storage(LocalStore(path, mkdir=True, **config), synced=synced)
     except (exceptions.BaseError, OSError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -83,6 +98,16 @@ def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> S
             hint="give a directory, or a URL that obstore reads, with its settings; HDFS is not one",
             place=str(place),
         ) from error
+
+
+def nothing_at(place: object) -> CheckpointError:
+    """What is looked at is not there."""
+    return CheckpointError(
+        "checkpoint.nothing",
+        f"there is nothing at {place}",
+        hint="check the path: it is the one that flow.run(checkpoint=PATH) was given",
+        place=str(place),
+    )
 
 
 def checksum(data: Any) -> str:
@@ -130,6 +155,11 @@ class Storage:
             data = pa.py_buffer(obstore.get(self.store, self.prefix + name).bytes())
         return data if data.address % _WORD == 0 else pa.py_buffer(data.to_pybytes())
 
+    def head(self, name: str, size: int) -> bytes:
+        """The first bytes under a name, of a file that has so many."""
+        with self._translated("read", name):
+            return bytes(obstore.get_range(self.store, self.prefix + name, start=0, length=size))
+
     def map(self, name: str) -> pa.Buffer:
         """The bytes under a name where they lie on local disk; readable even after a delete."""
         if self.root is None:
@@ -166,10 +196,19 @@ class Storage:
 
     def names(self, folder: str) -> list[str]:
         """The names of all files in a folder, sorted."""
+        return [file.name for file in self.files(folder)]
+
+    def files(self, folder: str) -> list[FileFound]:
+        """The same, with their sizes and when they were written."""
         start = len(self.prefix)
         with self._translated("list", folder):
             chunks = obstore.list(self.store, self.prefix + folder)
-            return sorted(meta["path"][start:] for chunk in chunks for meta in chunk)
+            found = [
+                FileFound(meta["path"][start:], meta["size"], meta["last_modified"])
+                for chunk in chunks
+                for meta in chunk
+            ]
+        return sorted(found, key=lambda file: file.name)
 
     def unfinished(self, folder: str, name: str = "*") -> list[str]:
         """What killed processes left on local disk in place of a file: NAME#1, which obstore does not list."""
@@ -177,6 +216,17 @@ class Storage:
             return []
         start = f"{folder}/" if folder else ""
         return sorted(start + path.name for path in (self.root / folder).glob(f"{name}#*"))
+
+    def unfinished_files(self, folder: str) -> list[FileFound]:
+        """The same, with their sizes and when they were written."""
+        found = []
+        for name in self.unfinished(folder):
+            assert self.root is not None
+            with suppress(FileNotFoundError):  # it is finished by now
+                about = self._path(self.root, name).stat()
+                modified = datetime.fromtimestamp(about.st_mtime, UTC)
+                found.append(FileFound(name, about.st_size, modified))
+        return found
 
     def delete(self, names: Iterable[str]) -> None:
         """Forget these files; those that are gone already are not missed."""
