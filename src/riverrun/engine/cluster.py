@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Condition, RLock
 from typing import Any, Self
@@ -36,12 +37,15 @@ from riverrun.engine.messages import (
     Saved,
     Scaled,
 )
+from riverrun.engine.plan import Plan
 from riverrun.engine.reading import Portion
+from riverrun.engine.resuming import Resume, decide
 from riverrun.engine.storing import execute
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.log import Log, Opening, take_over
+from riverrun.state.log import Log, Opening, Way, take_over
+from riverrun.state.manifest import Manifest
 from riverrun.state.storage import Storage
 
 EVERY = timedelta(seconds=30)
@@ -58,6 +62,13 @@ class Durability:
     policy: Policy = "replace"
     skip_failing: bool = False
     fingerprint: Mapping[str, Any] | None = None
+    """What the program is, where there is no `plan`: the same one resumes."""
+    plan: Plan | None = None
+    """The program, to be compared with that of the checkpoint."""
+    rebuild: bool = False
+    """Whether states that the checkpoint does not have are built anew."""
+    keep_inputs: bool = False
+    """Whether the log keeps all rows."""
 
 
 class Cluster(ABC):
@@ -71,11 +82,15 @@ class Cluster(ABC):
         deadline: int | None = None,
         keep_numbers: bool = False,
     ) -> None:
+        self._resume: Resume | None = None
+        """What instances are told of the checkpoint that the run goes on from."""
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
         opening: Opening | None = None
+        plan = durability.plan
+        fingerprint = durability.fingerprint if plan is None else plan.fingerprint
         if durability.checkpoint is not None:
             self._checkpoints = Checkpoints(durability.checkpoint)
             self._log = Log(self._checkpoints.storage)
@@ -83,7 +98,9 @@ class Cluster(ABC):
                 self._checkpoints,
                 self._log,
                 identity=uuid4().hex,
-                fingerprint=durability.fingerprint,
+                fingerprint=fingerprint,
+                decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
+                keep_inputs=durability.keep_inputs,
             )
         durable = opening is not None
         self._coordinator = Coordinator(
@@ -91,7 +108,8 @@ class Cluster(ABC):
             opening=opening,
             every=durability.every if durable else None,
             retain=durability.retain,
-            fingerprint=durability.fingerprint,
+            fingerprint=fingerprint,
+            lineage=None if plan is None or not durable else plan.lineage,
             policy=durability.policy,
             deadline=deadline,
             skip_failing=durability.skip_failing,
@@ -102,6 +120,11 @@ class Cluster(ABC):
         self._answers: dict[type, Any] = {}
         self._logged = -1
         self._closed = False
+
+    def _decide(self, plan: Plan, rebuild: bool, manifest: Manifest, whole: bool) -> Way:
+        """How to go on from a checkpoint."""
+        way, self._resume = decide(plan, manifest, whole=whole, rebuild=rebuild)
+        return way
 
     def __enter__(self) -> Self:
         return self

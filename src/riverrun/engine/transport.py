@@ -60,6 +60,7 @@ from riverrun.engine.messages import (
     Stop,
 )
 from riverrun.engine.reading import Portion
+from riverrun.engine.resuming import told
 from riverrun.engine.staging import Staging
 from riverrun.engine.worker import Worker
 from riverrun.progress import Antichain
@@ -82,7 +83,7 @@ class LocalCluster(Cluster):
     ) -> None:
         """Start a run, or resume the one whose checkpoints are at the path; see `cluster.Durability`."""
         super().__init__(workers, Durability(**durability))
-        self._make = make_instance
+        self._make = told(make_instance, self._resume)
         self._workers: dict[int, Worker] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()

@@ -215,6 +215,8 @@ class Dataflow:
         every: int | timedelta | None = EVERY,
         history: int = 1,
         skip_failing: bool = False,
+        rebuild: bool = False,
+        keep_inputs: bool = False,
         seed: int | None = None,
         on: Any = None,
         memory: int | str | None = None,
@@ -234,6 +236,11 @@ class Dataflow:
         back results can be read. When a logged epoch fails on resuming, the run does not start, and nothing is
         lost; with `skip_failing` such an epoch is dropped for good. A `seed` has workers take turns at
         random, for tests.
+
+        A program that has changed since takes those states from the checkpoint that are what it would have
+        made itself. If that is not all it needs, it is refused, and told what differs; with `rebuild` the rest
+        is built anew, from the states that are kept. With `keep_inputs` the log keeps all rows, so that
+        whatever changes can be built anew.
         """
         if not self._outputs:
             raise PlanError(
@@ -248,6 +255,8 @@ class Dataflow:
             every=every,
             history=history,
             skip_failing=skip_failing,
+            rebuild=rebuild,
+            keep_inputs=keep_inputs,
             seed=seed,
             on=on,
             memory=memory,

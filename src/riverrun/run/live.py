@@ -57,7 +57,14 @@ from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.progress import Antichain
 from riverrun.run.following import Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
-from riverrun.run.options import as_bytes, check_count, check_every, check_place, identity_of
+from riverrun.run.options import (
+    as_bytes,
+    check_count,
+    check_durable,
+    check_every,
+    check_place,
+    identity_of,
+)
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
@@ -121,6 +128,8 @@ class Run:
         every: int | timedelta | None = EVERY,
         history: int = 1,
         skip_failing: bool = False,
+        rebuild: bool = False,
+        keep_inputs: bool = False,
         seed: int | None = None,
         on: Any = None,
         memory: int | str | None = None,
@@ -132,6 +141,7 @@ class Run:
         check_every(every)
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
+        check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs)
         self.plan = plan
         self._lock = RLock()
         self._history = history
@@ -149,8 +159,10 @@ class Run:
         durability = {
             "checkpoint": checkpoint,
             "every": every,
-            "fingerprint": plan.fingerprint,
+            "plan": plan,
             "skip_failing": skip_failing,
+            "rebuild": rebuild,
+            "keep_inputs": keep_inputs,
         }
         self._cluster: Cluster
         self._spark: SparkCluster | None = None
