@@ -123,6 +123,7 @@ def test_another_function_is_another_program(tmp_path):
     with build(lambda row: [(row["n"] + 1,)]).run(checkpoint=tmp_path) as run:
         run.insert("rows", [(1,)])
         run.commit()
+        run.checkpoint()
     with pytest.raises(rr.CheckpointError):
         build(lambda row: [(row["n"] + 2,)]).run(checkpoint=tmp_path)
     with build(lambda row: [(row["n"] + 1,)]).run(checkpoint=tmp_path) as run:

@@ -11,7 +11,8 @@ and, as one word for each node, all that led to it (its *lineage*). A program is
    nodes it takes from, in order. In a loop, it covers the loop as it is seen from the node. What lets all
    rows pass, to show them or to be asked for progress, is left out.
 3. **Blank.** What has seen nothing yet is empty, and needs no state: what lies behind new inputs only, and
-   joins with that.
+   joins with that. But a state that the checkpoint has under its name, and that nobody else has kept, is
+   not emptied without a word: it counts as one to be built anew, of nothing.
 4. **Whole loops.** The states of a loop have rounds, which belong together: if one is not kept, or if
    something outside has to be built from the inside of a loop, none of the loop (the outermost one) is.
 5. **From content.** A state is built anew from what stands before it: from the content of kept states, through
@@ -184,12 +185,15 @@ class _Comparing:
         self.why: dict[int, str] = {}
 
     def result(self) -> Comparison:
+        lost = self.stored.states.difference(*(found.values() for found in self.keep.values()))
+        if self.stored.epoch == 0:
+            lost = frozenset()
         fresh = {
             node.number
             for node in self.plan.nodes
             if node.operator.suffixes
             and node.number not in self.keep
-            and node.number not in self.blank
+            and (node.number not in self.blank or lost.intersection(states_of(node)))
         }
         flow = None
         while flow is None:
@@ -322,7 +326,7 @@ class _Comparing:
         seen: set[Port] = set()
         waiting = [port for at in sorted(fresh) for port in plan.nodes[at].inputs]
         for at in fresh:
-            if not plan.nodes[at].operator.from_content:
+            if not plan.nodes[at].operator.from_content and at not in self.blank:
                 stuck[plan.nodes[at].name] = _why_stuck(plan.nodes[at])
         while waiting:
             port = waiting.pop()
@@ -330,6 +334,12 @@ class _Comparing:
             if port in seen or node.number in self.blank or node.number in fresh:
                 continue
             seen.add(port)
+            loop = _outermost(node.scope)
+            if loop is not None and loop not in loops:
+                inside = self._in_loop(loop, "as something new is made of what is inside the loop")
+                if not inside <= fresh:
+                    fresh |= inside
+                    return None
             if node.operator.suffixes:
                 sources.add(node.number)
                 if isinstance(node.operator, _NO_CONTENT):
@@ -339,12 +349,6 @@ class _Comparing:
             if copy is not None:
                 copies[port] = copy
                 continue
-            loop = _outermost(node.scope)
-            if loop is not None and loop not in loops:
-                inside = self._in_loop(loop, "as something new is made of what is inside the loop")
-                if not inside <= fresh:
-                    fresh |= inside
-                    return None
             if isinstance(node.operator, Input) and node.operator.name != CLOCK:
                 inputs.add(node.operator.name)
                 continue
@@ -390,12 +394,15 @@ class _Comparing:
         """A kept arrangement of what leaves a port, where going further back would cost more than reading it."""
         if not isinstance(self.plan.nodes[port.node].operator, Input | Leave):
             return None
-        if self._placements[port] != set():  # rows have to leave from where they would have left
-            return None
+        names = self.plan.nodes[port.node].schemas[port.output].names
         for node in self._takers(port):
             kept = node.number in self.keep and node.number not in fresh
             if kept and isinstance(node.operator, Arrange):
-                return node.number
+                # Rows have to leave from where they would have left.
+                key = tuple(map(names.index, node.operator.key))
+                placed = self._placements[port]
+                if placed is not None and placed <= {key}:
+                    return node.number
         return None
 
     def _takers(self, port: Port) -> Iterator[Node]:
@@ -408,7 +415,7 @@ class _Comparing:
                 yield node
 
     @cached_property
-    def _placements(self) -> Mapping[Port, object]:
+    def _placements(self) -> Mapping[Port, set[tuple[int, ...]] | None]:
         from riverrun.engine.scheduling import placements
 
         return placements(self.plan)

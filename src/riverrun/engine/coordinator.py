@@ -95,6 +95,7 @@ from riverrun.engine.messages import (
     Survey,
     Wrote,
 )
+from riverrun.engine.resuming import not_rebuilt
 from riverrun.engine.saving import Saver
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.log import Opening
@@ -510,6 +511,8 @@ class Coordinator:
                     self._restart()
                 else:
                     self.close(error)
+            elif self.opening is not None and self.opening.epoch == epoch == self.opening.done - 1:
+                self.close(not_rebuilt(error))
             elif epoch < self._said_complete() or self._entries[epoch].refused:
                 self.close(_not_repeatable(epoch, error))
             else:

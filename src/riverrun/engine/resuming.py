@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from riverrun.engine.comparing import Comparison, Flow, Stored, compare
 from riverrun.engine.messages import MakeInstance
 from riverrun.engine.plan import Plan
-from riverrun.errors import CheckpointError
+from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.state.log import Way
 from riverrun.state.manifest import Manifest
 from riverrun.state.view import View
@@ -130,6 +130,17 @@ def _not_rebuildable(where: str, found: Comparison) -> CheckpointError:
         inputs=list(found.flow.inputs),
         stuck=[name for name, _ in found.flow.stuck],
     )
+
+
+def not_rebuilt(error: RiverrunError) -> CheckpointError:
+    """The error of a run that failed while states were built anew."""
+    wrapped = CheckpointError(
+        "checkpoint.not_rebuilt",
+        f"cannot build anew what the checkpoint does not have: {error.message}",
+        hint="nothing is lost: mend what fails and run again, or run the program that wrote the checkpoint",
+    )
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _missing(flow: Flow) -> str:

@@ -159,7 +159,6 @@ class Run:
         durability = {
             "checkpoint": checkpoint,
             "every": every,
-            "plan": plan,
             "skip_failing": skip_failing,
             "rebuild": rebuild,
             "keep_inputs": keep_inputs,
@@ -168,7 +167,7 @@ class Run:
         self._spark: SparkCluster | None = None
         if on is None:
             make = self._maker(history, budget)
-            self._cluster = LocalCluster(make, workers, seed=seed, **durability)
+            self._cluster = LocalCluster(make, workers, seed=seed, plan=plan, **durability)
         else:
             from riverrun.spark.cluster import SparkCluster
 

@@ -29,7 +29,8 @@ Laws:
 6. **Rows, not programs.** A record holds rows of inputs, whatever was made of them; whether a program can
    go on from a checkpoint is for whoever takes over to `decide`. But an input that an epoch to be
    done has rows for is what it was when they were logged: the ``opened`` record before says what
-   that was, or the checkpoint where it covers that record.
+   that was, or the checkpoint where it covers that record. (Rows of an input that is gone do not
+   count in epochs that a checkpoint has, and that are done again from the start.)
 
 >>> from riverrun.state.storage import open_storage
 >>> storage = open_storage("memory:///")
@@ -311,7 +312,7 @@ def _take_over(
             void = _read(log, position, last, replay, compared, void)
             position += 1
         if decide is not None:
-            replay.check_inputs(fingerprint)
+            replay.check_inputs(fingerprint, done)
         header = {
             "kind": "opened", "identity": identity, "fingerprint": fingerprint, "void": void,
         }  # fmt: skip
@@ -437,22 +438,22 @@ class _Replay:
             at = header["epoch"] - self.epoch
             self.pending[at] = replace(self.pending[at], inputs={}, refused=True, header={})
 
-    def check_inputs(self, fingerprint: Mapping[str, Any]) -> None:
-        """Refuse a program in which an input with rows is not what it was (law 6)."""
-        for pending in self.pending:
-            program = self._programs[pending.position]
-            names = [*pending.inputs, *pending.header.get("parcels", {})]
-            for name in names if program and not pending.refused else ():
+    def check_inputs(self, fingerprint: Mapping[str, Any], done: int) -> None:
+        """Refuse a program in which an input with rows is not what it was (law 6); `done` are the epochs before."""
+        for at, pending in enumerate(self.pending):
+            program, parcels = self._programs[pending.position], pending.header.get("parcels", {})
+            if not program or pending.refused:
+                continue
+            names = {*pending.inputs, *parcels}
+            for name in sorted(names):
                 was, now = program.get(name), fingerprint.get(name)
-                if was != now:
-                    raise CheckpointError(
-                        "checkpoint.incompatible",
-                        f"cannot resume: the log has rows for the input {name!r} that are still to be worked on, "
-                        f"and it was: {was or 'not there'}\n and now is: {now or 'not there'}",
-                        hint="run the program that wrote them up to its next checkpoint (run.checkpoint()), "
-                        "or use another path",
-                        differ=[name],
-                    )
+                if was != now and (now is not None or self.epoch + at >= done):
+                    raise _other_input(name, was, now)
+            if not names <= fingerprint.keys():
+                header = {**pending.header}
+                header["parcels"] = {n: p for n, p in parcels.items() if n in fingerprint}
+                inputs = {n: rows for n, rows in pending.inputs.items() if n in fingerprint}
+                self.pending[at] = replace(pending, inputs=inputs, header=header)
 
     def close(self) -> None:
         """The number of a refused epoch is free, where no other epoch has come after it."""
@@ -523,6 +524,16 @@ def _check_fingerprint(theirs: Mapping[str, Any], ours: dict[str, Any], where: s
         f"cannot resume from {where}: it is of another program: {said}",
         hint="run the program that wrote it, or use another checkpoint path",
         differ=differ,
+    )
+
+
+def _other_input(name: str, was: str | None, now: str | None) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.incompatible",
+        f"cannot resume: the log has rows for the input {name!r} that are still to be worked on, and it has changed"
+        f"\n    was: {was or 'not there'}\n    is:  {now or 'not there'}",
+        hint="run the program that wrote them up to its next checkpoint (run.checkpoint()), or use another path",
+        differ=[name],
     )
 
 
