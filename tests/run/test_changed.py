@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import riverrun as rr
+from riverrun.engine.instance import Maker
+from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.transport import LocalCluster
+from riverrun.state.checkpoint import Checkpoints
+from tests.engine.flows import contents
+from tests.engine.launchers import Processes, Threads
 
 OPTIONS: dict[str, list[Any]] = {
     "least": [1, 2],  # a filter before everything that is made of sales
@@ -224,3 +231,181 @@ def test_a_changed_program_gives_what_it_would_from_the_start(
         assert results(run, flow) == from_scratch(new, past)
         past.commit(run, flow)
         assert results(run, flow) == from_scratch(new, past)
+
+
+# ---- one at a time
+
+
+def stock(least: int = 5, *, sums: bool = False, renamed: bool = False) -> rr.Dataflow:
+    flow = rr.Dataflow("stock")
+    items = flow.input("goods" if renamed else "items", {"item": pl.String, "left": pl.Int64})
+    flow.output("few", items.filter(pl.col("left") < least))
+    if sums:
+        flow.output("sums", flow.outputs["few"].group_by("item").agg(left=rr.sum("left")))
+    return flow
+
+
+ROWS = [("rope", 3), ("sail", 6), ("rope", 1)]
+
+
+def written(path: Any, **options: Any) -> None:
+    with stock().run(checkpoint=path, every=None, **options) as run:
+        run.insert("items", ROWS)
+        run.commit()
+        run.checkpoint()
+        run.insert("items", [("mast", 2)])
+        run.commit()
+        run.checkpoint()
+        run.checkpoint()
+
+
+def refused(flow: rr.Dataflow, path: Any, code: str, **options: Any) -> rr.CheckpointError:
+    with pytest.raises(rr.CheckpointError) as caught:
+        flow.run(checkpoint=path, **options)
+    assert caught.value.code == code
+    return caught.value
+
+
+def test_a_refusal_says_what_differs_and_what_would_help(tmp_path: Any) -> None:
+    written(tmp_path)
+    error = refused(stock(4), tmp_path, "checkpoint.incompatible")
+    assert str(error) == (
+        "cannot resume 'stock' from checkpoint 2: it is of another program:\n"
+        "changed: 'filter-1'\n"
+        "    was: filter [left < 5] (item: large_string, left: int64) <- items\n"
+        "    is:  filter [left < 4] (item: large_string, left: int64) <- items\n"
+        "not kept: 'few:result', because of 'filter-1'\n"
+        "Hint: rebuild=True would not do: all rows of the input 'items' are needed, and the log does not have them any "
+        "more. Run the program that wrote it; or use another path, and insert all rows again. From the start, "
+        "keep_inputs=True has the log keep all rows, and an input that is keyed or arranged keeps what is in it"
+    )
+    assert error.fields["differ"] == ["filter-1"]
+    assert error.fields["keep"] == []
+    assert error.fields["rebuild"] == ["few:result"]
+    error = refused(stock(4), tmp_path, "checkpoint.not_rebuildable", rebuild=True)
+    assert error.fields["inputs"] == ["items"]
+    error = refused(stock(sums=True), tmp_path, "checkpoint.incompatible")
+    assert error.fields["keep"] == ["few:result"]
+    assert "rebuild=True: what is kept is taken from the checkpoint" in str(error)
+    with stock().run(checkpoint=tmp_path) as run:  # nobody has taken the path over
+        assert run.epoch == 1
+        assert len(run.read("few")) == 3
+
+
+def test_without_a_word_nothing_is_built_anew(tmp_path: Any) -> None:
+    written(tmp_path)
+    refused(stock(sums=True), tmp_path, "checkpoint.incompatible")
+    with stock(sums=True).run(checkpoint=tmp_path, rebuild=True, workers=2) as run:
+        assert run.read("sums").rows() == [("mast", 2), ("rope", 4)]
+        assert run.completed == 2
+        with pytest.raises(rr.TimeViolation):  # it was not there then
+            run.read("sums", as_of=0)
+    with stock(sums=True).run(checkpoint=tmp_path) as run:
+        assert run.status()["checkpoint"]["epoch"] == 2
+        assert run.read("sums").rows() == [("mast", 2), ("rope", 4)]
+    with stock().run(checkpoint=tmp_path) as run:  # and back: less is always there
+        assert len(run.read("few")) == 3
+
+
+def test_an_input_under_another_name_is_another_input(tmp_path: Any) -> None:
+    written(tmp_path)
+    refused(stock(renamed=True), tmp_path, "checkpoint.incompatible")
+    with stock(renamed=True).run(checkpoint=tmp_path, rebuild=True) as run:
+        assert run.read("few").rows() == []
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_log_that_is_kept_whole_builds_anything_anew(tmp_path: Any, workers: int) -> None:
+    written(tmp_path, keep_inputs=True)
+    error = refused(stock(4), tmp_path, "checkpoint.incompatible")
+    assert "the log has all epochs, and all are done again" in str(error)
+    options = {"checkpoint": tmp_path, "rebuild": True, "keep_inputs": True, "workers": workers}
+    with stock(4, sums=True).run(**options) as run:
+        assert run.completed == 2
+        assert run.read("sums").rows() == [("mast", 2), ("rope", 4)]
+        run.insert("items", [("mast", 1)])
+        run.commit()
+        run.checkpoint()
+        run._cluster.kill(0)
+        assert run.read("sums").rows() == [("mast", 3), ("rope", 4)]
+    manifest = Checkpoints(tmp_path).latest()
+    assert manifest is not None
+    assert manifest.about["kept"] == 0
+    with stock(2).run(**options) as run:  # and once more, over what two programs have logged
+        assert run.read("few").rows() == [("mast", 1), ("rope", 1)]
+    with stock(2).run(checkpoint=tmp_path, every=1) as run:  # the log need not be kept any more
+        for n in range(3):
+            run.insert("items", [("rope", n)])
+            run.commit()
+            run.checkpoint()
+    refused(stock(4), tmp_path, "checkpoint.not_rebuildable", rebuild=True)
+
+
+def test_a_log_alone_is_replayed_by_any_program_with_its_inputs(tmp_path: Any) -> None:
+    with stock().run(checkpoint=tmp_path, every=None) as run:
+        run.insert("items", ROWS)
+        run.commit()
+    error = refused(stock(renamed=True), tmp_path, "checkpoint.incompatible", rebuild=True)
+    assert error.fields["differ"] == ["items"]
+    with stock(9, sums=True).run(checkpoint=tmp_path) as run:
+        assert run.read("sums").rows() == [("rope", 4), ("sail", 6)]
+
+
+def test_what_fails_while_it_is_built_anew_loses_nothing(tmp_path: Any) -> None:
+    written(tmp_path)
+    flow = stock()
+    flow.output(
+        "bad", flow.outputs["few"].distinct().flat_map(lambda row: row["?"], {"n": pl.Int64})
+    )
+    error = refused(flow, tmp_path, "checkpoint.not_rebuilt", rebuild=True)
+    assert "KeyError" in str(error)
+    with stock(sums=True).run(checkpoint=tmp_path, rebuild=True) as run:
+        assert run.read("sums").rows() == [("mast", 2), ("rope", 4)]
+
+
+def test_a_checkpoint_of_another_program_is_not_gone_back_to(tmp_path: Any) -> None:
+    """An owner before us may publish late: what it has is of its program."""
+    written(tmp_path)
+    storage = Checkpoints(tmp_path)
+    manifest = storage.latest()
+    assert manifest is not None
+    with stock(sums=True).run(checkpoint=tmp_path, rebuild=True, every=None) as run:
+        run.checkpoint()
+        newest = storage.latest()
+        assert newest is not None
+        states = {name: storage.restore(name, number=manifest.number) for name in manifest.states}
+        number = storage.next_number()
+        part = storage.write(states, number)
+        storage.publish(number, [part], {**manifest.about, "position": newest.about["position"]})
+        for n in range(3):
+            run.insert("items", [("mast", n)])
+            run.commit()
+        with suppress(
+            rr.CheckpointError
+        ):  # that somebody else has published is found out by trying
+            run.checkpoint()
+        run.checkpoint()
+        run._cluster.kill(0)
+        assert run.read("sums").rows() == [("mast", 5), ("rope", 4)]
+
+
+@pytest.mark.parametrize("kind", [Threads, Processes])
+def test_workers_elsewhere_build_anew_too(tmp_path: Any, kind: Any) -> None:
+    written(tmp_path)
+    flow = stock(sums=True)
+    options = {"checkpoint": str(tmp_path), "rebuild": True, "plan": flow.plan, "every": None}
+    with RemoteCluster(kind(Maker(flow.plan, 2)), 2, timeout=60, **options) as cluster:
+        cluster.kill(1)  # before the checkpoint is there, or after: the same comes of it
+        epoch = cluster.submit({"items": pa.record_batch({"a": ["mast"], "b": [1], "diff": [1]})})
+        cluster.wait(epoch)
+        found = contents(cluster.read("sums", epoch))
+    assert sorted(found) == [("mast", 3), ("rope", 4)]
+
+
+@pytest.mark.parametrize("name", ["rebuild", "keep_inputs"])
+def test_options_need_a_path_and_are_yes_or_no(tmp_path: Any, name: str) -> None:
+    for given in ({name: True}, {name: "yes", "checkpoint": tmp_path}):
+        with pytest.raises(rr.PlanError) as caught:
+            stock().run(**given)
+        assert caught.value.code == "plan.run"
+        assert name in str(caught.value)

@@ -18,7 +18,7 @@ and, as one word for each node, all that led to it (its *lineage*). A program is
 5. **From content.** A state is built anew from what stands before it: from the content of kept states, through
    nodes that keep nothing, and from other states that are built anew. That is right where a node's result is a
    function of content (`Operator.from_content`); and it is possible where no way leads back to an input, whose
-   rows are gone; unless a kept arrangement is made of just these rows (`Flow.copies`).
+   rows are gone. A kept arrangement of just what has left a node ends the way too (`Flow.copies`).
 
 >>> import polars as pl, riverrun as rr
 >>> def program(least):
@@ -49,7 +49,7 @@ from riverrun.engine.operators.arrange import Arrange
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.expire import Watermark
 from riverrun.engine.operators.join import Join
-from riverrun.engine.operators.linear import CLOCK, Input, Leave
+from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.engine.operators.vertex import VertexOperator
 from riverrun.engine.plan import FROM, Node, Plan, Port, Scope
@@ -391,9 +391,7 @@ class _Comparing:
         )
 
     def _copy(self, port: Port, fresh: set[int]) -> int | None:
-        """A kept arrangement of what leaves a port, where going further back would cost more than reading it."""
-        if not isinstance(self.plan.nodes[port.node].operator, Input | Leave):
-            return None
+        """A kept arrangement of what leaves a port: there is no need to go further back."""
         names = self.plan.nodes[port.node].schemas[port.output].names
         for node in self._takers(port):
             kept = node.number in self.keep and node.number not in fresh

@@ -176,8 +176,12 @@ class Together:
         ]
         self._crossings = {self._ports[number].inputs[0]: at for at, number in enumerate(crossings)}
         self._outs = [self._ports[number].outputs[0] for number in crossings]
-        given = [self._ports[port.node].outputs[port.output] for port in giving]
-        self._giving = [location for location in given if location not in self._sources]
+        given = {
+            self._ports[origin.node].outputs[origin.output]
+            for port in giving
+            for origin in plan.origins(port)
+        }
+        self._giving = sorted(given.difference(self._sources))
         mine = [(location, (epoch,)) for location in (*self._sources, *self._giving)]
         self._ledger = Ledger(topology, mine)
         self._border = Border(
