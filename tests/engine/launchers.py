@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Threads:
         thread.start()
 
     def _live(self, ticket: int) -> None:
-        where = Rendezvous(self.rendezvous.address, self.rendezvous.security, ticket)
+        where = replace(self.rendezvous, ticket=ticket)
         try:
             self.why[ticket] = host(where, self.make_instance)
         except Exception as error:
@@ -72,7 +73,7 @@ class Processes(Threads):
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def _live(self, ticket: int) -> None:
-        where = Rendezvous(self.rendezvous.address, self.rendezvous.security, ticket)
+        where = replace(self.rendezvous, ticket=ticket)
         program = (
             "import sys, cloudpickle; from riverrun.engine.hosting import host; "
             "print(host(*cloudpickle.load(sys.stdin.buffer)))"

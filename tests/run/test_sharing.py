@@ -101,11 +101,10 @@ def test_another_program_is_refused_with_what_differs(tmp_path, logged):
         flow.output("rows", rows.filter(pl.col("k") < 10))
         return flow
 
-    for changed, told in [
-        (echo(limit=15), "[k < 15]"),
-        (renamed(), "others"),
-        (echo(), "filter-1"),
-    ]:
+    changes = [(echo(limit=15), "[k < 15]"), (renamed(), "others"), (echo(), "filter-1")]
+    if logged:  # a log has rows of inputs, whatever is made of them
+        changes = [(renamed(), "the input 'rows'")]
+    for changed, told in changes:
         with pytest.raises(rr.CheckpointError) as caught:
             changed.run(checkpoint=tmp_path)
         assert caught.value.code == "checkpoint.incompatible"
@@ -124,6 +123,7 @@ def test_another_function_is_another_program(tmp_path):
     with build(lambda row: [(row["n"] + 1,)]).run(checkpoint=tmp_path) as run:
         run.insert("rows", [(1,)])
         run.commit()
+        run.checkpoint()
     with pytest.raises(rr.CheckpointError):
         build(lambda row: [(row["n"] + 2,)]).run(checkpoint=tmp_path)
     with build(lambda row: [(row["n"] + 1,)]).run(checkpoint=tmp_path) as run:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Condition, RLock
 from typing import Any, Self
@@ -42,7 +43,9 @@ from riverrun.engine.messages import (
     Saved,
     Scaled,
 )
+from riverrun.engine.plan import Plan
 from riverrun.engine.reading import Portion
+from riverrun.engine.resuming import Resume, decide
 from riverrun.engine.roster import Policy
 from riverrun.engine.storing import execute
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
@@ -50,7 +53,8 @@ from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.lanes import Lane
 from riverrun.state.lease import Lease
-from riverrun.state.log import Log, Opening, take_over
+from riverrun.state.log import Log, Opening, Way, take_over
+from riverrun.state.manifest import Manifest
 from riverrun.state.storage import Storage
 
 EVERY = timedelta(seconds=30)
@@ -68,6 +72,7 @@ class Durability:
     policy: Policy = "replace"
     skip_failing: bool = False
     fingerprint: Mapping[str, Any] | None = None
+    """What the program is, where there is no `plan`: the same one resumes."""
     application: str = ""
     """What others are told who find the path in use."""
     patience: float | None = None
@@ -78,6 +83,12 @@ class Durability:
     """The checkpoint to go back to, in place of the newest."""
     about: Mapping[str, Any] | None = None
     """What checkpoints say besides: JSON."""
+    plan: Plan | None = None
+    """The program, to be compared with that of the checkpoint."""
+    rebuild: bool = False
+    """Whether states that the checkpoint does not have are built anew."""
+    keep_inputs: bool = False
+    """Whether the log keeps all rows."""
 
 
 class Cluster(ABC):
@@ -91,12 +102,16 @@ class Cluster(ABC):
         deadline: int | None = None,
         keep_numbers: bool = False,
     ) -> None:
+        self._resume: Resume | None = None
+        """What instances are told of the checkpoint that the run goes on from."""
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
         self._lease: Lease | None = None
         opening: Opening | None = None
+        plan = durability.plan
+        fingerprint = durability.fingerprint if plan is None else plan.fingerprint
         if durability.checkpoint is not None:
             opening = self._open(durability)
         self._durable = durable = opening is not None
@@ -105,7 +120,8 @@ class Cluster(ABC):
             opening=opening,
             every=durability.every if durable else None,
             retain=durability.retain,
-            fingerprint=durability.fingerprint,
+            fingerprint=fingerprint,
+            lineage=None if plan is None or not durable else plan.lineage,
             about=durability.about,
             policy=durability.policy,
             deadline=deadline,
@@ -125,7 +141,8 @@ class Cluster(ABC):
         assert place is not None
         self._checkpoints = Checkpoints(place)
         self._log = Log(self._checkpoints.storage)
-        identity = uuid4().hex
+        identity, plan = uuid4().hex, durability.plan
+        fingerprint = durability.fingerprint if plan is None else plan.fingerprint
         try:
             self._lease = Lease.acquire(
                 self._checkpoints.storage,
@@ -137,8 +154,10 @@ class Cluster(ABC):
                 self._checkpoints,
                 self._log,
                 identity=identity,
-                fingerprint=durability.fingerprint,
+                fingerprint=fingerprint,
                 number=durability.from_checkpoint,
+                decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
+                keep_inputs=durability.keep_inputs,
             )
         except TransportError as error:
             self._let_go()
@@ -164,6 +183,11 @@ class Cluster(ABC):
 
         if opening is not None:
             lane.submit(sweep)
+
+    def _decide(self, plan: Plan, rebuild: bool, manifest: Manifest, whole: bool) -> Way:
+        """How to go on from a checkpoint."""
+        way, self._resume = decide(plan, manifest, whole=whole, rebuild=rebuild)
+        return way
 
     def __enter__(self) -> Self:
         return self

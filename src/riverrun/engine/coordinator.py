@@ -95,6 +95,7 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.engine.outage import Outage
+from riverrun.engine.resuming import not_rebuilt
 from riverrun.engine.roster import Change, Policy, Roster
 from riverrun.engine.saving import Saver
 from riverrun.engine.shares import share_of, share_of_parcels, stored_parcels
@@ -137,6 +138,7 @@ class Coordinator:
         retain: int = 2,
         fingerprint: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        lineage: Mapping[str, str] | None = None,
         policy: Policy = "replace",
         deadline: int | None = None,
         skip_failing: bool = True,
@@ -160,7 +162,7 @@ class Coordinator:
         epoch = 0 if opening is None else opening.epoch
         self.completed = epoch
         self.released = epoch
-        self.reported = epoch
+        self.reported = epoch if opening is None else max(epoch, opening.done)
         self.next = epoch
         self.error: RiverrunError | None = None
         self.limit: float = math.inf
@@ -169,13 +171,15 @@ class Coordinator:
             every=every,
             number=0 if opening is None else opening.number,
             epoch=epoch,
-            position=0 if opening is None else opening.start,
+            position=0 if opening is None else opening.covered,
             top=0 if opening is None else opening.top,
             owner=0 if opening is None else opening.owner,
+            base=None if opening is None else opening.base,
         )
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
         self._said = dict(about or {})
+        self._lineage = lineage
         self._deadline = deadline
         self._keep_numbers = keep_numbers
         self._base = (epoch, ORIGIN)
@@ -510,6 +514,8 @@ class Coordinator:
         self._idle_failures = 0
         if self.reads.error is not None:
             self._say(self.reads.over(self._now))
+        if self.opening is not None and self.saver.epoch <= epoch == self.opening.done - 1:
+            self.saver.wanted = True  # what was built anew is not built again
         if epoch >= self.reported:
             self.reported = epoch + 1
             if not self._entries[epoch].refused:
@@ -541,6 +547,8 @@ class Coordinator:
                     self._restart()
                 else:
                     self.close(error)
+            elif self.opening is not None and self.opening.epoch == epoch == self.opening.done - 1:
+                self.close(not_rebuilt(error))
             elif epoch < self._said_complete() or self._entries[epoch].refused:
                 # A file that is damaged says so itself: its rows would not be there the next time either.
                 damaged = isinstance(error, CheckpointError)
@@ -643,8 +651,11 @@ class Coordinator:
     def _about(self) -> dict[str, Any]:
         attempt = self.saver.attempt
         assert attempt is not None
+        kept = None if self.opening is None else self.opening.kept
         return {
             **self._said,
+            **({} if kept is None else {"kept": kept}),
+            **({} if self._lineage is None else {"lineage": self._lineage}),
             "epoch": attempt.epoch,
             "position": attempt.position,
             "owner": 0 if self.opening is None else self.opening.owner,
@@ -671,7 +682,8 @@ class Coordinator:
             return
         self._out.append((CLIENT, Saved(saver.number, saver.epoch)))
         self._out += [(member, Published(saver.epoch)) for member in self.members]
-        self._out.append((STORAGE, Collect(self._retain)))
+        whole = self.opening is not None and self.opening.kept is not None
+        self._out.append((STORAGE, Collect(self._retain, whole)))
         self._forget()
         self._advance()
 
@@ -688,7 +700,8 @@ class Coordinator:
             self.saver.not_surveyed(self.completed, error)
             self._not_saved(0, self.completed)
             return
-        takeover = self.saver.found(found, self.reported)
+        of_use = found.about.get("fingerprint") == self._fingerprint
+        takeover = self.saver.found(found, self.reported, of_use=of_use)
         if takeover is not None:
             self.close(takeover)
         else:

@@ -53,6 +53,7 @@ from riverrun.engine.messages import (
 )
 from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
+from riverrun.engine.resuming import Resume, told
 from riverrun.engine.staging import Staging
 from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
@@ -76,6 +77,8 @@ class Rendezvous:
     security: Security = field(repr=False)
     ticket: int = 0
     """Which start this is, for whoever started it; it says nothing about who one will be."""
+    resume: Resume | None = field(default=None, repr=False)
+    """How to go on from the states of another program."""
 
 
 def versions() -> dict[str, str]:
@@ -92,7 +95,7 @@ def versions() -> dict[str, str]:
 def host(rendezvous: Rendezvous, make_instance: MakeInstance, address: str | None = None) -> str:
     """Be a worker until told to leave; return why it ended."""
     host_address = address or _own_address(rendezvous.address)
-    worker = _Host(rendezvous, make_instance, host_address)
+    worker = _Host(rendezvous, told(make_instance, rendezvous.resume), host_address)
     try:
         worker.join(rendezvous)
         return worker.live()

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from riverrun.engine.backfill import Backfill
+from riverrun.engine.comparing import states_of
 from riverrun.engine.operator import Actor, Arranged, Context, Linear, located
 from riverrun.engine.operators.arrange import Output, Tap
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import CLOCK, Input, Probe, Source, canonical_columns
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.engine.reading import ChangesPortion, ViewPortion
+from riverrun.engine.resuming import Resume
 from riverrun.engine.scheduling import Alone, Together
 from riverrun.errors import RiverrunError
 from riverrun.progress import Antichain
@@ -69,21 +72,32 @@ class Instance:
         *,
         history: int = 1,
         memory: int | None = None,
+        resume: Resume | None = None,
     ) -> None:
-        """`memory` is how many bytes of state stay in memory; the rest is in files."""
+        """`memory` is how many bytes of state stay in memory; the rest is in files. `resume` is how to go on from
+        the states of another program, where they are those of its epoch."""
         self.plan = plan
         self.index = index
         self._shards = shards
         workers = shards.workers
-        self._schedule = (
-            Alone(plan, epoch) if workers == 1 else Together(plan, epoch, index, workers)
-        )
         self._outgoing: list[tuple[int, object]] = []
         self._scratch = None if memory is None else tempfile.TemporaryDirectory(prefix="riverrun-")
         spill: dict[str, Any] = {}
         if memory is not None and self._scratch is not None:
             kept = sum(node.operator.keeps_state for node in plan.nodes)
             spill = {"budget": memory // max(kept, 1), "directory": Path(self._scratch.name)}
+        self._backfill: Backfill | None = None
+        self._content: Iterator[None] | None = None
+        giving: tuple[Port, ...] = ()
+        if resume is not None and resume.epoch == epoch and states is not None:
+            states = resume.take(states)
+            if resume.flow.fresh:
+                given = [n.number for n in plan.nodes if states.keys() & set(states_of(n))]
+                self._backfill = Backfill(resume.flow, epoch, frozenset(given))
+                giving = resume.flow.giving
+        self._schedule = (
+            Alone(plan, epoch) if workers == 1 else Together(plan, epoch, index, workers, giving)
+        )
         self._states = {
             name: Spine.from_view(view, **spill) for name, view in (states or {}).items()
         }
@@ -105,7 +119,8 @@ class Instance:
             sources = []
             if node.operator.reads_arrangements:
                 sources = [self._actors[port.node] for port in node.inputs]
-            context = Context(node, index, workers, self._states, sources, history, epoch, spill)
+            first = epoch if self._backfill is None else epoch + 1
+            context = Context(node, index, workers, self._states, sources, history, first, spill)
             self._actors[node.number] = node.operator.start(context)
         for actor in self._actors.values():
             self._connect(actor)
@@ -122,7 +137,9 @@ class Instance:
         self.probes = {
             node.operator.name: node for node in plan.nodes if isinstance(node.operator, Probe)
         }
-        if epoch:
+        if self._backfill is not None:
+            self._backfill.start(self._actors)
+        elif epoch:
             for actor in self._actors.values():
                 actor.boundary(epoch)
 
@@ -141,12 +158,19 @@ class Instance:
             for start in range(0, batch.num_rows, step):
                 self._fed.append((name, batch.slice(start, step)))
         self._feeding = epoch
+        if self._backfill is not None and epoch == self._backfill.epoch:
+            self._content = self._backfill.pieces(self._actors, self._push)
         self._feed_on()
 
     def _feed_on(self) -> None:
         """Take in the next piece; after the last one there is no more of the epoch."""
         epoch = self._feeding
         assert epoch is not None
+        if self._content is not None:
+            if next(self._content, self) is not self:
+                self._settle()
+                return
+            self._content = None
         while self._fed:
             name, batch = self._fed.popleft()
             source = self._sources[name]
@@ -229,6 +253,8 @@ class Instance:
     def _complete(self) -> None:
         if self._schedule.completed > self._boundary:
             self._boundary = self._schedule.completed
+            if self._backfill is not None:
+                self._backfill.finish(self._actors)
             for actor in self._actors.values():
                 actor.boundary(self._boundary)
 
@@ -269,6 +295,10 @@ class Instance:
         """What is done with changes that leave a port."""
         if port not in self._pushes:
             entries = [self._entry(node, at) for node, at in self._takers(port)]
+            if self._backfill is not None:
+                gate = self._backfill.gate
+                takers = [node.number for node, _ in self._takers(port)]
+                entries = [gate(*pair) for pair in zip(takers, entries, strict=True)]
             if len(entries) == 1:
                 self._pushes[port] = entries[0]
             else:
@@ -411,13 +441,25 @@ class Maker:
     plan: Plan
     history: int = 1
     memory: int | None = None
+    resume: Resume | None = None
 
     def __call__(
         self, index: int, shards: Shards, epoch: int, states: Mapping[str, View] | None
     ) -> Instance:
         return Instance(
-            self.plan, index, shards, epoch, states, history=self.history, memory=self.memory
+            self.plan,
+            index,
+            shards,
+            epoch,
+            states,
+            history=self.history,
+            memory=self.memory,
+            resume=self.resume,
         )
+
+    def resuming(self, resume: Resume) -> Maker:
+        """One that makes instances that know how to go on from the states of another program."""
+        return replace(self, resume=resume)
 
 
 def _as_changes(node: Node, batch: pa.RecordBatch, epoch: int) -> Changes:

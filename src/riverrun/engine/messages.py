@@ -353,6 +353,8 @@ class Collect:
     """Delete what no retained checkpoint needs: files, manifests, log records."""
 
     retain: int
+    keep_log: bool = False
+    """Whether the log keeps all records."""
 
 
 @dataclass(frozen=True, slots=True)

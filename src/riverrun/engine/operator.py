@@ -15,10 +15,12 @@ nothing else, are in a checkpoint.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from riverrun.errors import OperatorFailed, RiverrunError
@@ -30,6 +32,11 @@ from riverrun.state.view import View
 
 if TYPE_CHECKING:
     from riverrun.engine.plan import Node
+
+_PLAIN = (
+    NoneType, bool, int, float, complex, str, bytes, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal,
+)  # fmt: skip
+"""Values that are told by how they are written, the same in every process."""
 
 
 class Operator:
@@ -46,6 +53,21 @@ class Operator:
     """Whether its inputs are read as arrangements, batch by batch, rather than as changes."""
     tracked: ClassVar[bool] = True
     """Whether progress is tracked at its ports; time passes the others unchanged and at once."""
+    passes_all: ClassVar[bool] = False
+    """Whether it gives what it gets, and is there for people only."""
+
+    @property
+    def from_content(self) -> bool:
+        """Whether what it gives adds up, as of an epoch, to a function of what it was given up to then, added up.
+
+        Then it can be built anew from that; otherwise only by going through all epochs again.
+        """
+        return self.deterministic
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """What the names of its states have behind the name of the node, one for each state."""
+        return ("",) if self.keeps_state else ()
 
     def summary(self, depth: int) -> Summary | None:
         """What happens to times between input and output; None for nothing."""
@@ -202,29 +224,86 @@ def hold(
 
 
 def code_of(function: object) -> str:
-    """A word that changes when the code of a Python function does; what it calls or closes over is not in it."""
-    if isinstance(function, functools.partial):
-        return f"{code_of(function.func)} {len(function.args)} {sorted(function.keywords)}"
-    if isinstance(function, type):
-        methods = {n: m for n, m in vars(function).items() if callable(m)}
-        return " ".join(f"{name} {code_of(methods[name])}" for name in sorted(methods))
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if not isinstance(code, CodeType):
-        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
-    if not isinstance(code, CodeType):
-        return type(function).__name__
+    """A word that changes when a Python function does: its code, defaults, and the plain values it closes over.
 
-    def parts(some: CodeType) -> Iterator[str]:
-        yield f"{some.co_code.hex()} {some.co_names} {some.co_varnames}"
-        for constant in some.co_consts:
-            if isinstance(constant, CodeType):
-                yield from parts(constant)
-            elif isinstance(constant, frozenset):  # in another order in every process
-                yield repr(sorted(map(repr, constant)))
-            else:
-                yield repr(constant)
+    Functions in there count by their code, other objects by their type. What it calls by a global name is not in it.
+    The word is the same in every process.
+    """
+    return hashlib.sha256("\n".join(_parts(function, ())).encode()).hexdigest()[:12]
 
-    return hashlib.sha256("\n".join(parts(code)).encode()).hexdigest()[:12]
+
+def _parts(value: object, around: tuple[object, ...]) -> Iterator[str]:
+    """What makes up a function, a class or a value, as text; `around` are those it is in."""
+    if any(value is other for other in around):
+        yield "itself"
+        return
+    around = (*around, value)
+    if isinstance(value, functools.partial):
+        yield from _parts(value.func, around)
+        for each in (*value.args, *sorted(value.keywords)):
+            yield from _parts(each, around)
+        for name in sorted(value.keywords):
+            yield from _parts(value.keywords[name], around)
+    elif isinstance(value, type):
+        yield from _class_parts(value, around)
+    elif isinstance(value, _PLAIN):
+        yield f"{type(value).__name__} {value!r}"
+    elif isinstance(value, tuple | list):
+        yield f"{type(value).__name__} of {len(value)}"
+        for each in value:
+            yield from _parts(each, around)
+    elif isinstance(value, set | frozenset):  # in another order in every process
+        yield f"set of {sorted(' '.join(_parts(each, around)) for each in value)}"
+    elif isinstance(value, dict):
+        yield f"dict of {len(value)}"
+        for key, each in value.items():
+            yield from _parts(key, around)
+            yield from _parts(each, around)
+    elif isinstance(value, CodeType):
+        yield f"{value.co_code.hex()} {value.co_names} {value.co_varnames} {value.co_freevars}"
+        for constant in value.co_consts:
+            yield from _parts(constant, around)
+    else:
+        yield from _function_parts(value, around)
+
+
+def _function_parts(value: object, around: tuple[object, ...]) -> Iterator[str]:
+    function = getattr(value, "__func__", value)
+    if not isinstance(getattr(function, "__code__", None), CodeType):
+        kind = type(value)
+        function = vars(kind).get("__call__")
+        yield kind.__name__
+        held = getattr(value, "__dict__", {})
+        for name in sorted(name for name in held if isinstance(held[name], _PLAIN)):
+            yield f"{name} {held[name]!r}"
+    if not isinstance(function, FunctionType):
+        return
+    yield from _parts(function.__code__, around)
+    yield from _parts(function.__defaults__, around)
+    yield from _parts(function.__kwdefaults__, around)
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        yield from _parts(held, around)
+
+
+def _class_parts(kind: type, around: tuple[object, ...]) -> Iterator[str]:
+    for each in kind.__mro__:
+        if each.__module__.split(".")[0] in ("riverrun", "builtins") and each is not kind:
+            continue
+        held = vars(each)
+        for name in sorted(held):
+            value = held[name]
+            if isinstance(value, staticmethod | classmethod):
+                value = value.__func__
+            elif isinstance(value, property):
+                value = value.fget
+            plain = isinstance(value, _PLAIN) and not name.startswith("__")
+            if plain or isinstance(value, FunctionType):
+                yield name
+                yield from _parts(value, around)
 
 
 def settle(spine: Spine, epoch: int, depth: int) -> None:

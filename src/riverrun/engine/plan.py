@@ -45,6 +45,9 @@ from riverrun.progress.topology import NodePorts
 if TYPE_CHECKING:
     from riverrun.engine.operator import Operator
 
+FROM = " <- "
+"""In a fingerprint, between what a node is and the names of the nodes it takes from: in no name is such a sign."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -206,9 +209,18 @@ class Plan:
                 for schema in node.schemas
             )
             sources = ", ".join(self.nodes[port.node].name for port in node.inputs)
-            origin = f" of {sources}" if sources else ""
-            found[node.name] = f"{node.operator.identity()}{origin} ({columns})"
+            origin = f"{FROM}{sources}" if sources else ""
+            found[node.name] = f"{node.operator.identity()} ({columns}){origin}"
         return found
+
+    @cached_property
+    def lineage(self) -> dict[str, str]:
+        """By name, a word for what each node gives: what it is, and all that leads to it. No names are in it but those
+        of inputs, so what gives the same in two programs has the same word, whatever it is called.
+        """
+        from riverrun.engine.comparing import lineages
+
+        return lineages(self)
 
 
 @dataclass

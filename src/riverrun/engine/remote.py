@@ -165,7 +165,8 @@ class RemoteCluster(Cluster):
         self._sweep(self._store_thread)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
-        launcher.open(Rendezvous(self.address, self._security), self._process_ended)
+        where = Rendezvous(self.address, self._security, resume=self._resume)
+        launcher.open(where, self._process_ended)
         self._clock = Thread(target=self._tick_on, name="riverrun-clock", daemon=True)
         self._clock.start()
         try:

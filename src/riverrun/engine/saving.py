@@ -76,7 +76,9 @@ class Saver:
         position: int = 0,
         top: int = 0,
         owner: int = 0,
+        base: int | None = None,
     ) -> None:
+        """`base` is the newest checkpoint, which covers the log up to `position`, where that is not `number`."""
         self.every = every
         self.number = number
         self.epoch = epoch
@@ -89,7 +91,7 @@ class Saver:
         self.surveying = False
         self.now: float | None = None
         self._published: float | None = None
-        self._base = number
+        self._base = number if base is None else base
         self._covered = position
         self._top = max(top, number)  # torn manifests have numbers too
         self._owner = owner
@@ -225,8 +227,11 @@ class Saver:
         if attempt and member in attempt.members and member not in attempt.parts:
             self.abort()
 
-    def found(self, found: Found, reported: int) -> CheckpointError | None:
-        """Somebody has published; an error when that was somebody who came after us."""
+    def found(self, found: Found, reported: int, *, of_use: bool = True) -> CheckpointError | None:
+        """Somebody has published; an error when that was somebody who came after us.
+
+        What an owner before us has published is gone back to if it is `of_use`: another program's is not.
+        """
         self.surveying = self.unsure = False
         self._top = max(self._top, found.top)
         if found.number == 0:
@@ -236,7 +241,7 @@ class Saver:
             return taken_over(f"checkpoint {found.number}")
         self._base = found.number
         self._covered = int(found.about["position"])
-        if self.epoch <= int(found.about["epoch"]) <= reported:
+        if of_use and self.epoch <= int(found.about["epoch"]) <= reported:
             self.number, self.epoch = found.number, int(found.about["epoch"])
         return None
 

@@ -155,7 +155,10 @@ class Together:
     with one exchange is one batch and one hop.
     """
 
-    def __init__(self, plan: Plan, epoch: int, index: int, workers: int) -> None:
+    def __init__(
+        self, plan: Plan, epoch: int, index: int, workers: int, giving: Iterable[Port] = ()
+    ) -> None:
+        """`giving` are outputs at which something comes in besides the sources, in the first epoch."""
         topology = plan.topology
         self._topology = topology
         self._sources = plan.sources
@@ -173,7 +176,13 @@ class Together:
         ]
         self._crossings = {self._ports[number].inputs[0]: at for at, number in enumerate(crossings)}
         self._outs = [self._ports[number].outputs[0] for number in crossings]
-        mine = [(location, (epoch,)) for location in self._sources]
+        given = {
+            self._ports[origin.node].outputs[origin.output]
+            for port in giving
+            for origin in plan.origins(port)
+        }
+        self._giving = sorted(given.difference(self._sources))
+        mine = [(location, (epoch,)) for location in (*self._sources, *self._giving)]
         self._ledger = Ledger(topology, mine)
         self._border = Border(
             topology, [self._ports[number] for number in crossings], index, [mine] * workers
@@ -285,6 +294,8 @@ class Together:
         self._unblock()
         for location in self._sources:
             self._event += [(location, (epoch,), -1), (location, (epoch + 1,), 1)]
+        self._event += [(location, (epoch,), -1) for location in self._giving]
+        self._giving = []
 
     def settle(self) -> None:
         """End an event: write it down. It is told some time later."""
@@ -316,8 +327,19 @@ def staying(plan: Plan) -> frozenset[int]:
 
     A group's result is where the group is, and a pair where both rows are; so a loop that goes around
     through a group and is joined by its key has one exchange less, and takes one hop less in each round.
+    """
+    placed = placements(plan)
+    return frozenset(
+        node.number
+        for node in plan.nodes
+        if isinstance(node.operator, Exchange)
+        and node.operator.route == "key"
+        and node.operator.columns in (placed[node.inputs[0]] or ())
+    )
 
-    For each output the keys by which its rows are placed: lists of columns, such that a row is on the
+
+def placements(plan: Plan) -> dict[Port, set[Columns] | None]:
+    """For each output the keys by which its rows are placed: lists of columns, such that a row is on the
     worker that owns their hash. Around loops it holds by induction over rounds: begin with all that could
     be so, and strike out what does not follow.
     """
@@ -329,13 +351,7 @@ def staying(plan: Plan) -> frozenset[int]:
             found = _placed(plan, node, placed)
             for output in range(len(node.schemas)):
                 placed[Port(node.number, output)] = found if output == 0 else set()
-    return frozenset(
-        node.number
-        for node in plan.nodes
-        if isinstance(node.operator, Exchange)
-        and node.operator.route == "key"
-        and node.operator.columns in (placed[node.inputs[0]] or ())
-    )
+    return placed
 
 
 def _placed(

@@ -47,7 +47,7 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
         case Publish():
             checkpoints.publish(instruction.number, instruction.parts, instruction.about)
         case Collect():
-            _collect(checkpoints, log, instruction.retain)
+            _collect(checkpoints, log, instruction)
         case Survey():
             manifest = checkpoints.latest()
             top = max(checkpoints.numbers(), default=0)
@@ -61,13 +61,16 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
     return None
 
 
-def _collect(checkpoints: Checkpoints, log: Log, retain: int) -> None:
+def _collect(checkpoints: Checkpoints, log: Log, collect: Collect) -> None:
     """Delete what is not retained; the log is kept from where the oldest retained checkpoint ends.
 
     Which ones are retained is read from the storage, so an owner that does not know of its
     successor deletes no more than that one would (law 3 of `saving`).
     """
+    retain = collect.retain
     checkpoints.collect(retain)
+    if collect.keep_log:
+        return
     kept = [checkpoints.load(number) for number in checkpoints.numbers()[-retain:]]
     if len(kept) == retain:
         log.collect(min(int(manifest.about["position"]) for manifest in kept))

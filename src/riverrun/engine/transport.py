@@ -65,6 +65,7 @@ from riverrun.engine.messages import (
 )
 from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
+from riverrun.engine.resuming import told
 from riverrun.engine.staging import Staging
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
@@ -92,7 +93,7 @@ class LocalCluster(Cluster):
     ) -> None:
         """Start a run, or resume the one whose checkpoints are at the path; see `cluster.Durability`."""
         super().__init__(workers, Durability(**durability))
-        self._make = make_instance
+        self._make = told(make_instance, self._resume)
         self._workers: dict[int, Worker] = {}
         self._lanes = {Append: Lane("riverrun-log"), Any: Lane("riverrun-checkpoint")}
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()

@@ -217,6 +217,8 @@ class Dataflow:
         every: int | timedelta | None = EVERY,
         history: int = 1,
         skip_failing: bool = False,
+        rebuild: bool = False,
+        keep_inputs: bool = False,
         seed: int | None = None,
         on: Any = None,
         memory: int | str | None = None,
@@ -254,6 +256,11 @@ class Dataflow:
         with `patience`, in seconds or as a timedelta, the run ends when that takes longer. A path that another run uses
         is refused; `take_over` takes it away from that one, which then ends. `from_checkpoint` goes back to an older
         checkpoint, when the newest is damaged, and does the epochs since then again.
+
+        A program that has changed since takes those states from the checkpoint that are what it would have
+        made itself. If that is not all it needs, it is refused, and told what differs; with `rebuild` the rest
+        is built anew, from the states that are kept. With `keep_inputs` the log keeps all rows, so that
+        whatever changes can be built anew.
         """
         if not self._outputs:
             raise PlanError(
@@ -268,6 +275,8 @@ class Dataflow:
             every=every,
             history=history,
             skip_failing=skip_failing,
+            rebuild=rebuild,
+            keep_inputs=keep_inputs,
             seed=seed,
             on=on,
             memory=memory,

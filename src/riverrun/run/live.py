@@ -64,6 +64,7 @@ from riverrun.run.options import (
     as_bytes,
     as_seconds,
     check_count,
+    check_durable,
     check_every,
     check_path,
     check_place,
@@ -135,6 +136,8 @@ class Run:
         every: int | timedelta | None = EVERY,
         history: int = 1,
         skip_failing: bool = False,
+        rebuild: bool = False,
+        keep_inputs: bool = False,
         seed: int | None = None,
         on: Any = None,
         memory: int | str | None = None,
@@ -159,6 +162,7 @@ class Run:
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
         check_recovery(recovery, silence, balance, max_workers, workers, on, checkpoint)
+        check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs)
         self.plan = plan
         self._lock = RLock()
         self._history = history
@@ -176,7 +180,6 @@ class Run:
         durability = {
             "checkpoint": checkpoint,
             "every": every,
-            "fingerprint": plan.fingerprint,
             "about": said_of(plan),
             "skip_failing": skip_failing,
             "policy": recovery,
@@ -185,12 +188,14 @@ class Run:
             "patience": as_seconds(patience),
             "take_over": take_over,
             "from_checkpoint": from_checkpoint,
+            "rebuild": rebuild,
+            "keep_inputs": keep_inputs,
         }
         self._cluster: Cluster
         self._spark: SparkCluster | None = None
         if on is None:
             make = self._maker(history, budget)
-            self._cluster = LocalCluster(make, workers, seed=seed, **durability)
+            self._cluster = LocalCluster(make, workers, seed=seed, plan=plan, **durability)
         else:
             from riverrun.spark.cluster import SparkCluster
 

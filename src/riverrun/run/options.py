@@ -29,6 +29,23 @@ def check_every(given: object) -> None:
         )
 
 
+def check_durable(checkpoint: object, **options: object) -> None:
+    """Options that say what is done with a checkpoint path."""
+    for name, given in options.items():
+        if not isinstance(given, bool):
+            raise PlanError(
+                "plan.run",
+                f"cannot run with {name}={given!r}: that is True or False",
+                hint=f"leave it out, or give {name}=True",
+            )
+        if given and checkpoint is None:
+            raise PlanError(
+                "plan.run",
+                f"cannot run with {name}=True and no checkpoint path: nothing outlives the run",
+                hint=f"leave it out, or give a path: flow.run(checkpoint=PATH, {name}=True)",
+            )
+
+
 def identity_of(checkpoint: str | Path | None) -> str:
     """What a run is known by to those who keep its epochs: its checkpoint path; without one, no other run goes on."""
     if checkpoint is None:

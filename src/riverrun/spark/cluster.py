@@ -56,6 +56,7 @@ class SparkCluster(RemoteCluster):
                 host=self.site.host,
                 security=secured(tls),
                 timeout=timeout,
+                plan=plan,
                 **durability,
             )
         except BaseException:

@@ -32,6 +32,11 @@ Laws:
    one that was gone back to is published once more, as the newest, though it covers less of the log
    than the damaged ones: what law 4 and those who collect late need is only that it covers every
    record that anybody has decided to delete, and that holds for all that are listed.
+7. **Rows, not programs.** A record holds rows of inputs, whatever was made of them; whether a program can
+   go on from a checkpoint is for whoever takes over to `decide`. But an input that an epoch to be
+   done has rows for is what it was when they were logged: the ``opened`` record before says what
+   that was, or the checkpoint where it covers that record. (Rows of an input that is gone do not
+   count in epochs that a checkpoint has, and that are done again from the start.)
 
 >>> from riverrun.state.storage import open_storage
 >>> storage = open_storage("memory:///")
@@ -56,9 +61,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from enum import Enum
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -102,6 +108,21 @@ class Pending:
     header: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Way(Enum):
+    """How one goes on from a checkpoint."""
+
+    STRAIGHT = "straight"
+    """With its states."""
+    BACKFILL = "backfill"
+    """With those of its states that are of use, from one epoch before, which is run again for the others."""
+    REPLAY = "replay"
+    """With none: all epochs are done again."""
+
+
+Decide: TypeAlias = Callable[[Manifest, bool], Way]
+"""Says how to go on from a checkpoint, or refuses it. It is told whether the log has all epochs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
     """What a run finds at its path when it takes it over."""
@@ -126,6 +147,14 @@ class Opening:
     """What the checkpoint keeps for the application."""
     offsets: Mapping[str, Any] = field(default_factory=dict)
     """How far streams had come with the checkpoint."""
+    done: int = 0
+    """Epochs below are in the newest checkpoint, be it that they are run again: they are not reported again."""
+    base: int = 0
+    """The newest checkpoint; that to go back to, where its states are of use."""
+    covered: int = 0
+    """The position of the first record that the newest checkpoint does not cover."""
+    kept: int | None = None
+    """The log keeps all epochs from this one on; None where it keeps what recovery needs."""
 
 
 class Log:
@@ -244,14 +273,18 @@ def take_over(
     *,
     identity: str,
     fingerprint: Mapping[str, Any] | None = None,
+    decide: Decide | None = None,
+    keep_inputs: bool = False,
     number: int | None = None,
 ) -> Opening:
     """Own the path from here on, and find what it has. `identity` is a word that nobody else uses.
 
-    With a `number`, go back to that checkpoint in place of the newest (law 6).
+    Without `decide`, a program with another fingerprint is refused. With `keep_inputs` the log is kept whole. With a
+    `number`, go back to that checkpoint in place of the newest (law 6).
     """
     if number is not None:
-        return _go_back(checkpoints, log, number, identity, dict(fingerprint or {}))
+        opening = _go_back(checkpoints, log, number, identity, dict(fingerprint or {}), decide)
+        return replace(opening, kept=_kept_since(checkpoints.latest())) if keep_inputs else opening
     for tries in range(TRIES):
         manifest = checkpoints.latest()
         for skipped in manifest.skipped if manifest is not None else ():
@@ -261,7 +294,10 @@ def take_over(
                 manifest.number, skipped.message,
             )  # fmt: skip
         try:
-            return _take_over(checkpoints, log, manifest, identity, dict(fingerprint or {}))
+            opening = _take_over(
+                checkpoints, log, manifest, identity, dict(fingerprint or {}), decide
+            )
+            return replace(opening, kept=_kept_since(manifest)) if keep_inputs else opening
         except CheckpointError as error:
             # The owner before may have published and collected while we were reading.
             if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
@@ -275,7 +311,12 @@ def take_over(
 
 
 def _go_back(
-    checkpoints: Checkpoints, log: Log, number: int, identity: str, fingerprint: dict[str, Any]
+    checkpoints: Checkpoints,
+    log: Log,
+    number: int,
+    identity: str,
+    fingerprint: dict[str, Any],
+    decide: Decide | None,
 ) -> Opening:
     """Take the path over at an older checkpoint, which becomes the newest one (law 6)."""
     there = checkpoints.numbers()
@@ -287,7 +328,7 @@ def _go_back(
             hint="`riverrun checkpoints PATH` lists them; flow.run(retain=N) keeps more of them",
             number=number,
         )
-    opening = _take_over(checkpoints, log, checkpoints.load(number), identity, fingerprint)
+    opening = _take_over(checkpoints, log, checkpoints.load(number), identity, fingerprint, decide)
     if number == there[-1]:
         return opening
     newest = checkpoints.again(number, {"owner": opening.owner})
@@ -295,7 +336,8 @@ def _go_back(
         "checkpoint %d is taken in place of %d, and is the newest now, as %d; %d epochs of the log are done again",
         number, there[-1], newest.number, len(opening.pending),
     )  # fmt: skip
-    return replace(opening, number=newest.number, top=newest.number)
+    number = newest.number if opening.number else 0  # 0: all is done again from the start
+    return replace(opening, number=number, base=newest.number, top=newest.number)
 
 
 def _take_over(
@@ -304,8 +346,11 @@ def _take_over(
     manifest: Manifest | None,
     identity: str,
     fingerprint: dict[str, Any],
+    decide: Decide | None,
 ) -> Opening:
     epoch = start = number = 0
+    way, program = Way.STRAIGHT, {}
+    positions = log.positions()
     application: Mapping[str, Any] = {}
     offsets: Mapping[str, Any] = {}
     if manifest is not None:
@@ -321,16 +366,26 @@ def _take_over(
         number, epoch, start = manifest.number, int(about["epoch"]), int(about["position"])
         application = about.get("application", {})
         offsets = about.get("offsets", {})
-        _check_fingerprint(about.get("fingerprint", {}), fingerprint, f"checkpoint {number}")
-    replay = _Replay(epoch, start)
+        program = about.get("fingerprint", {})
+        if decide is None:
+            _check_fingerprint(program, fingerprint, f"checkpoint {number}")
+        else:
+            way = decide(manifest, positions[:start] == list(range(start)))
+    base, covered, done = number, start, epoch
+    if way is Way.REPLAY:
+        epoch = start = number = 0
+        offsets, program = {}, {}
+    replay = _Replay(epoch, start, program)
     position = start
-    positions = log.positions()
     last = positions[-1] if positions and positions[-1] >= start else start - 1
     void: list[int] = []
     while True:
         while position <= last:
-            void = _read(log, position, last, replay, fingerprint, void)
+            compared = fingerprint if decide is None else None
+            void = _read(log, position, last, replay, compared, void)
             position += 1
+        if decide is not None:
+            replay.check_inputs(fingerprint, done)
         header = {
             "kind": "opened", "identity": identity, "fingerprint": fingerprint, "void": void,
         }  # fmt: skip
@@ -343,6 +398,10 @@ def _take_over(
         # We were so slow that this position was used, covered and collected: it is not the end.
         raise _gap(position, int(newest.about["position"]))
     replay.close()
+    pending = replay.pending
+    if way is Way.BACKFILL:
+        epoch -= 1
+        pending = [Pending(start - 1, {}), *pending]
     return Opening(
         owner=position,
         number=number,
@@ -350,11 +409,22 @@ def _take_over(
         start=start,
         top=max(checkpoints.numbers(), default=0),
         next=position + 1,
-        pending=tuple(replay.pending),
-        reported=replay.reported,
+        pending=tuple(pending),
+        reported=max(replay.reported, done),
         application=application,
         offsets=offsets,
+        done=done,
+        base=base,
+        covered=covered,
     )
+
+
+def _kept_since(manifest: Manifest | None) -> int:
+    """The first epoch of a log that is kept whole from now on."""
+    if manifest is None:
+        return 0
+    about = manifest.about
+    return int(about.get("kept", about["epoch"]))
 
 
 def _create(log: Log, position: int, data: bytes) -> bool:
@@ -372,7 +442,7 @@ def _read(
     position: int,
     last: int,
     replay: _Replay,
-    fingerprint: dict[str, Any],
+    fingerprint: dict[str, Any] | None,
     void: list[int],
 ) -> list[int]:
     """Take one record in; return which ones are void, as far as the next owner has to say it."""
@@ -391,8 +461,9 @@ def _read(
             raise
         return void
     if record.header["kind"] == "opened":
-        theirs = record.header.get("fingerprint", {})
-        _check_fingerprint(theirs, fingerprint, f"the log from {position} on")
+        replay.program = record.header.get("fingerprint", {})
+        if fingerprint is not None:
+            _check_fingerprint(replay.program, fingerprint, f"the log from {position} on")
     replay.take(position, record)
     return []
 
@@ -410,9 +481,12 @@ def _next_whole(log: Log, position: int, last: int) -> Record | None:
 class _Replay:
     """The epochs that the log has from a checkpoint on (law 5)."""
 
-    def __init__(self, epoch: int, start: int) -> None:
+    def __init__(self, epoch: int, start: int, program: Mapping[str, Any]) -> None:
         self.epoch = epoch
         self.start = start
+        self.program = program
+        """What the program was that records are of, which are read now."""
+        self._programs: dict[int, Mapping[str, Any]] = {}
         self.pending: list[Pending] = []
         self.reported = epoch
 
@@ -431,10 +505,28 @@ class _Replay:
                     position=position,
                 )
             self.pending.append(Pending(position, record.inputs, header=header))
+            self._programs[position] = self.program
             self.reported = max(self.reported, int(header.get("reported", 0)))
         elif header["kind"] == "refused" and header["refused"] >= self.start:
             at = header["epoch"] - self.epoch
             self.pending[at] = replace(self.pending[at], inputs={}, refused=True, header={})
+
+    def check_inputs(self, fingerprint: Mapping[str, Any], done: int) -> None:
+        """Refuse a program in which an input with rows is not what it was (law 6); `done` are the epochs before."""
+        for at, pending in enumerate(self.pending):
+            program, parcels = self._programs[pending.position], pending.header.get("parcels", {})
+            if not program or pending.refused:
+                continue
+            names = {*pending.inputs, *parcels}
+            for name in sorted(names):
+                was, now = program.get(name), fingerprint.get(name)
+                if was != now and (now is not None or self.epoch + at >= done):
+                    raise _other_input(name, was, now)
+            if not names <= fingerprint.keys():
+                header = {**pending.header}
+                header["parcels"] = {n: p for n, p in parcels.items() if n in fingerprint}
+                inputs = {n: rows for n, rows in pending.inputs.items() if n in fingerprint}
+                self.pending[at] = replace(pending, inputs=inputs, header=header)
 
     def close(self) -> None:
         """The number of a refused epoch is free, where no other epoch has come after it."""
@@ -514,6 +606,16 @@ def _check_fingerprint(theirs: Mapping[str, Any], ours: dict[str, Any], where: s
         f"cannot resume from {where}: it is of another program: {said}",
         hint="run the program that wrote it, or use another checkpoint path",
         differ=differ,
+    )
+
+
+def _other_input(name: str, was: str | None, now: str | None) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.incompatible",
+        f"cannot resume: the log has rows for the input {name!r} that are still to be worked on, and it has changed"
+        f"\n    was: {was or 'not there'}\n    is:  {now or 'not there'}",
+        hint="run the program that wrote them up to its next checkpoint (run.checkpoint()), or use another path",
+        differ=[name],
     )
 
 

@@ -100,6 +100,10 @@ class Amounts(Linear):
     def describe(self) -> str:
         return "amounts to add up" if self.amounts else "keys to count"
 
+    def identity(self) -> str:
+        amounts = ", ".join(f"{amount.form} of column {amount.column}" for amount in self.amounts)
+        return f"{self.describe()} {amounts} by columns {self.key}"
+
     @property
     def used(self) -> Sequence[int]:
         return sorted({*self.key, *(amount.column for amount in self.amounts)})

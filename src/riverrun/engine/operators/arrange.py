@@ -136,6 +136,11 @@ class Tap(Arranged):
     def _announced(self, batch: Batch, time: Timestamp) -> None:
         self._recent.setdefault(time[0], []).append(batch)
 
+    def begin(self, epoch: int) -> None:
+        """What it shows begins with this epoch; those before cannot be told."""
+        if epoch:
+            self._hold.advance(Antichain([(epoch,)]))
+
     def boundary(self, epoch: int) -> None:
         oldest = max(epoch - self._history, 0)
         for old in [e for e in self._recent if e < oldest]:

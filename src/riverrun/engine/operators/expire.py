@@ -42,6 +42,7 @@ from riverrun.state.keys import Keys
 
 SHARDS = 256
 DUE = "__due__"
+MARKED = ":marks"
 MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
 
 
@@ -63,6 +64,13 @@ class Due(Linear):
 
     def describe(self) -> str:
         return f"due {self.span} epochs later" if self.column is None else f"due {self.span} later"
+
+    def identity(self) -> str:
+        return self.describe() + ("" if self.column is None else f" than column {self.column}")
+
+    @property
+    def from_content(self) -> bool:
+        return self.column is not None
 
     def apply(self, changes: Changes) -> Changes | None:
         if self.column is None:
@@ -93,6 +101,13 @@ class Latest(Linear):
 
     def describe(self) -> str:
         return "latest time" + (f", less {self.late}" if self.late else "")
+
+    def identity(self) -> str:
+        return f"{self.describe()}, of column {self.column}"
+
+    @property
+    def from_content(self) -> bool:
+        return False  # deleting the latest row does not take its time back
 
     @property
     def used(self) -> list[int]:
@@ -137,6 +152,10 @@ class Watermark(Operator):
 
     kind: ClassVar[str] = "watermark"
     keeps_state: ClassVar[bool] = True
+
+    @property
+    def from_content(self) -> bool:
+        return False
 
     def start(self, context: Context) -> Watermarker:
         return Watermarker(context)
@@ -196,6 +215,14 @@ class Expire(Operator):
     kind: ClassVar[str] = "expire"
     keeps_state: ClassVar[bool] = True
 
+    @property
+    def from_content(self) -> bool:
+        return False
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return "", MARKED
+
     def start(self, context: Context) -> Expirer:
         return Expirer(context)
 
@@ -208,9 +235,7 @@ class Expirer(Actor):
         columns = self.node.schemas[0]
         self._schema = Schema.of({due_name(columns): pa.int64()}, columns)
         self._kept = _Kept(context, self._schema)
-        self._marks = _Kept(
-            context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), ":marks"
-        )
+        self._marks = _Kept(context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), MARKED)
         self._mark: int | None = None
         self._dues: list[int] = []
         self._known: set[int] = set()

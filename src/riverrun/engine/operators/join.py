@@ -42,6 +42,10 @@ class Join(Operator):
             return "join all pairs"
         return "join on " + ", ".join(a if a == b else f"{a} = {b}" for a, b in self.on)
 
+    def identity(self) -> str:
+        made = ", ".join(f"{'right' if side else 'left'} {name}" for side, name in self.columns)
+        return f"{self.describe()}: {made}"
+
     def start(self, context: Context) -> Joiner:
         return Joiner(context, self)
 
@@ -71,6 +75,10 @@ class Joiner(Actor):
 
     def _right(self, batch: Batch, time: Timestamp) -> None:
         self._meet(batch, self._sides[0].spine.view(), 1)
+
+    def pair_up(self, batch: Batch) -> None:
+        """Make all pairs: `batch` is all that the left side has, and meets all that the right one has."""
+        self._meet(batch, self._sides[1].spine.view(), 0)
 
     def _meet(self, batch: Batch, view: View, side: int) -> None:
         if not view.batches:

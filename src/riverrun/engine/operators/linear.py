@@ -58,6 +58,10 @@ class Input(Operator):
     def describe(self) -> str:
         return f"input {self.name!r}" + (f" keyed by {', '.join(self.key)}" if self.key else "")
 
+    @property
+    def from_content(self) -> bool:
+        return self.name != CLOCK
+
     def start(self, context: Context) -> Source:
         return Source(context)
 
@@ -189,6 +193,9 @@ class Explode(Linear):
     column: int
     kind: ClassVar[str] = "explode"
 
+    def identity(self) -> str:
+        return f"explode column {self.column}"
+
     def apply(self, changes: Changes) -> Changes | None:
         lists = changes.columns[self.column]
         rows = np.asarray(pa.compute.list_parent_indices(lists), np.int64)
@@ -230,6 +237,7 @@ class Inspect(Linear):
     function: Callable[[pa.RecordBatch], None]
     given: pa.Schema
     kind: ClassVar[str] = "inspect"
+    passes_all: ClassVar[bool] = True
 
     def apply(self, changes: Changes) -> Changes:
         self.function(with_times(self.given, changes))
@@ -242,6 +250,7 @@ class Probe(Linear):
 
     name: str
     kind: ClassVar[str] = "probe"
+    passes_all: ClassVar[bool] = True
     tracked: ClassVar[bool] = True
 
     def describe(self) -> str:
@@ -268,7 +277,10 @@ class Enter(Linear):
         return "enter" if self.at is None else "enter by priority"
 
     def identity(self) -> str:
-        return "enter" if self.at is None else f"enter by priority{_exactly(self.at)}"
+        if self.at is None:
+            return "enter"
+        below = "" if self.limit is None else f", below {self.limit}"
+        return f"enter by priority{_exactly(self.at)}{below}"
 
     def apply(self, changes: Changes) -> Changes:
         if self.at is None:
@@ -330,6 +342,9 @@ class Delay(Linear):
     limit: int | None = None
     kind: ClassVar[str] = "delay"
     tracked: ClassVar[bool] = True
+
+    def identity(self) -> str:
+        return "delay" if self.limit is None else f"delay, below {self.limit}"
 
     def summary(self, depth: int) -> Summary:
         return Summary.feedback(depth)

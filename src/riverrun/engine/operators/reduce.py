@@ -82,9 +82,10 @@ class Reducer(Arranged):
         self._distinct = list({id(each): each for each in self._inputs}.values())
         for arrangement in self._distinct:
             port = self._inputs.index(arrangement)
-            arrangement.readers.append(partial(self._announced, port))
+            arrangement.readers.append(partial(self.announced, port))
 
-    def _announced(self, port: int, batch: Batch, time: Timestamp) -> None:
+    def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
+        """A batch has come to an arrangement that it reads."""
         self.context.arrive(port, time)
         if self._counts:
             self._came[time] = diffs_of(batch)

@@ -22,6 +22,9 @@ class Pad(Linear):
     def describe(self) -> str:
         return "fill with nulls"
 
+    def identity(self) -> str:
+        return f"columns {', '.join(map(str, self.columns))}"
+
     def apply(self, changes: Changes) -> Changes:
         return changes.with_columns(
             tuple(
@@ -50,6 +53,9 @@ class Windows(Linear):
     def describe(self) -> str:
         moved = f" from {self.offset}" if self.offset else ""
         return f"windows of {self.size} every {self.step}{moved}"
+
+    def identity(self) -> str:
+        return f"{self.describe()} of column {self.column}"
 
     def apply(self, changes: Changes) -> Changes | None:
         times = changes.columns[self.column]

@@ -45,6 +45,10 @@ class Upsert(Operator):
     def describe(self) -> str:
         return f"upsert by {', '.join(self.key)}"
 
+    @property
+    def from_content(self) -> bool:
+        return False  # commands do not add up
+
     def start(self, context: Context) -> Upserter:
         return Upserter(context, self)
 

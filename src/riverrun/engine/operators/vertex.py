@@ -12,7 +12,6 @@ by reads at once, on this worker, and become part of the state at the end of the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,9 +76,16 @@ class VertexOperator(Operator):
         return f"vertex {self.text}"
 
     def identity(self) -> str:
-        code = hashlib.sha256(code_of(self.make).encode()).hexdigest()[:12]
         tables = "; ".join(f"{n}: {list(map(str, t.columns))}" for n, t in self.tables.items())
-        return f"{self.describe()} {code} {tables}".rstrip()
+        return f"{self.describe()} {code_of(self.make)} {tables}".rstrip()
+
+    @property
+    def from_content(self) -> bool:
+        return False  # it is told of times, and of changes as they come
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return tuple(f":{name}" for name in self.tables)
 
     def start(self, context: Context) -> VertexActor:
         return VertexActor(context, self)

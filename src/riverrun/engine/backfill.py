@@ -1,0 +1,156 @@
+"""Backfill: states that a checkpoint does not have are built from those it has.
+
+A checkpoint of epoch e is of a boundary: all before e is in it. The run goes back one epoch further, to e - 1,
+with the states that are kept, whose `upper` is e already, and nothing where a state is *fresh*. Then "epoch e - 1"
+is run once more: without rows, but with the *content* of kept states, as of e - 1, as if it all had come in that
+epoch; and only to nodes that are fresh or lie on the way to them (`comparing.Flow`). When it is complete the run
+stands at boundary e like any other. Laws:
+
+1. **Content is enough.** What a node gives adds up, as of an epoch, to a function of what it was given up to then,
+   added up (`Operator.from_content`). So as of e - 1, and from then on, a fresh state is what it would be had the
+   program run from the start; earlier epochs cannot be told apart in it, and reading them is refused.
+2. **Nothing twice.** Kept states take nothing in during that epoch: they have it. What is on the way to them is
+   dropped where it would enter.
+3. **Pairs once.** A join pairs the content of both sides: one side is announced, whole, and meets the other; if
+   one side is fresh, it announces itself.
+4. **Read as of e - 1.** Times before a boundary may have been advanced to it, so kept states are readable from e on.
+   While the epoch is run, their readers find a copy of the content, at e - 1, in their place.
+
+Cost: the content of the states that are read is copied once and announced once; kept states that nothing fresh is
+made of cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from riverrun.engine.comparing import Flow
+from riverrun.engine.operator import Actor, Arranged, present
+from riverrun.engine.operators.arrange import Tap
+from riverrun.engine.operators.join import Joiner
+from riverrun.engine.operators.reduce import Reducer
+from riverrun.progress import Antichain
+from riverrun.state import Spine
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.view import View
+
+if TYPE_CHECKING:
+    from riverrun.engine.plan import Port
+
+Push = Callable[[Changes], None]
+
+
+class Backfill:
+    """The backfill of one instance, in epoch `epoch`; `kept` are the nodes whose states it was given."""
+
+    def __init__(self, flow: Flow, epoch: int, kept: frozenset[int]) -> None:
+        self.epoch = epoch
+        self._flow = flow
+        self._kept = kept
+        self._real: dict[int, Spine] = {}
+        self._contents: dict[int, Batch] = {}
+
+    def gate(self, number: int, entry: Push) -> Push:
+        """What is done with changes that arrive at a node: where it is closed to content, that is dropped (law 2)."""
+        if number in self._flow.open:
+            return entry
+        epoch = self.epoch
+
+        def gated(changes: Changes) -> None:
+            if changes.times[0][0] > epoch:
+                entry(changes)
+
+        return gated
+
+    def start(self, actors: Mapping[int, Actor]) -> None:
+        """Bring each actor to its boundary: e where it has its state, and e - 1 where it begins (law 1)."""
+        for number, actor in actors.items():
+            owner = number
+            if isinstance(actor, Tap):
+                (port,) = actor.node.inputs
+                owner = port.node
+                if owner not in self._kept:
+                    actor.begin(self.epoch)
+                    continue
+            if owner in self._kept:
+                actor.boundary(self.epoch + 1)
+            elif self.epoch:
+                actor.boundary(self.epoch)
+
+    def pieces(self, actors: Mapping[int, Actor], push: Callable[[Port], Push]) -> Iterator[None]:
+        """Let the content go where it is wanted, piece by piece."""
+        flow, time = self._flow, (self.epoch,)
+        for number in flow.read:
+            self._stand_in(actors[number])
+            yield
+        for number in flow.pushes:
+            names = actors[number].node.schemas[0].names
+            for changes in self._content(_spine(actors[number]), names):
+                actors[number].context.push(changes, 0)
+                yield
+        for number, port in flow.copies:
+            onward = push(port)
+            for changes in self._content(
+                _spine(actors[number]), actors[number].node.schemas[0].names
+            ):
+                onward(changes)
+                yield
+        for number, at in flow.announces:
+            reader = actors[number]
+            assert isinstance(reader, Reducer)
+            batch = self._contents[reader.node.inputs[at].node]
+            if len(batch):
+                reader.announced(at, batch, time)
+            yield
+        for number in flow.pairs:
+            joiner = actors[number]
+            assert isinstance(joiner, Joiner)
+            batch = self._contents[joiner.node.inputs[0].node]
+            if len(batch):
+                joiner.pair_up(batch)
+            yield
+
+    def finish(self, actors: Mapping[int, Actor]) -> None:
+        """The epoch is complete: readers find the states themselves again."""
+        for number, spine in self._real.items():
+            actor = actors[number]
+            assert isinstance(actor, Arranged)
+            actor.arrangement.spine = spine
+        self._real.clear()
+        self._contents.clear()
+
+    def _stand_in(self, actor: Actor) -> None:
+        """Have readers of an arrangement find its content as of this epoch (law 4)."""
+        assert isinstance(actor, Arranged)
+        spine = actor.arrangement.spine
+        schema, upper = spine.schema, Antichain([(self.epoch + 1,)])
+        pieces = list(self._content(spine, [column.name for column in schema.columns]))
+        positions = tuple(range(len(schema.columns)))
+        batch = Batch(schema, (), spine.lower, upper, spine.lower)
+        if pieces:
+            batch = Batch.of(schema, Changes.concat(pieces), positions, Antichain([(0,)]), upper)
+        view = View(
+            spine.name, schema, (batch,) if pieces else (), Antichain([(self.epoch,)]), upper
+        )
+        number = actor.node.number
+        self._real[number], self._contents[number] = spine, batch
+        actor.arrangement.spine = Spine.from_view(view)
+
+    def _content(self, spine: Spine, names: list[str]) -> Iterator[Changes]:
+        """What a kept state holds, at this epoch, with the columns in this order."""
+        view, now = present(spine)
+        found = [column.name for column in view.schema.columns]
+        positions = [found.index(name) for name in names]
+        for piece in view.scan(now):
+            columns = tuple(piece.canonical(at) for at in positions)
+            yield Changes(columns, len(piece), ((self.epoch,),), None, 0, piece.counts)
+
+
+def _spine(actor: Actor) -> Spine:
+    """The state of an actor that holds what it has given."""
+    if isinstance(actor, Arranged):
+        return actor.arrangement.spine
+    spine: Spine = actor.context.states[actor.node.name]
+    return spine

@@ -1,0 +1,517 @@
+"""Comparing: what of a checkpoint a program can go on with, and what it has to build anew.
+
+A checkpoint holds states, and says of the program that wrote it what each node was (its *fingerprint*)
+and, as one word for each node, all that led to it (its *lineage*). A program is compared with that. Laws:
+
+1. **Same lineage, same state.** A state is kept when some node of the old program, with states of the same
+   kind, had the lineage that its node has now: it then holds what the node would have made. Names do not
+   matter for that, so nodes without a name of their own may be numbered in another way than before.
+   Where results depend on arrival, two nodes of one lineage may hold different rows: there the name counts.
+2. **Lineage.** The word of a node covers what it is (`Operator.identity`), its columns, and the words of the
+   nodes it takes from, in order. In a loop, it covers the loop as it is seen from the node. What lets all
+   rows pass, to show them or to be asked for progress, is left out.
+3. **Blank.** What has seen nothing yet is empty, and needs no state: what lies behind new inputs only, and
+   joins with that. But a state that the checkpoint has under its name, and that nobody else has kept, is
+   not emptied without a word: it counts as one to be built anew, of nothing.
+4. **Whole loops.** The states of a loop have rounds, which belong together: if one is not kept, or if
+   something outside has to be built from the inside of a loop, none of the loop (the outermost one) is.
+5. **From content.** A state is built anew from what stands before it: from the content of kept states, through
+   nodes that keep nothing, and from other states that are built anew. That is right where a node's result is a
+   function of content (`Operator.from_content`); and it is possible where no way leads back to an input, whose
+   rows are gone. A kept arrangement of just what has left a node ends the way too (`Flow.copies`).
+
+>>> import polars as pl, riverrun as rr
+>>> def program(least):
+...     flow = rr.Dataflow("stock")
+...     items = flow.input("items", {"item": pl.String, "left": pl.Int64}, key="item")
+...     flow.output("few", items.filter(pl.col("left") < least))
+...     return flow.plan
+>>> old = program(5)
+>>> states = frozenset(name for node in old.nodes for name in states_of(node))
+>>> print(compare(program(7), Stored(3, old.fingerprint, states, old.lineage)))
+changed: 'filter-1'
+    was: filter [left < 5] (item: large_string, left: int64) <- items:rows
+    is:  filter [left < 7] (item: large_string, left: int64) <- items:rows
+kept: 'items:rows'
+not kept: 'few:result', because of 'filter-1'
+
+Cost: some microseconds for each node, and the square of their number for those of a loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from riverrun.engine.operators.arrange import Arrange
+from riverrun.engine.operators.exchange import Exchange
+from riverrun.engine.operators.expire import Watermark
+from riverrun.engine.operators.join import Join
+from riverrun.engine.operators.linear import CLOCK, Input
+from riverrun.engine.operators.reduce import Reduce
+from riverrun.engine.operators.vertex import VertexOperator
+from riverrun.engine.plan import FROM, Node, Plan, Port, Scope
+
+_NO_CONTENT = (VertexOperator, Watermark)
+"""What these have given is not in their states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is known of a checkpoint and the program that wrote it."""
+
+    epoch: int
+    fingerprint: Mapping[str, str]
+    states: frozenset[str]
+    lineage: Mapping[str, str] | None = None
+    """None in checkpoints that do not say it: their states are kept by the very same program only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A node that is not as it was: changed, or new (it `was` nothing), or gone (it is nothing `now`)."""
+
+    name: str
+    was: str | None
+    now: str | None
+
+    def __str__(self) -> str:
+        if self.was is None:
+            return f"new: {self.name!r}: {self.now}"
+        if self.now is None:
+            return f"gone: {self.name!r}: {self.was}"
+        return f"changed: {self.name!r}\n    was: {self.was}\n    is:  {self.now}"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where content comes from and goes to, when states are built anew. Nodes are told by their numbers."""
+
+    fresh: frozenset[int] = frozenset()
+    """The nodes whose states are built anew."""
+    open: frozenset[int] = frozenset()
+    """The nodes that take content in: the fresh ones, and those on the way to them."""
+    pushes: tuple[int, ...] = ()
+    """Nodes whose states are kept, and which send their content."""
+    copies: tuple[tuple[int, Port], ...] = ()
+    """Kept arrangements that hold what has left a port, and whose content is sent from there."""
+    announces: tuple[tuple[int, int], ...] = ()
+    """Fresh nodes that are told of the content of a kept arrangement, and at which input."""
+    pairs: tuple[int, ...] = ()
+    """Joins of two kept arrangements, which make all their pairs."""
+    read: tuple[int, ...] = ()
+    """Kept arrangements that are read meanwhile."""
+    inputs: tuple[str, ...] = ()
+    """Inputs from which all rows would have to come again."""
+    stuck: tuple[tuple[str, str], ...] = ()
+    """Nodes that cannot be built from content, or give none, and why."""
+
+    @property
+    def giving(self) -> tuple[Port, ...]:
+        """The outputs at which content comes in."""
+        ports = [*map(Port, self.pushes), *map(Port, self.read), *(port for _, port in self.copies)]
+        return tuple(dict.fromkeys(ports))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A program, and what it can have of a checkpoint."""
+
+    differences: tuple[Difference, ...]
+    keep: Mapping[str, str]
+    """Of each state that is kept, the name that it has in the checkpoint."""
+    rebuild: Mapping[str, str]
+    """Of each state that has to be built anew, why."""
+    dropped: tuple[str, ...]
+    """States of the checkpoint that nobody needs."""
+    flow: Flow = field(repr=False)
+
+    @property
+    def fresh(self) -> frozenset[int]:
+        return self.flow.fresh
+
+    @property
+    def sources(self) -> frozenset[int]:
+        """The nodes whose content what is fresh is built from."""
+        return frozenset({*self.flow.pushes, *self.flow.read, *(at for at, _ in self.flow.copies)})
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether all states that are needed are there."""
+        return not self.fresh
+
+    def __str__(self) -> str:
+        lines = [str(difference) for difference in self.differences]
+        if self.keep:
+            lines.append(f"kept: {', '.join(map(repr, self.keep))}")
+        lines += [f"not kept: {name!r}, {why}" for name, why in self.rebuild.items()]
+        return "\n".join(lines)
+
+
+def states_of(node: Node) -> tuple[str, ...]:
+    """The names of the states of a node."""
+    return tuple(f"{node.name}{suffix}" for suffix in node.operator.suffixes)
+
+
+def compare(plan: Plan, stored: Stored) -> Comparison:
+    """Find out what of a checkpoint a program can go on with."""
+    return _Comparing(plan, stored).result()
+
+
+def _own(said: str) -> str:
+    """What a fingerprint says of a node itself, without where it takes from."""
+    return said.rsplit(FROM, 1)[0]
+
+
+class _Comparing:
+    """The work of `compare`."""
+
+    def __init__(self, plan: Plan, stored: Stored) -> None:
+        self.plan = plan
+        self.stored = stored
+        self.same = stored.lineage is None and dict(stored.fingerprint) == plan.fingerprint
+        self.known: dict[str, list[str]] = {}
+        """The nodes of the old program, by lineage."""
+        for name, word in (plan.lineage if self.same else stored.lineage or {}).items():
+            self.known.setdefault(word, []).append(name)
+        self.keep: dict[int, dict[str, str]] = {}
+        for node in plan.nodes:
+            found = self._found(node)
+            if found is not None:
+                self.keep[node.number] = found
+        self.blank = _blank(plan, stored)
+        self.why: dict[int, str] = {}
+
+    def result(self) -> Comparison:
+        lost = self.stored.states.difference(*(found.values() for found in self.keep.values()))
+        if self.stored.epoch == 0:
+            lost = frozenset()
+        fresh = {
+            node.number
+            for node in self.plan.nodes
+            if node.operator.suffixes
+            and node.number not in self.keep
+            and (node.number not in self.blank or lost.intersection(states_of(node)))
+        }
+        flow = None
+        while flow is None:
+            fresh |= self._with_loops(fresh)
+            flow = self._flow(fresh)
+        keep = {
+            name: old
+            for number, found in self.keep.items()
+            if number not in fresh
+            for name, old in found.items()
+        }
+        rebuild = {
+            name: self.why.get(number) or self._cause(number)
+            for number in sorted(fresh)
+            for name in states_of(self.plan.nodes[number])
+        }
+        dropped = sorted(self.stored.states.difference(keep.values()))
+        return Comparison(tuple(self.differences), keep, rebuild, tuple(dropped), flow)
+
+    def _found(self, node: Node) -> dict[str, str] | None:
+        """The states of the checkpoint that are those of a node (law 1)."""
+        if not node.operator.suffixes:
+            return None
+        names = self.known.get(self.plan.lineage[node.name], [])
+        if node.name in names:
+            names = [node.name]
+        elif node.number in self.plan.arrival_dependent and len(names) > 1:
+            return None
+        for name in names:
+            found = {f"{node.name}{s}": f"{name}{s}" for s in node.operator.suffixes}
+            if self.stored.states.issuperset(found.values()):
+                return found
+        return None
+
+    # ---- what differs
+
+    def _is_known(self, node: Node) -> bool:
+        while node.operator.passes_all:
+            (port,) = node.inputs
+            node = self.plan.nodes[port.node]
+        return self.plan.lineage[node.name] in self.known
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """What is different in itself, not only behind something that is."""
+        plan, was, now = self.plan, self.stored.fingerprint, self.plan.fingerprint
+        words = set(plan.lineage.values())
+        old = {} if self.same else self.stored.lineage or {}
+        # Those that go on, be it under another name, are not what one of their old name was.
+        moved = {name for name, word in old.items() if word in words}
+        found, related = [], set()
+        for node in plan.nodes:
+            if node.operator.passes_all or self._is_known(node):
+                continue
+            said = None if node.name in moved else was.get(node.name)
+            if said is not None:
+                related.add(node.name)
+                sources = [self.plan.nodes[port.node] for port in node.inputs]
+                if _own(said) == _own(now[node.name]) and not all(map(self._is_known, sources)):
+                    continue
+                if said == now[node.name]:
+                    continue
+            found.append(Difference(node.name, said, now[node.name]))
+        gone = [name for name in was if name not in moved and name not in related]
+        if self.same:
+            gone = []
+        found += [Difference(name, was[name], None) for name in gone if not _is_shown(was[name])]
+        # How rows travel follows from the rest; it is said where there is nothing else to say.
+        told = [
+            each for each in found if not (each.now or each.was or "").startswith(Exchange.kind)
+        ]
+        return told or found
+
+    def _cause(self, number: int) -> str:
+        """The first nodes, on the way to this one, that are not as they were."""
+        differ = {difference.name for difference in self.differences}
+        here = [at for at in self._upstream(number) if self.plan.nodes[at].name in differ]
+        first = [at for at in here if not any(b != at and b in here for b in self._upstream(at))]
+        names = [self.plan.nodes[at].name for at in sorted(first or here)]
+        if not names:
+            return "which the checkpoint does not have"
+        return f"because of {', '.join(map(repr, names))}"
+
+    def _upstream(self, number: int) -> set[int]:
+        found, waiting = {number}, [number]
+        while waiting:
+            for port in self.plan.nodes[waiting.pop()].inputs:
+                if port.node not in found:
+                    found.add(port.node)
+                    waiting.append(port.node)
+        return found
+
+    # ---- what is built anew
+
+    def _with_loops(self, fresh: set[int]) -> set[int]:
+        """All states of the loops of which one is fresh, and what reads a fresh arrangement (law 4)."""
+        found: set[int] = set()
+        for node in self.plan.nodes:
+            loop = _outermost(node.scope)
+            if node.number in fresh and loop is not None:
+                found |= self._in_loop(loop, f"as the loop {loop.name!r} is built anew as a whole")
+            reads = isinstance(node.operator, Reduce) and node.number not in self.blank
+            if reads and node.number not in fresh:
+                for port in node.inputs:
+                    if port.node in fresh:
+                        found.add(node.number)
+                        self.why[node.number] = f"as {self.plan.nodes[port.node].name!r} is not"
+        return found
+
+    def _in_loop(self, loop: Scope, why: str) -> set[int]:
+        found = {
+            node.number
+            for node in self.plan.nodes
+            if node.operator.suffixes
+            and node.number not in self.blank
+            and _outermost(node.scope) is loop
+        }
+        for number in found:
+            if number in self.keep:
+                self.why.setdefault(number, why)
+        return found
+
+    def _flow(self, fresh: set[int]) -> Flow | None:
+        """Who gives what (law 5); None when more has become fresh on the way."""
+        plan = self.plan
+        loops = {_outermost(plan.nodes[at].scope) for at in fresh}
+        taken, sources, inputs = set(fresh), set(), set()
+        copies: dict[Port, int] = {}
+        stuck: dict[str, str] = {}
+        seen: set[Port] = set()
+        waiting = [port for at in sorted(fresh) for port in plan.nodes[at].inputs]
+        for at in fresh:
+            if not plan.nodes[at].operator.from_content and at not in self.blank:
+                stuck[plan.nodes[at].name] = _why_stuck(plan.nodes[at])
+        while waiting:
+            port = waiting.pop()
+            node = plan.nodes[port.node]
+            if port in seen or node.number in self.blank or node.number in fresh:
+                continue
+            seen.add(port)
+            loop = _outermost(node.scope)
+            if loop is not None and loop not in loops:
+                inside = self._in_loop(loop, "as something new is made of what is inside the loop")
+                if not inside <= fresh:
+                    fresh |= inside
+                    return None
+            if node.operator.suffixes:
+                sources.add(node.number)
+                if isinstance(node.operator, _NO_CONTENT):
+                    stuck[node.name] = "what it has given is not kept"
+                continue
+            copy = self._copy(port, fresh)
+            if copy is not None:
+                copies[port] = copy
+                continue
+            if isinstance(node.operator, Input) and node.operator.name != CLOCK:
+                inputs.add(node.operator.name)
+                continue
+            if not node.operator.from_content:
+                stuck[node.name] = _why_stuck(node)
+            taken.add(node.number)
+            waiting += node.inputs
+        announces, pairs = [], []
+        read: set[int] = set()
+        for at in sorted(taken):
+            node = plan.nodes[at]
+            kept = [(n, port.node) for n, port in enumerate(node.inputs) if port.node in sources]
+            if isinstance(node.operator, Reduce):
+                first = {source: n for n, source in reversed(kept)}
+                announces += [(at, n) for n in sorted(first.values())]
+            elif isinstance(node.operator, Join):
+                if len(kept) == 2:
+                    pairs.append(at)
+            else:
+                continue
+            read.update(source for _, source in kept)
+        pushes = [
+            at
+            for at in sorted(sources)
+            if any(
+                taker.number in taken and not taker.operator.reads_arrangements
+                for taker, _ in plan.consumers.get(Port(at), [])
+            )
+        ]
+        return Flow(
+            fresh=frozenset(fresh),
+            open=frozenset(taken),
+            pushes=tuple(pushes),
+            copies=tuple((at, port) for port, at in copies.items()),
+            announces=tuple(announces),
+            pairs=tuple(pairs),
+            read=tuple(sorted(read)),
+            inputs=tuple(sorted(inputs)),
+            stuck=tuple(stuck.items()),
+        )
+
+    def _copy(self, port: Port, fresh: set[int]) -> int | None:
+        """A kept arrangement of what leaves a port: there is no need to go further back."""
+        names = self.plan.nodes[port.node].schemas[port.output].names
+        for node in self._takers(port):
+            kept = node.number in self.keep and node.number not in fresh
+            if kept and isinstance(node.operator, Arrange):
+                # Rows have to leave from where they would have left.
+                key = tuple(map(names.index, node.operator.key))
+                placed = self._placements[port]
+                if placed is not None and placed <= {key}:
+                    return node.number
+        return None
+
+    def _takers(self, port: Port) -> Iterator[Node]:
+        """Those who take what leaves a port as it is."""
+        for node, _ in self.plan.consumers.get(port, []):
+            if isinstance(node.operator, Exchange):
+                if node.operator.deterministic:
+                    yield from self._takers(Port(node.number))
+            else:
+                yield node
+
+    @cached_property
+    def _placements(self) -> Mapping[Port, set[tuple[int, ...]] | None]:
+        from riverrun.engine.scheduling import placements
+
+        return placements(self.plan)
+
+
+def _why_stuck(node: Node) -> str:
+    operator = node.operator
+    if isinstance(operator, Input):
+        return "it has a row for each epoch"
+    if not operator.deterministic:
+        return "its results depend on the order of arrival"
+    return "its results depend on how rows came, epoch by epoch"
+
+
+def _is_shown(said: str) -> bool:
+    """Whether a node was there for people only."""
+    return said.startswith(("inspect (", "probe "))
+
+
+def _outermost(scope: Scope) -> Scope | None:
+    """The loop around all others that a scope is in; None outside."""
+    loop = None
+    while scope.parent is not None:
+        loop, scope = scope, scope.parent
+    return loop
+
+
+def _blank(plan: Plan, stored: Stored) -> frozenset[int]:
+    """The nodes that have seen nothing as of the checkpoint (law 3)."""
+    blank = {node.number for node in plan.nodes}
+    if stored.epoch == 0:
+        return frozenset(blank)
+    before = 0
+    while before != len(blank):
+        before = len(blank)
+        for node in plan.nodes:
+            inputs = [port.node in blank for port in node.inputs]
+            if isinstance(node.operator, Input):
+                empty = node.operator.name != CLOCK and node.name not in stored.fingerprint
+            elif isinstance(node.operator, Join):
+                empty = any(inputs)
+            else:
+                empty = all(inputs)
+            if not empty:
+                blank.discard(node.number)
+    return frozenset(blank)
+
+
+# ---- lineage
+
+
+def lineages(plan: Plan) -> dict[str, str]:
+    """By name, the word of each node (law 2)."""
+    words: dict[int, str] = {}
+    own = {node.number: _own(plan.fingerprint[node.name]) for node in plan.nodes}
+
+    def passed(port: Port) -> Port:
+        while plan.nodes[port.node].operator.passes_all:
+            (port,) = plan.nodes[port.node].inputs
+        return port
+
+    sources = {node.number: [passed(port) for port in node.inputs] for node in plan.nodes}
+    loops = {node.number: _outermost(node.scope) for node in plan.nodes}
+
+    def order(number: int) -> list[int]:
+        """The node, and those of its loop that lead to it, in the order in which one comes by them."""
+        found, at = [number], 0
+        seen = {number}
+        while loops[number] is not None and at < len(found):
+            for port in sources[found[at]]:
+                if loops[port.node] is loops[number] and port.node not in seen:
+                    seen.add(port.node)
+                    found.append(port.node)
+            at += 1
+        return found
+
+    for node in plan.nodes:
+        waiting = [node.number]
+        while waiting:
+            number = waiting[-1]
+            ordered = order(number)
+            inside = {each: at for at, each in enumerate(ordered)}
+            outside = {
+                port.node for each in ordered for port in sources[each] if port.node not in inside
+            }
+            missing = [each for each in outside if each not in words]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if number in words:
+                continue
+            text = []
+            for each in ordered:
+                froms = [
+                    f"{inside.get(port.node, words.get(port.node))}.{port.output}"
+                    for port in sources[each]
+                ]
+                text.append(f"{own[each]}{FROM}{froms}")
+            words[number] = hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+    return {node.name: words[node.number] for node in plan.nodes}
