@@ -66,6 +66,7 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.engine.outage import delay
+from riverrun.engine.overseeing import Overseer
 from riverrun.engine.reading import Portion
 from riverrun.engine.roster import SILENCE
 from riverrun.engine.wire import BadFrame
@@ -129,11 +130,12 @@ class RemoteCluster(Cluster):
         super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
         self._health = Health(self.events, balance, most)
         self._lost_at: float | None = None
-        self._changing: float | None = None
+        self._overseer = Overseer(
+            self._coordinator, launcher, self._health, timeout, self._check_room
+        )
         self.path = None if options.checkpoint is None else str(options.checkpoint)
         self._security = security or Security()
         self._launcher = launcher
-        self._timeout = timeout
         self._window = window
         self._decoders: dict[object, Decoder] = {}
         self._taken: dict[object, int] = {}
@@ -157,7 +159,6 @@ class RemoteCluster(Cluster):
         self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
         self._queued: deque[tuple[int, int]] = deque()
         self._appends = 0
-        self._gathering: float | None = time.monotonic()
         self._stopped = Event()
         self._patience = options.patience
         self._log_thread = Lane("riverrun-log")
@@ -438,87 +439,22 @@ class RemoteCluster(Cluster):
             with self._changed:
                 if self._coordinator.phase is Phase.CLOSED:
                     continue
-                self._coordinator.tick(time.monotonic())
+                now = time.monotonic()
+                self._coordinator.tick(now)
+                losing = self._losses.too_many(self._coordinator.reported)
+                over = losing or self._overseer.look(now, self._present)
                 self._send(COORDINATOR, self._coordinator.take())
-                self._check_deadline()
-                self._check_change()
-                self._check_balance()
+                if over is not None:
+                    self._end(over)
                 self._send_released()
             self._tell_workers(["beat", 0])
 
-    def _check_deadline(self) -> None:
-        """End a run that waits for workers in vain (law 2)."""
-        losing = self._losses.too_many(self._coordinator.reported)
-        if losing is not None:
-            self._end(losing)
-        if self._coordinator.phase is not Phase.GATHERING:
-            self._gathering = None
-            return
-        now = time.monotonic()
-        if self._gathering is None:
-            self._gathering = now
-        if now - self._gathering > self._timeout:
-            self._end(self._not_ready(f"within {self._timeout:g} s"))
-
-    def _check_change(self) -> None:
-        """Give up a change whose newcomers do not come."""
-        roster, now = self._coordinator.roster, time.monotonic()
-        if roster.change is None or roster.is_there(roster.change):
-            self._changing = None
-            return
-        if self._changing is None:
-            self._changing = now
-        if now - self._changing > self._timeout:
-            self._give_up(f"within {self._timeout:g} s")
-
-    def _give_up(self, when: str, said: str = "") -> None:
-        roster = self._coordinator.roster
-        assert roster.change is not None
-        wanted, present = roster.change.workers, len(roster)
-        error = TransportError(
-            "run.no_newcomer",
-            f"cannot go on with {wanted} workers: the new ones did not report {when}"
-            + (f"; the last one said: {said}" if said else ""),
-            hint=f"the run goes on with {present}; " + self._launcher.advice(present, wanted),
-            workers=wanted,
-        )
-        self._ask(lambda: self._coordinator.give_up(error))
-
-    def _check_balance(self) -> None:
-        """Look for a straggler, and do about it what the user allows."""
-        coordinator = self._coordinator
-        roster = coordinator.roster
-        if coordinator.phase is not Phase.RUNNING or self._changing is not None:
-            return
-        slow = self._health.straggler(roster.members, roster.shards.shares, time.monotonic())
-        if slow is None or coordinator.opening is None or roster.change is not None:
-            return
-        if self._health.balance == "move":
-            shares = [round(share, 3) for share in slow.shares]
-            self.events.record("moved", away_from=slow.index, shares=shares)
-            self._ask(lambda: coordinator.rebalance(slow.shares))
-            return
-        try:
-            self._check_room(len(roster) + 1)
-        except RiverrunError as error:
-            self.events.record("trouble", what="another worker", error=error.message)
-            return
-        self._ask(lambda: coordinator.scale(len(roster) + 1))
+    @property
+    def _present(self) -> int:
+        return sum(member in self._addresses for member in self._coordinator.members)
 
     def _check_room(self, workers: int) -> None:
         """Raise where there cannot be so many workers."""
-
-    def _not_ready(self, when: str, said: str = "") -> TransportError:
-        members = self._coordinator.members
-        present = sum(member in self._addresses for member in members)
-        return TransportError(
-            "run.not_ready",
-            f"cannot run: {present} of {len(members)} workers reported {when}"
-            + (f"; the last one said: {said}" if said else ""),
-            hint=self._launcher.advice(present, len(members)),
-            present=present,
-            workers=len(members),
-        )
 
     def _end(self, error: RiverrunError) -> None:
         self._coordinator.close(error)
@@ -659,10 +595,12 @@ class RemoteCluster(Cluster):
                 self._false_starts += 1
                 if self._false_starts >= STARTS:
                     self._false_starts = 0
+                    when = "before their processes ended"
                     if any(each in self._coordinator.members for each in self._ungranted):
-                        self._end(self._not_ready("before their processes ended", why))
+                        self._end(self._overseer.not_ready(self._present, when, why))
                     else:
-                        self._give_up("before their processes ended", why)
+                        self._overseer.give_up(when, why)
+                        self._send(COORDINATOR, self._coordinator.take())
                 else:
                     self._launch()
 
@@ -789,7 +727,7 @@ class RemoteCluster(Cluster):
                 self._lose(incarnation)
             raise
         with self._changed:
-            if self._closed or incarnation not in self._coordinator.members:  # lost meanwhile
+            if self._closed or not self._coordinator.roster.knows(incarnation):  # lost meanwhile
                 Thread(target=link.close, daemon=True).start()
                 return {"leave": "it was given up before it began"}
             self._links[incarnation] = link
