@@ -159,7 +159,7 @@ def instances_survive_a_new_execution() -> Any:
 
     def start(self: Worker, begin: m.Begin, states: Any) -> None:
         old = getattr(self, "last", None)
-        if old is not None and old.completed == begin.epoch and old._bounds == begin.bounds:
+        if old is not None and old.completed == begin.epoch and old._shards == begin.shards:
             make, self._make = self._make, lambda *_: old
             original(self, begin, states)
             self._make = make

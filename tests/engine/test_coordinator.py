@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from riverrun.engine.coordinator import Coordinator, Phase, even_bounds
+from riverrun.engine.coordinator import Coordinator, Phase
 from riverrun.engine.messages import (
     CLIENT,
     ORIGIN,
@@ -46,7 +46,7 @@ from riverrun.engine.saving import Saver
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.checkpoint import Part
 from riverrun.state.log import Opening, Pending
-from riverrun.state.manifest import END
+from riverrun.state.shards import END, Shards
 
 POISON = OperatorFailed("operator.poison", "poison", hint="")
 LOST = TransportError("storage.unreachable", "lost", hint="")
@@ -119,10 +119,10 @@ def test_it_gathers_then_begins_then_feeds() -> None:
     coordinator.receive(1, Join())
     assert coordinator.take() == []
     coordinator.receive(2, Join())
-    bounds = even_bounds(2)
+    shards = Shards.even(2)
     assert coordinator.take() == [
-        (1, Begin(1, 0, ORIGIN, 0, bounds, (1, 2))),
-        (2, Begin(1, 0, ORIGIN, 1, bounds, (1, 2))),
+        (1, Begin(1, 0, ORIGIN, 0, shards, (1, 2))),
+        (2, Begin(1, 0, ORIGIN, 1, shards, (1, 2))),
     ]
     coordinator.receive(1, Ready(1))
     assert coordinator.take() == []
@@ -298,9 +298,9 @@ def test_or_its_range_is_spread() -> None:
     bench = Bench(3, policy="spread")
     bench.coordinator.lost(2)
     out = bench.turn()
-    assert [(to, b.index, b.bounds, b.peers) for to, b in of(out, Begin)] == [
-        (1, 0, even_bounds(2), (1, 3)),
-        (3, 1, even_bounds(2), (1, 3)),
+    assert [(to, b.index, b.shards, b.peers) for to, b in of(out, Begin)] == [
+        (1, 0, Shards.even(2), (1, 3)),
+        (3, 1, Shards.even(2), (1, 3)),
     ]
 
 
@@ -339,7 +339,7 @@ def test_a_checkpoint_is_published_when_all_parts_are_there() -> None:
     assert to == STORAGE
     assert publish.about["epoch"] == 1
     assert publish.about["position"] == 2
-    assert publish.about["bounds"] == ["0", f"{END // 2:x}", f"{END:x}"]
+    assert publish.about["shards"] == [["0", 0], [f"{END // 2:x}", 1]]
     out = bench.tell(STORAGE, Outcome(publish))
     assert of(out, Saved) == [(CLIENT, Saved(1, 1))]
     assert of(out, Published) == [(1, Published(1)), (2, Published(1))]
@@ -429,13 +429,16 @@ def test_scaling_waits_for_the_boundary_and_its_checkpoint() -> None:
     bench.coordinator.scale(3)
     bench.submit()
     out = bench.complete()
+    assert len(of(out, Feed)) == 2  # until the new one is there, epochs go on
+    assert of(bench.log, Start)[-1] == (SUPERVISOR, Start(3))
+    bench.tell(3, Join())
+    bench.submit()
+    out = bench.complete()
     assert of(out, Feed) == []
     assert len(of(out, Announce)) == 2
     out = bench.publish()
-    assert of(out, Start) == [(SUPERVISOR, Start(3))]
-    out = bench.tell(3, Join())
-    assert [(b.epoch, b.source, b.bounds) for _, b in of(out, Begin)] == [
-        (1, 1, even_bounds(3))
+    assert [(b.epoch, b.source, b.shards) for _, b in of(out, Begin)] == [
+        (2, 1, Shards.even(2).resized(3))
     ] * 3
     bench.ready()
     assert of(bench.log, Scaled) == [(CLIENT, Scaled(3))]

@@ -24,7 +24,8 @@ from threading import Condition, RLock
 from typing import Any, Self
 from uuid import uuid4
 
-from riverrun.engine.coordinator import Coordinator, Phase, Policy, closed_error
+from riverrun.engine.coordinator import Coordinator, Phase, closed_error
+from riverrun.engine.events import Events
 from riverrun.engine.messages import (
     COORDINATOR,
     Inputs,
@@ -37,6 +38,7 @@ from riverrun.engine.messages import (
     Scaled,
 )
 from riverrun.engine.reading import Portion
+from riverrun.engine.roster import Policy
 from riverrun.engine.storing import execute
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.progress import Antichain
@@ -103,6 +105,7 @@ class Cluster(ABC):
         self._timed = durable and isinstance(durability.every, timedelta)
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
+        self.events = Events()
         self._logged = -1
         self._closed = False
 
@@ -205,10 +208,14 @@ class Cluster(ABC):
             self._check_open()
             self._need_storage("make a checkpoint")
             answers, least = self._answers, self._coordinator.completed
-            answers.pop(Saved, None)
-            self._ask(self._coordinator.checkpoint)
-            self._pump(lambda: Saved in answers and answers[Saved].epoch >= least)
-            saved: Saved = answers[Saved]
+            while True:
+                answers.pop(Saved, None)
+                self._ask(self._coordinator.checkpoint)
+                self._pump(lambda: Saved in answers)
+                saved: Saved = answers[Saved]
+                if saved.epoch >= least:
+                    break
+                self._pump(self._recovered)  # it went back to one from before, and told of that
             if saved.error is not None:
                 raise saved.error
             return saved.number
@@ -327,6 +334,16 @@ class Cluster(ABC):
             self._logged = message.epoch
         elif kind is Saved or kind is Scaled:
             self._answers[kind] = message
+            self._note(message)
+
+    def _note(self, message: Saved | Scaled) -> None:
+        error = None if message.error is None else message.error.message
+        if isinstance(message, Scaled):
+            self.events.record("scaled", workers=message.workers, error=error)
+        elif error is None:
+            self.events.record("checkpoint", number=message.number, epoch=message.epoch)
+        else:
+            self.events.record("trouble", what="a checkpoint", epoch=message.epoch, error=error)
 
     def _execute(self, instruction: Any) -> Outcome:
         """Do what the storage is asked for."""

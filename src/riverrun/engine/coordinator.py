@@ -50,11 +50,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 from riverrun.engine.messages import (
     CLIENT,
@@ -62,7 +62,6 @@ from riverrun.engine.messages import (
     ORIGIN,
     PINNED,
     STORAGE,
-    SUPERVISOR,
     Announce,
     Append,
     Begin,
@@ -90,21 +89,16 @@ from riverrun.engine.messages import (
     Reported,
     Saved,
     Scaled,
-    Start,
-    Stop,
     Survey,
     Wrote,
 )
+from riverrun.engine.roster import Change, Policy, Roster
 from riverrun.engine.saving import Saver
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.log import Opening
-from riverrun.state.manifest import END
 
 APPEND_TRIES = 5
 IDLE_FAILURES = 3  # executions in a row that fail with no epoch under way
-
-Policy = Literal["replace", "spread"]
-"""What becomes of a lost worker's range: a new incarnation takes it, or the others share it."""
 
 
 class Phase(Enum):
@@ -158,8 +152,6 @@ class Coordinator:
         """What a checkpoint keeps for the application: JSON."""
         self.phase = Phase.GATHERING
         self.execution = 0
-        self.members: list[int] = []
-        self.bounds = even_bounds(workers)
         epoch = 0 if opening is None else opening.epoch
         self.completed = epoch
         self.released = epoch
@@ -179,15 +171,10 @@ class Coordinator:
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
         self._said = dict(about or {})
-        self._policy = policy
         self._deadline = deadline
         self._keep_numbers = keep_numbers
         self._base = (epoch, ORIGIN)
-        self._joined: set[int] = set()
         self._waiting: set[int] = set()
-        self._incarnations = 0
-        self._ticks = 0
-        self._heard: dict[int, int] = {}
         self._now: float | None = None
         self._entries: dict[int, Entry] = {}
         self._oldest = epoch
@@ -197,8 +184,7 @@ class Coordinator:
         self._append_failures = 0
         self._idle_failures = 0
         self._refusing: tuple[int, RiverrunError] | None = None
-        self._scale: int | None = None
-        self._scaling = False
+        self.changing = False
         self._out: Outputs = []
         self._settled: dict[str, Any] = {} if opening is None else dict(opening.offsets)
         if opening is not None:
@@ -221,7 +207,12 @@ class Coordinator:
             Join: self._on_join,
             Heartbeat: lambda sender, message: None,
         }
-        self.members = [self._start_worker() for _ in range(workers)]
+        self.roster = Roster(workers, lambda to, message: self._out.append((to, message)), policy)
+
+    @property
+    def members(self) -> list[int]:
+        """The incarnations that take part, by index."""
+        return self.roster.members
 
     # ---- the client
 
@@ -273,8 +264,20 @@ class Coordinator:
         self._check_open()
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
-        self._scale = workers
+        self.roster.want(Change(workers))
         self._advance()
+
+    def rebalance(self, weights: Sequence[float]) -> None:
+        """Ask for other shares of the same workers, from the next boundary on."""
+        self._check_open()
+        if self.roster.change is None and len(weights) == len(self.roster):
+            self.roster.want(Change(len(self.roster), tuple(weights)))
+            self._advance()
+
+    def give_up(self, error: RiverrunError) -> None:
+        """Go on with the workers that there are."""
+        if self.roster.give_up():
+            self._out.append((CLIENT, Scaled(len(self.members), error)))
 
     def allow(self, limit: float) -> None:
         """Release epochs below `limit`, and none from there on."""
@@ -287,8 +290,7 @@ class Coordinator:
             return
         self.phase = Phase.CLOSED
         self.error = error
-        for member in self.members:
-            self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
+        self.roster.close()
         self._out.append((CLIENT, Closed(error)))
 
     def status(self) -> dict[str, Any]:
@@ -299,6 +301,8 @@ class Coordinator:
             "phase": self.phase.value,
             "execution": self.execution,
             "workers": len(self.members),
+            "shares": self.roster.shards.shares,
+            "becoming": None if self.roster.change is None else self.roster.change.workers,
             "epoch": self.next,
             "completed": self.completed,
             "reported": self.reported,
@@ -322,41 +326,36 @@ class Coordinator:
             return
         if sender == STORAGE:
             self._on_outcome(message)
-        elif sender in self._heard:
-            self._heard[sender] = self._ticks
+        elif self.roster.knows(sender):
+            self.roster.hear(sender)
             self._handlers[type(message)](sender, message)
         else:  # it was declared dead, or is not needed any more, and does not know (law 4)
             self._out.append((sender, Leave()))
 
     def lost(self, member: int, why: str = "") -> None:
         """A member is dead, or is to be thought so; `why` is what is known of it."""
-        if self.phase is Phase.CLOSED or member not in self._heard:
+        roster = self.roster
+        if self.phase is Phase.CLOSED or not roster.knows(member):
             return
-        del self._heard[member]
-        self._joined.discard(member)
-        self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
+        self._dismiss(member)
+        if member not in roster.members:
+            error = roster.replace_newcomer(member, why)
+            if error is not None:
+                self.give_up(error)
+            return
         if self.opening is None:
-            self.close(_not_durable(self.members.index(member), why))
+            self.close(_not_durable(roster.members.index(member), why))
             return
-        self.saver.lost(member)
-        at = self.members.index(member)
-        if self._policy == "replace" or len(self.members) == 1:
-            self.members[at] = self._start_worker()
-        else:
-            del self.members[at]
-            self.bounds = even_bounds(len(self.members))
+        roster.replace(member)
         self._gather()
 
     def tick(self, now: float | None = None) -> None:
         """Time has passed: `now` in seconds, for checkpoints that are due by time."""
         if self.phase is Phase.CLOSED:
             return
-        self._ticks += 1
         self._now = now
-        if self._deadline is not None:
-            for member in self._joined.intersection(self.members):  # the others are still to come
-                if self._ticks - self._heard.get(member, self._ticks) > self._deadline:
-                    self.lost(member)
+        for member in self.roster.silent(self._deadline):
+            self.lost(member)
         self._advance()
 
     def take(self) -> Outputs:
@@ -368,21 +367,21 @@ class Coordinator:
 
     # ---- members and executions
 
-    def _start_worker(self) -> int:
-        self._incarnations += 1
-        self._heard[self._incarnations] = self._ticks
-        self._out.append((SUPERVISOR, Start(self._incarnations)))
-        return self._incarnations
+    def _dismiss(self, member: int) -> None:
+        self.saver.lost(member)
+        self.roster.dismiss(member)
 
     def _on_join(self, sender: int, message: Join) -> None:
-        self._joined.add(sender)
+        self.roster.join(sender)
         if self.phase is Phase.GATHERING:
             self._gather()
+        else:
+            self._advance()
 
     def _gather(self) -> None:
         """Begin again from storage when all members are there."""
         self.phase = Phase.GATHERING
-        if self._joined.issuperset(self.members):
+        if self.roster.complete:
             self._begin(self.saver.epoch, self.saver.number)
 
     def _begin(self, epoch: int, source: int) -> None:
@@ -396,7 +395,7 @@ class Coordinator:
             self.saver.abort()
         peers = tuple(self.members)
         for index, member in enumerate(peers):
-            begin = Begin(self.execution, epoch, source, index, self.bounds, peers)
+            begin = Begin(self.execution, epoch, source, index, self.roster.shards, peers)
             self._out.append((member, begin))
 
     def _restart(self) -> None:
@@ -413,8 +412,8 @@ class Coordinator:
         if self._waiting:
             return
         self.phase = Phase.RUNNING
-        if self._scaling:
-            self._scaling = False
+        if self.changing:
+            self.changing = False
             if self.opening is None:  # what was saved served to change hands, and nothing else
                 self.saver.forget()
                 self._out += [(member, Published(NO_EPOCH)) for member in self.members]
@@ -444,7 +443,7 @@ class Coordinator:
         saver = self.saver
         if (saver.every is not None or saver.wanted) and saver.is_due(completed, self._now):
             self._announce()
-        if self._scale is not None and self._prepare_scale(self._scale):
+        if self.roster.change is not None and self._prepare(self.roster.change):
             return
         entry = self._entries.get(completed)
         if entry is None or completed >= self.limit:
@@ -592,7 +591,7 @@ class Coordinator:
         if not saver.covers(position):
             return
         members = tuple(self.members)
-        attempt = saver.announce(epoch, position, self.bounds, members, self._now)
+        attempt = saver.announce(epoch, position, self.roster.shards, members, self._now)
         for member in members:
             announce = Announce(self.execution, attempt.id, attempt.number, epoch)
             self._out.append((member, announce))
@@ -616,7 +615,10 @@ class Coordinator:
             "position": attempt.position,
             "owner": 0 if self.opening is None else self.opening.owner,
             "workers": len(attempt.members),
-            "bounds": [f"{bound:x}" for bound in attempt.bounds],
+            "shards": [
+                [f"{low:x}", owner]
+                for low, owner in zip(attempt.shards.bounds, attempt.shards.owners, strict=False)
+            ],
             "fingerprint": self._fingerprint,
             "application": dict(self.application),
             "offsets": self._offsets_before(attempt.epoch),
@@ -642,9 +644,9 @@ class Coordinator:
     def _not_saved(self, number: int, epoch: int) -> None:
         error = self.saver.error
         self._out.append((CLIENT, Saved(number, epoch, error)))
-        if self._scale is not None:  # epochs are held back for it: better to go on as we are
-            self._scale = None
-            self._out.append((CLIENT, Scaled(len(self.members), error)))
+        change = self.roster.change
+        if change is not None and error is not None and self.roster.is_there(change):
+            self.give_up(error)  # epochs are held back for it: better to go on as we are
         self._advance()
 
     def _on_surveyed(self, found: Found, error: RiverrunError | None) -> None:
@@ -659,28 +661,24 @@ class Coordinator:
             self._forget()
             self._advance()
 
-    def _prepare_scale(self, workers: int) -> bool:
-        """Get the storage to have this boundary, then change the members; whether epochs wait for it."""
-        saver = self.saver
-        if workers == len(self.members):
-            self._scale = None
-            self._out.append((CLIENT, Scaled(workers)))
+    def _prepare(self, change: Change) -> bool:
+        """When newcomers are there, get the storage to have this boundary, then change the members; whether epochs wait
+        for it."""
+        saver, roster = self.saver, self.roster
+        if not roster.is_there(change):
+            return False
+        if change.weights is None and change.workers == len(roster):
+            roster.change = None
+            self._out.append((CLIENT, Scaled(change.workers)))
             return False
         if saver.epoch != self.completed:
             if saver.attempt is None and not saver.surveying:
                 saver.wanted = True
                 self._announce()
             return saver.attempt is not None or saver.surveying
-        self._scale = None
-        for member in self.members[workers:]:
-            del self._heard[member]
-            self._joined.discard(member)
-            saver.lost(member)
-            self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
-        kept = self.members[:workers]
-        self.members = kept + [self._start_worker() for _ in range(workers - len(kept))]
-        self.bounds = even_bounds(workers)
-        self._scaling = True
+        for member in roster.make(change):
+            self._dismiss(member)
+        self.changing = True
         self._gather()
         return True
 
@@ -696,11 +694,6 @@ class Coordinator:
     def _check_open(self) -> None:
         if self.phase is Phase.CLOSED:
             raise closed_error(self.error)
-
-
-def even_bounds(workers: int) -> tuple[int, ...]:
-    """Bounds that give each worker the same share of the hashes."""
-    return tuple(index * END // workers for index in range(workers + 1))
 
 
 def closed_error(reason: RiverrunError | None) -> RiverrunError:

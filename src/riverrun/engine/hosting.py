@@ -20,11 +20,13 @@ import platform
 import queue
 import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
@@ -130,6 +132,7 @@ class _Host:
         self._why = ""
         self._over = Event()
         self._heard = time.monotonic()
+        self._busy = 0.0  # seconds
         self._security = rendezvous.security
         self._make = make
         self._staging: Staging | None = None
@@ -139,6 +142,7 @@ class _Host:
         self._pool: ThreadPoolExecutor | None = None
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._endpoint = Endpoint(address, self, rendezvous.security)
 
     def join(self, rendezvous: Rendezvous) -> None:
@@ -162,8 +166,12 @@ class _Host:
             return
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
+        scratch: Path | None = None
         if granted["checkpoint"] is not None:
-            self._checkpoints = Checkpoints(granted["checkpoint"])
+            if getattr(self._make, "memory", None) is not None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
+                scratch = Path(self._scratch.name)
+            self._checkpoints = Checkpoints(granted["checkpoint"], scratch=scratch)
             self._log = Log(self._checkpoints.storage)
         self._staging = Staging(
             self._worker.incarnation,
@@ -191,7 +199,10 @@ class _Host:
                 if any(link.full for link in self._links.values()):
                     busy = False  # law 2
                 else:
+                    started = time.monotonic()
                     busy = worker.work()
+                    if busy:
+                        self._busy += time.monotonic() - started
                 self._carry(worker.take())
         except TransportError as error:
             self._why = f"the coordinator cannot be reached: {error.message}"
@@ -199,9 +210,13 @@ class _Host:
 
     def _take_in(self, *, wait: bool) -> None:
         try:
-            self._inbox.get(block=wait, timeout=BEAT if wait else None)()
-            for _ in range(_DRAIN):
-                self._inbox.get_nowait()()
+            first = self._inbox.get(block=wait, timeout=BEAT if wait else None)
+            started = time.monotonic()
+            first()
+            with suppress(queue.Empty):
+                for _ in range(_DRAIN):
+                    self._inbox.get_nowait()()
+            self._busy += time.monotonic() - started
         except queue.Empty:
             pass
         if time.monotonic() - self._heard > SILENCE:
@@ -245,13 +260,17 @@ class _Host:
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
+        call, since = -1, 0.0
         while not self._over.wait(BEAT):
-            instance = worker.instance
-            touched = 0
+            instance: Any = worker.instance
+            touched, doing = 0, getattr(instance, "doing", None)
             with suppress(AttributeError, RuntimeError):  # it may change while it is counted
                 touched = 0 if instance is None else instance.touched
+                if doing is None or instance.calls != call:
+                    call, since = getattr(instance, "calls", -1), time.monotonic()
+            seconds = time.monotonic() - since if doing is not None else 0.0
             try:
-                self._links[COORDINATOR].send([["beat", touched]])
+                self._links[COORDINATOR].send([["beat", touched, self._busy, doing, seconds]])
             except (TransportError, KeyError):
                 return
 
@@ -467,6 +486,8 @@ class _Host:
             self._pool.shutdown(wait=False, cancel_futures=True)
         if self._staging is not None:
             self._staging.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
         # A peer may hold its stream open for a while longer: do not wait for it.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
 

@@ -9,7 +9,8 @@ message, a clock. It works all the time, whether somebody waits or not. Workers 
    granted waits for a moment, and is then told to leave; one that was started as a copy of a worker
    waits as long as that one lives, and may take the place of any.
 2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
-   launcher knows about why; so does one whose replacement does not come. Nothing waits for ever.
+   launcher knows about why; so does one whose replacement does not come, and one that loses workers
+   again and again at one epoch (`losses`). Nothing waits for ever.
 3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
    long is lost at once.
 4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
@@ -25,7 +26,6 @@ from __future__ import annotations
 import math
 import queue
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,17 +36,22 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security
+from riverrun.engine.borrowing import Borrowed
 from riverrun.engine.cluster import Cluster, Durability
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.flight import WINDOW, Endpoint, Link
+from riverrun.engine.health import Balance, Health
 from riverrun.engine.hosting import Rendezvous, versions
+from riverrun.engine.lines import Line
+from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
     Append,
+    Begin,
     Broken,
     Completed,
     Failed,
@@ -62,14 +67,13 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.engine.reading import Portion
-from riverrun.engine.where import Where
+from riverrun.engine.roster import SILENCE
 from riverrun.engine.wire import BadFrame
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.state.storage import Storage
 
 TICK = 0.5
-SILENT = 60  # ticks after which a silent worker is thought dead
 GRANT = 10.0  # seconds that a process waits for an identity
 LAST_WORDS = 1.0  # seconds
 GRACE = 5.0  # seconds that workers have to leave
@@ -109,13 +113,23 @@ class RemoteCluster(Cluster):
         security: Security | None = None,
         timeout: float = 60.0,
         window: int = WINDOW,
+        silence: float = SILENCE,
+        balance: Balance = "report",
+        most: int = 0,
         **durability: Any,
     ) -> None:
-        """`host` is the address at which workers reach this process; `timeout`, in seconds, the deadline."""
+        """`host` is the address at which workers reach this process; `timeout`, in seconds, the deadline.
+
+        A worker that was silent for `silence` seconds is thought dead. `balance` is what is done about stragglers;
+        "grow" adds workers, up to `most`.
+        """
         options = Durability(**durability)
         if isinstance(options.checkpoint, Storage):
             raise TypeError("workers open the storage themselves: give a path or URL")
-        super().__init__(workers, options, deadline=SILENT, keep_numbers=True)
+        super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
+        self._health = Health(self.events, balance, most)
+        self._lost_at: float | None = None
+        self._changing: float | None = None
         self.path = None if options.checkpoint is None else str(options.checkpoint)
         self._security = security or Security()
         self._launcher = launcher
@@ -125,14 +139,14 @@ class RemoteCluster(Cluster):
         self._taken: dict[object, int] = {}
         self._streams: dict[int, object] = {}  # of each worker, the first that says it is from it
         self._links: dict[int, Link] = {}
-        self._askers: dict[int, Asker] = {}
+        self._askers: dict[int, Line] = {}
         self._addresses: dict[int, str] = {}
         self._processes: dict[int, Mapping[str, Any]] = {}
         self._ungranted: deque[int] = deque()
         self._tickets: dict[int, int | None] = {}  # of each process that lives, who it is
         self._ticket = 0
         self._false_starts = 0
-        self._touched: dict[int, int] = {}
+        self._losses = Losses()
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self.questions: dict[str, Callable[[Any], Any]] = {}
@@ -231,7 +245,7 @@ class RemoteCluster(Cluster):
         return [answer["states"] for answer in answers]
 
     def touched(self) -> int:
-        return sum(self._touched.values())
+        return self._health.touched
 
     def scale(self, workers: int) -> None:
         if self.path is None:
@@ -251,7 +265,8 @@ class RemoteCluster(Cluster):
             status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
             status["garbage"] = self.garbage + self._elsewhere["garbage"]
             status["processes"] = [
-                dict(self._processes.get(member, {})) for member in self._coordinator.members
+                {**self._processes.get(member, {}), **self._health.about(member)}
+                for member in self._coordinator.members
             ]
             return status
 
@@ -349,7 +364,7 @@ class RemoteCluster(Cluster):
 
     def _borrow(self, question: str, argument: tuple[Any, ...]) -> list[Portion]:
         return [
-            RemotePortion(self, address, lease, pa.ipc.read_schema(pa.py_buffer(schema)))
+            Borrowed(address, lease, schema, self._security, self._release, self._gone)
             for address, (lease, schema) in self._ask_all(question, argument)
         ]
 
@@ -376,6 +391,12 @@ class RemoteCluster(Cluster):
     def _release(self, address: str, lease: int) -> None:
         """A portion is not needed any more. The garbage collector may call this anywhere: nothing is done here."""
         self._released.put((address, lease))
+
+    def _gone(self, address: str) -> bool:
+        """Whether no worker is there any more."""
+        with self._changed:
+            members = self._coordinator.members
+            return self._closed or all(self._addresses.get(member) != address for member in members)
 
     def _send_released(self) -> None:
         members = {address: member for member, address in self._addresses.items()}
@@ -409,11 +430,16 @@ class RemoteCluster(Cluster):
                 self._coordinator.tick(time.monotonic())
                 self._send(COORDINATOR, self._coordinator.take())
                 self._check_deadline()
+                self._check_change()
+                self._check_balance()
                 self._send_released()
             self._tell_workers(["beat", 0])
 
     def _check_deadline(self) -> None:
         """End a run that waits for workers in vain (law 2)."""
+        losing = self._losses.too_many(self._coordinator.reported)
+        if losing is not None:
+            self._end(losing)
         if self._coordinator.phase is not Phase.GATHERING:
             self._gathering = None
             return
@@ -422,6 +448,54 @@ class RemoteCluster(Cluster):
             self._gathering = now
         if now - self._gathering > self._timeout:
             self._end(self._not_ready(f"within {self._timeout:g} s"))
+
+    def _check_change(self) -> None:
+        """Give up a change whose newcomers do not come."""
+        roster, now = self._coordinator.roster, time.monotonic()
+        if roster.change is None or roster.is_there(roster.change):
+            self._changing = None
+            return
+        if self._changing is None:
+            self._changing = now
+        if now - self._changing > self._timeout:
+            self._give_up(f"within {self._timeout:g} s")
+
+    def _give_up(self, when: str, said: str = "") -> None:
+        roster = self._coordinator.roster
+        assert roster.change is not None
+        wanted, present = roster.change.workers, len(roster)
+        error = TransportError(
+            "run.no_newcomer",
+            f"cannot go on with {wanted} workers: the new ones did not report {when}"
+            + (f"; the last one said: {said}" if said else ""),
+            hint=f"the run goes on with {present}; " + self._launcher.advice(present, wanted),
+            workers=wanted,
+        )
+        self._ask(lambda: self._coordinator.give_up(error))
+
+    def _check_balance(self) -> None:
+        """Look for a straggler, and do about it what the user allows."""
+        coordinator = self._coordinator
+        roster = coordinator.roster
+        if coordinator.phase is not Phase.RUNNING or self._changing is not None:
+            return
+        slow = self._health.straggler(roster.members, roster.shards.shares, time.monotonic())
+        if slow is None or coordinator.opening is None or roster.change is not None:
+            return
+        if self._health.balance == "move":
+            shares = [round(share, 3) for share in slow.shares]
+            self.events.record("moved", away_from=slow.index, shares=shares)
+            self._ask(lambda: coordinator.rebalance(slow.shares))
+            return
+        try:
+            self._check_room(len(roster) + 1)
+        except RiverrunError as error:
+            self.events.record("trouble", what="another worker", error=error.message)
+            return
+        self._ask(lambda: coordinator.scale(len(roster) + 1))
+
+    def _check_room(self, workers: int) -> None:
+        """Raise where there cannot be so many workers."""
 
     def _not_ready(self, when: str, said: str = "") -> TransportError:
         members = self._coordinator.members
@@ -448,6 +522,8 @@ class RemoteCluster(Cluster):
         told = False
         for to, message in out:
             if to > COORDINATOR:
+                if type(message) is Begin:
+                    self._losses.began(message.execution, message.index, to)
                 self._send_to(to, message)
             elif to == CLIENT:
                 self._tell(message)
@@ -458,6 +534,10 @@ class RemoteCluster(Cluster):
                 self._supervise(message)
         if told or out:
             self._changed.notify_all()
+        if self._lost_at is not None and self._recovered():
+            seconds, self._lost_at = time.monotonic() - self._lost_at, None
+            self.events.record("recovered", seconds=round(seconds, 3))
+            self._health.changed()
 
     def _send_to(self, member: int, message: Any) -> None:
         link = self._links.get(member)
@@ -483,6 +563,11 @@ class RemoteCluster(Cluster):
                 self._send_to(member, message)
 
     def _lose(self, member: int, why: str = "") -> None:
+        members = self._coordinator.members
+        if member in members:
+            about = self._processes.get(member, {})
+            self.events.record("lost", worker=members.index(member), pid=about.get("pid"), why=why)
+            self._lost_at = self._lost_at or time.monotonic()
         self._forget(member)
         self._coordinator.lost(member, why)
         self._send(COORDINATOR, self._coordinator.take())
@@ -495,7 +580,7 @@ class RemoteCluster(Cluster):
 
         def lose() -> None:
             with self._changed:
-                if not self._closed and member in self._coordinator.members:
+                if not self._closed and self._coordinator.roster.knows(member):
                     self._lose(member)
 
         waiting = Timer(LAST_WORDS, lose)
@@ -509,7 +594,7 @@ class RemoteCluster(Cluster):
         asker = self._askers.pop(member, None)
         if asker is not None:
             asker.close()
-        self._touched.pop(member, None)
+        self._health.forget(member)
         self._streams.pop(member, None)
 
     def _supervise(self, message: Any) -> None:
@@ -517,7 +602,13 @@ class RemoteCluster(Cluster):
             self._ungranted.append(message.incarnation)
             self._launch()
             return
-        member = message.incarnation
+        member, coordinator = message.incarnation, self._coordinator
+        if coordinator.phase is not Phase.CLOSED and not coordinator.changing:
+            about = self._processes.get(member, {})
+            self._losses.went(member, about, coordinator.completed, coordinator.reported)
+        line = self._askers.pop(member, None)
+        if line is not None:
+            line.close()
         if member in self._ungranted:
             self._ungranted.remove(member)
         for ticket, granted in list(self._tickets.items()):
@@ -532,6 +623,7 @@ class RemoteCluster(Cluster):
                 self._changed.wait(left)
             if self._tickets.get(ticket) != member:
                 return
+            self._forget(member)
         self._launcher.stop(ticket)
 
     def _launch(self) -> None:
@@ -547,14 +639,19 @@ class RemoteCluster(Cluster):
             if self._closed or self._coordinator.phase is Phase.CLOSED:
                 return
             if granted is not None:
-                if granted in self._coordinator.members:
+                self._losses.said(granted, why)
+                if self._coordinator.roster.knows(granted):
                     self._lose(granted, why)
                 return
             idle = sum(who is None for who in self._tickets.values())
             if len(self._ungranted) > idle:
                 self._false_starts += 1
                 if self._false_starts >= STARTS:
-                    self._end(self._not_ready("before their processes ended", why))
+                    self._false_starts = 0
+                    if any(each in self._coordinator.members for each in self._ungranted):
+                        self._end(self._not_ready("before their processes ended", why))
+                    else:
+                        self._give_up("before their processes ended", why)
                 else:
                     self._launch()
 
@@ -606,8 +703,8 @@ class RemoteCluster(Cluster):
 
     def _take(self, sender: int, message: Any) -> None:
         match message:
-            case ["beat", int(touched)]:
-                self._touched[sender] = touched
+            case ["beat", int(touched), float(busy), str() | None as doing, float(seconds)]:
+                self._health.beat(sender, touched, busy, doing, seconds, time.monotonic())
                 self._hear(sender, Heartbeat())
             case ["credit", int(size)]:
                 link = self._links.get(sender)
@@ -644,7 +741,8 @@ class RemoteCluster(Cluster):
 
         Were it to end, Spark would take the task for done, and end the other one.
         """
-        return self._tickets.get(ticket) in self._coordinator.members
+        granted = self._tickets.get(ticket)
+        return granted is not None and self._coordinator.roster.knows(granted)
 
     def _join(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Grant an identity (law 1)."""
@@ -682,8 +780,11 @@ class RemoteCluster(Cluster):
                 self._lose(incarnation)
             raise
         with self._changed:
+            if self._closed or incarnation not in self._coordinator.members:  # lost meanwhile
+                Thread(target=link.close, daemon=True).start()
+                return {"leave": "it was given up before it began"}
             self._links[incarnation] = link
-            self._askers[incarnation] = Asker(given["address"], self._security)
+            self._askers[incarnation] = Line(Asker(given["address"], self._security))
             members = set(self._coordinator.members) | set(self._links)
             known = {each: where for each, where in self._addresses.items() if each in members}
             for member in list(self._links):
@@ -697,26 +798,6 @@ class RemoteCluster(Cluster):
 
     def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         raise TransportError("transport.question", "cannot take rows: hand them to the workers")
-
-
-class RemotePortion(Portion):
-    """A portion that a worker holds for us, until this is thrown away."""
-
-    def __init__(self, cluster: RemoteCluster, address: str, lease: int, schema: pa.Schema) -> None:
-        self.schema = schema
-        self.address = address
-        self.lease = lease
-        self._security = cluster.security
-        weakref.finalize(self, cluster._release, address, lease)
-
-    def batches(
-        self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
-    ) -> Iterator[pa.RecordBatch]:
-        asker = Asker(self.address, self._security)
-        try:
-            yield from asker.rows((self.lease, columns, tuple(where)))
-        finally:
-            asker.close()
 
 
 def _different(theirs: Mapping[str, str]) -> str:

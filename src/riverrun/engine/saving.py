@@ -5,7 +5,7 @@ an attempt begins, every worker writes its part from its pin, and when all parts
 manifest is published. Epochs go on meanwhile. Laws:
 
 1. **One boundary.** An attempt publishes parts that were written for this attempt only, one from
-   each worker that held a range at the boundary: parts name their attempt, and an attempt ends when
+   each worker that held shards at the boundary: parts name their attempt, and an attempt ends when
    it fails, when a worker that owes a part is lost, or when the run goes back before its epoch.
 2. **A boundary is a fact.** All workers had completed it, from input in the log, so it does not
    depend on the execution: an attempt survives a new execution that begins at or after its epoch.
@@ -35,6 +35,7 @@ from typing import Any
 from riverrun.engine.messages import NO_EPOCH, Found, Publish, Wrote
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.checkpoint import Part
+from riverrun.state.shards import Shards
 
 PUBLISH_TRIES = 5
 PATIENCE = 64  # epochs: so long at most waits a checkpoint that failed
@@ -50,7 +51,7 @@ class Attempt:
     number: int
     epoch: int
     position: int
-    bounds: tuple[int, ...]
+    shards: Shards
     members: tuple[int, ...]
     wanted: bool
     """Whether somebody asked for it."""
@@ -115,7 +116,7 @@ class Saver:
         self,
         epoch: int,
         position: int,
-        bounds: tuple[int, ...],
+        shards: Shards,
         members: tuple[int, ...],
         now: float | None,
     ) -> Attempt:
@@ -123,7 +124,7 @@ class Saver:
         assert self.attempt is None
         self._ids += 1
         self.attempt = Attempt(
-            self._ids, self._top + 1, epoch, position, bounds, members, self.wanted
+            self._ids, self._top + 1, epoch, position, shards, members, self.wanted
         )
         self._last_epoch, self._last_time = epoch, now
         self.wanted = False

@@ -43,9 +43,7 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
         case Append():
             return log.append(instruction.position, instruction.header, instruction.inputs)
         case Write():
-            return checkpoints.write(
-                instruction.states, instruction.number, instruction.low, instruction.high
-            )
+            return checkpoints.write(instruction.states, instruction.number, instruction.ranges)
         case Publish():
             checkpoints.publish(instruction.number, instruction.parts, instruction.about)
         case Collect():

@@ -12,7 +12,7 @@ it is complete. Laws:
 The laws of `cluster` hold besides.
 
 >>> class Sum:
-...     def __init__(self, index, bounds, epoch, states):
+...     def __init__(self, index, shards, epoch, states):
 ...         self.completed, self.sum = epoch, 0
 ...
 ...     def feed(self, epoch, inputs):

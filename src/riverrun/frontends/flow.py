@@ -25,11 +25,13 @@ import pyarrow as pa
 
 from riverrun.engine.cluster import EVERY
 from riverrun.engine.drawing import explain, to_dot, to_svg
+from riverrun.engine.health import Balance
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.engine.operators.upsert import DELETED, SEQUENCE, Upsert, commands_schema
 from riverrun.engine.plan import Plan, PlanBuilder, check_name
+from riverrun.engine.roster import SILENCE, Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
@@ -220,6 +222,10 @@ class Dataflow:
         memory: int | str | None = None,
         timeout: float = 60.0,
         tls: bool | tuple[str | Path, str | Path] = False,
+        recovery: Policy = "replace",
+        silence: float = SILENCE,
+        balance: Balance = "report",
+        max_workers: int | None = None,
     ) -> Run:
         """Start it: in this process, or on Spark.
 
@@ -234,6 +240,11 @@ class Dataflow:
         back results can be read. When a logged epoch fails on resuming, the run does not start, and nothing is
         lost; with `skip_failing` such an epoch is dropped for good. A `seed` has workers take turns at
         random, for tests.
+
+        When a worker is lost, another takes its place (`recovery` "replace"), or the others share what it had at once,
+        and give to another one when that is there ("spread"). On Spark, a worker that gave no sign of life for
+        `silence` seconds is thought dead. A worker that the others wait for is reported (`run.events()`); with
+        `balance` "move" shares of the keys move away from it, with "grow" workers are added, up to `max_workers`.
         """
         if not self._outputs:
             raise PlanError(
@@ -253,6 +264,10 @@ class Dataflow:
             memory=memory,
             timeout=timeout,
             tls=tls,
+            recovery=recovery,
+            silence=silence,
+            balance=balance,
+            max_workers=max_workers,
         )
 
     def __repr__(self) -> str:

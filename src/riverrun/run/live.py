@@ -46,19 +46,28 @@ import pyarrow as pa
 
 from riverrun.engine.cluster import EVERY, Cluster
 from riverrun.engine.drawing import explain, to_svg
+from riverrun.engine.health import Balance
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.linear import CLOCK, Input, Probe
 from riverrun.engine.plan import Node, Plan
 from riverrun.engine.reading import Portion
+from riverrun.engine.roster import SILENCE, Policy
 from riverrun.engine.stored import said_of
 from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.progress import Antichain
 from riverrun.run.following import Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
-from riverrun.run.options import as_bytes, check_count, check_every, check_place, identity_of
+from riverrun.run.options import (
+    as_bytes,
+    check_count,
+    check_every,
+    check_place,
+    check_recovery,
+    identity_of,
+)
 from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
@@ -127,12 +136,17 @@ class Run:
         memory: int | str | None = None,
         timeout: float = 60.0,
         tls: bool | tuple[str | Path, str | Path] = False,
+        recovery: Policy = "replace",
+        silence: float = SILENCE,
+        balance: Balance = "report",
+        max_workers: int | None = None,
     ) -> None:
         check_count("workers", workers)
         check_count("history", history)
         check_every(every)
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
+        check_recovery(recovery, silence, balance, max_workers, workers, on, checkpoint)
         self.plan = plan
         self._lock = RLock()
         self._history = history
@@ -153,6 +167,7 @@ class Run:
             "fingerprint": plan.fingerprint,
             "about": said_of(plan),
             "skip_failing": skip_failing,
+            "policy": recovery,
         }
         self._cluster: Cluster
         self._spark: SparkCluster | None = None
@@ -170,6 +185,9 @@ class Run:
                 memory=budget,
                 tls=tls,
                 timeout=timeout,
+                silence=silence,
+                balance=balance,
+                most=max_workers or workers,
                 **durability,
             )
         self._serving: Serving | None = None
@@ -616,6 +634,11 @@ class Run:
         status["closed"] = self._cluster.closed
         return status
 
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; other numbers of
+        workers. Each has a `kind` and the time `at` which it was."""
+        return self._cluster.events.list(kind)
+
     @_in_turn
     def checkpoint(self) -> int:
         """Make a checkpoint now; return its number when it is whole."""
@@ -623,7 +646,11 @@ class Run:
 
     @_in_turn
     def scale(self, workers: int) -> None:
-        """Go on with another number of workers."""
+        """Go on with another number of workers; return when they have taken over.
+
+        Epochs go on until new workers are there; then, between two epochs, the keys that change hands move, and no
+        others.
+        """
         check_count("workers", workers)
         self._cluster.scale(workers)
 

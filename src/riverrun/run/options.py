@@ -93,3 +93,48 @@ def check_place(on: Any, *, timeout: object, tls: Any, seed: int | None) -> None
             "cannot run with a seed on Spark: workers take turns as they come",
             hint="leave out the seed, or `on`",
         )
+
+
+def check_recovery(
+    recovery: object,
+    silence: object,
+    balance: object,
+    max_workers: object,
+    workers: int,
+    on: Any,
+    checkpoint: Any,
+) -> None:
+    """What is done about workers that are lost, silent or slow."""
+    for what, given, known in (
+        ("recovery", recovery, ("replace", "spread")),
+        ("balance", balance, ("report", "move", "grow")),
+    ):
+        if given not in known:
+            raise PlanError(
+                "plan.run",
+                f"cannot run with {what}={given!r}: it is one of {', '.join(map(repr, known))}",
+                hint=f"leave it out, or give {what}={known[0]!r}",
+            )
+    if not isinstance(silence, int | float) or isinstance(silence, bool) or silence < 2:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with silence={silence!r}: that is a number of seconds from 2 on",
+            hint="workers give a sign of life every second; one that gave none for so long is thought dead",
+        )
+    if balance != "report" and (on is None or checkpoint is None):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with balance={balance!r}: keys move between workers on Spark, through a checkpoint path",
+            hint='flow.run(on="spark", checkpoint=PATH, balance=...)',
+        )
+    if max_workers is not None:
+        check_count("max_workers", max_workers)
+    if (balance == "grow") != (max_workers is not None) or (
+        isinstance(max_workers, int) and max_workers < workers
+    ):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with balance={balance!r}, workers={workers} and max_workers={max_workers!r}: "
+            "to grow, it must be said up to how many",
+            hint='for instance flow.run(..., workers=2, balance="grow", max_workers=4)',
+        )

@@ -82,9 +82,12 @@ class SparkCluster(RemoteCluster):
         _register(self.site)
 
     def scale(self, workers: int) -> None:
+        self._check_room(workers)
+        super().scale(workers)
+
+    def _check_room(self, workers: int) -> None:
         others = _kept() - len(self._coordinator.members)
         check_slots(self.session.sparkContext, workers, others)
-        super().scale(workers)
 
     def stop_streams(self) -> None:
         """Have the queries end that feed it."""

@@ -10,8 +10,8 @@ and `view` (reads), `matching` (pairs of equal keys), `sums` (floats that add up
 
 from riverrun.state.batch import Batch
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.manifest import END
 from riverrun.state.schema import Order, Schema
+from riverrun.state.shards import END
 from riverrun.state.spine import ReadHold, Spine
 from riverrun.state.view import Selection, View
 

@@ -51,7 +51,7 @@ memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,7 +64,6 @@ from riverrun.state.files import read_block, write_block
 from riverrun.state.joining import join_views
 from riverrun.state.manifest import (
     BLOCKS,
-    END,
     MANIFESTS,
     BatchEntry,
     BlockEntry,
@@ -80,6 +79,7 @@ from riverrun.state.manifest import (
     parse_block_name,
 )
 from riverrun.state.schema import Schema
+from riverrun.state.shards import END, Range
 from riverrun.state.storage import Storage, checksum, open_storage
 from riverrun.state.view import View
 
@@ -97,15 +97,23 @@ class Part:
     number: int
     base: int
     """The checkpoint whose files were not written again; 0 for none."""
-    shares: Mapping[str, Share]
+    shares: Mapping[str, tuple[Share, ...]]
 
 
 class Checkpoints:
     """The checkpoints in a storage, or at a path or URL."""
 
-    def __init__(self, storage: Storage | str | Path, *, parallel: int = PARALLEL) -> None:
+    def __init__(
+        self,
+        storage: Storage | str | Path,
+        *,
+        parallel: int = PARALLEL,
+        scratch: Path | None = None,
+    ) -> None:
+        """`scratch` is a local folder where restored blocks are kept, out of memory, rather than in it."""
         self.storage = storage if isinstance(storage, Storage) else open_storage(storage)
         self._parallel = parallel
+        self._scratch = scratch
         self._cached: Manifest | None = None
 
     def save(self, views: Mapping[str, View], about: Mapping[str, Any] | None = None) -> Manifest:
@@ -117,24 +125,39 @@ class Checkpoints:
         """The number of the next checkpoint."""
         return max(self.numbers(), default=0) + 1
 
-    def write(self, views: Mapping[str, View], number: int, low: int = 0, high: int = END) -> Part:
-        """Put the files of the changes whose hash is in [low, high), those that the base has not.
+    def write(
+        self, views: Mapping[str, View], number: int, ranges: Sequence[Range] = ((0, END),)
+    ) -> Part:
+        """Put the files of the changes whose hash is in one of these ranges, those that the base has not.
 
         Nothing refers to them until they are published.
         """
-        _check_range(low, high)
+        for low, high in ranges:
+            _check_range(low, high)
         _check_views(views)
         base = self._base(number, f"write checkpoint {number}")
         saved = {} if base is None else {_uid(name): file for name, file in base.files.items()}
-        cut = {name: [b.slice(low, high) for b in view.batches] for name, view in views.items()}
-        blocks = {block.uid: block for some in cut.values() for b in some for block in b.blocks}
+        cut = {
+            name: [view.slice(low, high).batches for low, high in ranges]
+            for name, view in views.items()
+        }
+        blocks = {
+            block.uid: block
+            for pieces in cut.values()
+            for batches in pieces
+            for batch in batches
+            for block in batch.blocks
+        }
         fresh = [block for uid, block in blocks.items() if uid not in saved]
         written = self._in_parallel(lambda block: self._put_block(block, number), fresh)
         saved |= {block.uid: file for block, file in zip(fresh, written, strict=True)}
         shares = {
-            name: Share(
-                view.schema, low, high, view.since, view.upper,
-                tuple(_batch_entry(batch, saved) for batch in cut[name]),
+            name: tuple(
+                Share(
+                    view.schema, low, high, view.since, view.upper,
+                    tuple(_batch_entry(batch, saved) for batch in batches),
+                )
+                for (low, high), batches in zip(ranges, cut[name], strict=True)
             )
             for name, view in views.items()
         }  # fmt: skip
@@ -147,8 +170,8 @@ class Checkpoints:
         parts, attempt = list(parts), f"publish checkpoint {number}"
         found: dict[str, list[Share]] = {}
         for part in parts:
-            for name, share in part.shares.items():
-                found.setdefault(name, []).append(share)
+            for name, shares in part.shares.items():
+                found.setdefault(name, []).extend(shares)
         states = {
             name: tuple(sorted(shares, key=lambda share: share.low))
             for name, shares in found.items()
@@ -336,12 +359,18 @@ class Checkpoints:
         return file
 
     def _get_block(self, file: StoredFile, schema: Schema, mapped: bool) -> Block:
-        data = self.storage.map(file.name) if mapped else self.storage.get(file.name)
+        if mapped:
+            data = self.storage.map(file.name)
+        elif self._scratch is not None:
+            data = self.storage.take(file.name, self._scratch)
+        else:
+            data = self.storage.get(file.name)
         if data.size != file.size:
             raise _corrupt(file.name, f"it has {data.size} bytes, and was saved with {file.size}")
         if checksum(data) != file.checksum:
             raise _corrupt(file.name, "its checksum is not the one it was saved with")
-        block = read_block(data, schema, file.name, resident=not mapped)
+        resident = not mapped and self._scratch is None
+        block = read_block(data, schema, file.name, resident=resident)
         if block.uid != _uid(file.name):
             raise _corrupt(file.name, f"it is the file of block {block.uid}")
         return block

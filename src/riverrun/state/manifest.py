@@ -36,12 +36,12 @@ import pyarrow as pa
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.schema import Order, Schema
+from riverrun.state.shards import END
 from riverrun.state.storage import checksum
 from riverrun.version import __version__
 
 FORMAT = 1
 HASH = 1  # the version of the key hash, see `kernels.values`
-END = 1 << 64  # the end of the range of hashes
 
 BLOCKS, MANIFESTS = "blocks", "manifests"
 _BLOCK = re.compile(rf"{BLOCKS}/(\d{{12}})-([0-9a-f]{{32}})\.arrow(?:#\d+)?")

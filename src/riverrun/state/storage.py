@@ -1,6 +1,6 @@
 """Where checkpoints are kept: a few named files in an object store, through obstore.
 
-A storage knows six verbs: put, create, get (or its head), map, list, delete. Names are paths below a prefix. A
+A storage knows seven verbs: put, create, get (or its head), map, take, list, delete. Names are paths below a prefix. A
 put is atomic: readers see the whole file or none, and when it returns, the store has it. `create`
 is a put that succeeds for one caller only; it is what publishing rests on.
 
@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import obstore
 import pyarrow as pa
@@ -169,11 +170,29 @@ class Storage:
                 file=name,
             )
         with self._translated("map", name):
-            path = self._path(self.root, name)
-            if path.stat().st_size == 0:  # nothing to map
-                return pa.py_buffer(b"")
-            with pa.memory_map(str(path), "r") as mapped:
-                return mapped.read_buffer()
+            return _mapped(self._path(self.root, name))
+
+    def take(self, name: str, folder: Path) -> pa.Buffer:
+        """The same bytes in a file of our own in a local folder, mapped; nobody else can change it or take it away.
+
+        Linked where that can be, otherwise copied. The file has no name when this returns, and goes with the buffer.
+        """
+        own = folder / uuid4().hex
+        with self._translated("take", name):
+            try:
+                linked = self.root is not None
+                if self.root is not None:
+                    try:
+                        os.link(self._path(self.root, name), own)
+                    except FileNotFoundError:
+                        raise
+                    except OSError:  # another file system
+                        linked = False
+                if not linked:
+                    own.write_bytes(self.get(name))
+                return _mapped(own)
+            finally:
+                own.unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
         """The names of all files in a folder, sorted."""
@@ -250,6 +269,13 @@ class Storage:
     def _translated(self, verb: str, name: str) -> Iterator[None]:
         with _translated(verb, name, self._where):
             yield
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    if path.stat().st_size == 0:  # nothing to map
+        return pa.py_buffer(b"")
+    with pa.memory_map(str(path), "r") as mapped:
+        return mapped.read_buffer()
 
 
 def _octets(data: Any) -> memoryview:
