@@ -38,8 +38,9 @@ from riverrun.errors import CheckpointError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.inspecting import check_number
-from riverrun.state.manifest import END, Manifest, Share, say_version
+from riverrun.state.manifest import Manifest, Share, say_version
 from riverrun.state.schema import Schema
+from riverrun.state.shards import END
 from riverrun.state.storage import nothing_at, open_storage
 from riverrun.state.view import View
 
