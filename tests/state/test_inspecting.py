@@ -279,7 +279,7 @@ def test_a_state_is_read_as_of_each_epoch_it_holds(
     spine.advance_since(Antichain([(kept, 0)[:depth]]))
     spine.work(rng.randrange(400))
     parts = [
-        Checkpoints(storage).write({"state": spine.view().slice(low, high)}, 1, low, high)
+        Checkpoints(storage).write({"state": spine.view().slice(low, high)}, 1, [(low, high)])
         for low, high in ranges(workers)
     ]
     Checkpoints(storage).publish(1, parts, {"epoch": epochs})
