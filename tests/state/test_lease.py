@@ -59,6 +59,10 @@ def of(storage: Storage) -> Owner:
     return owner
 
 
+def running(lease: Lease) -> bool:
+    return lease._thread is not None and lease._thread.is_alive()
+
+
 def refused(storage: Storage, **options: Any) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
         Lease.acquire(storage, "second", **options)
@@ -163,7 +167,7 @@ def test_taking_over_does_not_ask_and_the_other_one_renews_no_more(storage: Stor
     first = Lease.acquire(storage, "first")
     second = Lease.acquire(storage, "second", take_over=True)
     assert of(storage).identity == "second"
-    until(lambda: not first._thread.is_alive())
+    until(lambda: not running(first))
     beat = of(storage).beat
     until(lambda: of(storage).beat > beat + 2)
     first.release()
@@ -176,7 +180,7 @@ def test_a_lease_that_was_overwritten_late_or_deleted_is_written_again(storage: 
     first = Lease.acquire(storage, "first")
     old = of(storage)
     second = Lease.acquire(storage, "second", take_over=True)
-    until(lambda: not first._thread.is_alive())
+    until(lambda: not running(first))
     put(storage, old)
     until(lambda: of(storage).identity == "second")
     storage.delete([OWNER])
@@ -215,12 +219,12 @@ def test_a_storage_that_hangs_is_not_waited_for(
             let_go.wait(60)
 
     storage = Hanging(open_storage(tmp_path).store)
-    lease = Lease(storage, of_new(open_storage(tmp_path)))
+    lease = Lease(storage, of_new(open_storage(tmp_path))).start()
     begun = time.monotonic()
     lease.release()
     assert time.monotonic() - begun < 5
     let_go.set()
-    until(lambda: not lease._thread.is_alive())
+    until(lambda: not running(lease))
 
 
 def of_new(storage: Storage) -> Owner:

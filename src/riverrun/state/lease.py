@@ -55,6 +55,8 @@ RELEASE = 2.0  # seconds that a clean end may take here
 _LOG = logging.getLogger(__name__)
 _HELD: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()
 """The leases of this process, by identity."""
+_KEEPERS: dict[str, Thread] = {}
+"""The threads that keep them, until they have taken the file away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,24 @@ class Lease:
 
     def __init__(self, storage: Storage, owner: Owner) -> None:
         self.owner = owner
+        self._storage = storage
         self._stop = Event()
+        self._thread: Thread | None = None
         _HELD[owner.identity] = self
         # Thrown away without an end: the thread, which does not know this object, is told all the same.
         weakref.finalize(self, self._stop.set).atexit = False
-        self._thread = Thread(
-            target=_keep, args=(storage, owner, self._stop), name="riverrun-lease", daemon=True
+
+    def start(self) -> Self:
+        """The file is there: keep it alive."""
+        identity = self.owner.identity
+        _KEEPERS[identity] = self._thread = Thread(
+            target=_keep,
+            args=(self._storage, self.owner, self._stop),
+            name="riverrun-lease",
+            daemon=True,
         )
         self._thread.start()
+        return self
 
     @classmethod
     def acquire(
@@ -117,19 +129,20 @@ class Lease:
             identity, application, platform.node(), _boot(), _namespace(), pid, _started(pid),
             time.time(),
         )  # fmt: skip
+        lease = cls(storage, owner)  # before the file is there: other threads find it alive
         while True:
             found = read_owner(storage)
             if found is not None and not take_over:
                 found = _await_death(storage, found)
             if found is not None:
-                owner = replace(owner, term=found.term + 1)
-                _write(storage, owner)
+                lease.owner = replace(owner, term=found.term + 1)
+                _write(storage, lease.owner)
                 break
             if storage.create(OWNER, _encode(owner)):
                 break  # else somebody else has come at the same time
         with suppress(RiverrunError):
             storage.delete(storage.unfinished("", OWNER))
-        return cls(storage, owner)
+        return lease.start()
 
     def stop(self) -> None:
         """Give the path back soon, without waiting for it."""
@@ -139,7 +152,8 @@ class Lease:
     def release(self) -> None:
         """Give the path back; a storage that hangs is not waited for. May be called again."""
         self.stop()
-        self._thread.join(RELEASE)
+        if self._thread is not None:
+            self._thread.join(RELEASE)
 
 
 @atexit.register
@@ -168,6 +182,13 @@ def read_owner(storage: Storage) -> Owner | None:
 
 def _keep(storage: Storage, owner: Owner, stop: Event) -> None:
     """In a thread: show that the owner lives, until it is over; then take the file away."""
+    try:
+        _beat(storage, owner, stop)
+    finally:
+        _KEEPERS.pop(owner.identity, None)
+
+
+def _beat(storage: Storage, owner: Owner, stop: Event) -> None:
     while not stop.wait(BEAT):
         owner = replace(owner, beat=owner.beat + 1)
         with suppress(RiverrunError):  # the log protects
@@ -196,6 +217,13 @@ def _await_death(storage: Storage, found: Owner) -> Owner | None:
             ours = found.pid == os.getpid()
             why = "that is this process, in which it was not closed" if ours else "it is alive"
             raise _in_use(storage, found, why)
+        keeper = _KEEPERS.get(found.identity)
+        if keeper is not None:  # it was thrown away just now, and its file is about to go
+            keeper.join(RELEASE)
+            now = read_owner(storage)
+            if now is not None and now.identity != found.identity:
+                return _await_death(storage, now)
+            return now
         return found
     deadline = time.monotonic() + WATCH
     while time.monotonic() < deadline:
