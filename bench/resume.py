@@ -1,9 +1,9 @@
 """Resuming from a checkpoint of 4 GB, on Spark, with two workers and a memory budget: seconds to the first answer.
 
 A run makes the state (a table with a key, 16 bytes a row) and is closed. Then another run is started at the path, in
-the same Spark session: from the call of `run` to the first answer, one batch of changes committed and seen. `memory` is how
-much state each worker may keep in memory; the most that a worker had of its own (not of mapped files) is measured. The
-files are in the page cache of this machine as far as it has room.
+the same Spark session: from the call of `run` to the first answer, one batch of changes committed and seen. `memory` is
+how much state each worker may keep in memory; the most that a worker had of its own (not of mapped files) is measured.
+The files are in the page cache of this machine as far as it has room.
 """
 
 from __future__ import annotations

@@ -152,6 +152,7 @@ class Run:
         take_over: bool = False,
         from_checkpoint: int | None = None,
     ) -> None:
+        _freeze()  # before there is anything of this run
         check_count("workers", workers)
         check_count("history", history)
         check_count("retain", retain)
@@ -224,7 +225,6 @@ class Run:
                 self._spark.close()
                 raise
         self._progress = Progress(plan.name, self._cluster.touched)
-        _freeze()
 
     def _maker(self, history: int, memory: int | None) -> MakeInstance:
         return Maker(self.plan, history, memory)
