@@ -3,8 +3,9 @@
 80,417 packages and 200,840 dependencies (a part of npm of 2016, data/ORIGIN.md) are streamed into two workers that live
 in a local Spark session. Four questions are asked once and answered all the time: what is broken, which packages
 hang together, which need each other in circles, which are needed most. Then packages come and go. After each change
-all four answers are compared with recomputing them from scratch in plain Python (plain.py). Last, another process is
-killed, and two workers go on where it was (crash.py).
+all four answers are compared with recomputing them from scratch in plain Python (plain.py). Then one of the two workers
+is killed in the middle of it, and the other goes on with a new one (loss.py). Last, another process is killed, and two
+workers go on where it was (crash.py).
 
 `python -m examples.demo --here` does the same without Spark, in this process.
 """
@@ -26,6 +27,7 @@ from rich.table import Table
 
 import riverrun as rr
 from examples.crash import kill_and_resume
+from examples.loss import lose_a_worker
 from examples.npm import Npm, load
 from examples.registry import Registry, program, warm_up
 
@@ -44,13 +46,15 @@ def main(here: bool) -> None:
             registry.publish(range(len(npm.packages)), npm.dependencies)
             change_packages(registry, npm, registry.commit())
     else:
-        with console.status("starting Spark, and two workers in it"):
-            run = program().run(on="spark", workers=2)
-        with run:
-            registry = Registry(run)
-            loaded = stream_in(registry, npm)
-            ask_with_sql(run, npm)
-            change_packages(registry, npm, loaded)
+        with tempfile.TemporaryDirectory() as folder:
+            with console.status("starting Spark, and two workers in it"):
+                run = program().run(on="spark", workers=2, checkpoint=folder)
+            with run:
+                registry = Registry(run)
+                loaded = stream_in(registry, npm)
+                ask_with_sql(run, npm)
+                change_packages(registry, npm, loaded)
+                lose_a_worker(registry, npm, console)
     kill_and_resume(npm, console)
 
 

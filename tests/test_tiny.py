@@ -44,6 +44,7 @@ def test_public_names_are_pinned():
         "max",
         "mean",
         "min",
+        "read_checkpoint",
         "sum",
     }
     assert set(riverrun.state.__all__) == {

@@ -34,7 +34,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": DATA,
     "pyarrow.flight": ("engine/asking.py", "engine/flight.py"),
     "pyspark": ("spark/",),
-    "rich": ("cli.py", "ui.py", "run.py", "run/"),
+    "rich": ("cli/", "ui.py", "run.py", "run/"),
     "xxhash": ("state/checkpoint.py", "state/files.py", "state/storage.py"),
 }
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from riverrun.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from riverrun.errors import (
         CheckpointError,
@@ -34,9 +36,7 @@ if TYPE_CHECKING:
     from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
     from riverrun.frontends.flow import Dataflow
     from riverrun.frontends.grouping import Grouped
-    from riverrun.run import Commit, Result, Run, Sink
-
-__version__ = "0.1.0"
+    from riverrun.run import Commit, Result, Run, Sink, read_checkpoint
 
 __all__ = [
     "TO_ALL",
@@ -67,6 +67,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "read_checkpoint",
     "sum",
 ]
 
@@ -102,7 +103,7 @@ _HOMES = {
     ),
     "riverrun.frontends.flow": ("Dataflow",),
     "riverrun.frontends.grouping": ("Grouped",),
-    "riverrun.run": ("Commit", "Result", "Run", "Sink"),
+    "riverrun.run": ("Commit", "Result", "Run", "Sink", "read_checkpoint"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

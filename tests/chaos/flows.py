@@ -14,6 +14,7 @@ import riverrun as rr
 from riverrun.algorithms.components import strongly_connected_components
 from riverrun.engine.instance import Instance
 from riverrun.engine.messages import Inputs, States
+from riverrun.state.shards import Shards
 from tests.chaos.programs import POISON, Result
 
 NODES = 7
@@ -38,9 +39,9 @@ class EdgesProgram:
         raise NotImplementedError
 
     def make_instance(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+        self, index: int, shards: Shards, epoch: int, states: States | None, /
     ) -> Instance:
-        return Instance(self.plan, index, bounds, epoch, states)
+        return Instance(self.plan, index, shards, epoch, states)
 
     def edges(self, past: Sequence[Inputs]) -> Counter[tuple[int, int]]:
         edges: Counter[tuple[int, int]] = Counter()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tests.chaos.simulation import Simulation
 
 
-# What may end a run: its path was taken over, or the storage stayed away.
-ENDS = ("log.taken", "checkpoint.taken_over", "checkpoint.missing", "storage.unreachable")
+# What may end a run: its path was taken over, or it took over one whose owner published meanwhile.
+ENDS = ("log.taken", "checkpoint.taken_over", "checkpoint.missing")
 
 
 class Violation(AssertionError):
@@ -167,7 +167,7 @@ class Life:
         self.send(incarnation, process.worker.take())
 
     def store(self, lane: tuple[int, str]) -> None:
-        sender = lane[0]
+        sender, simulation = lane[0], self.simulation
         instruction = self.lanes[lane].popleft()
         if not self.lanes[lane]:
             del self.lanes[lane]
@@ -179,7 +179,11 @@ class Life:
         self.busy.add(lane)
         outcome = execute(instruction, checkpoints, self.log)
         self.busy.discard(lane)
-        self.simulation.trace(self, "storage", sender, instruction, "=>", outcome.error or "done")
+        if type(instruction) is m.Append:
+            failures = simulation.failures_in_a_row + 1 if outcome.error else 0
+            simulation.failures_in_a_row = failures
+            simulation.longest_outage = max(simulation.longest_outage, failures)
+        simulation.trace(self, "storage", sender, instruction, "=>", outcome.error or "done")
         self.links.setdefault((STORAGE, sender), deque()).append(outcome)
 
     def notice(self, at: int) -> None:

@@ -110,9 +110,9 @@ def epochs_are_released_before_they_are_logged() -> Any:
     original = Coordinator._advance
 
     def advance(self: Coordinator) -> None:
-        durable, self._durable = self._durable, 1 << 60
+        durable, self.log.durable = self.log.durable, 1 << 60
         original(self)
-        self._durable = durable
+        self.log.durable = durable
 
     return replaced(Coordinator, "_advance", advance)
 
@@ -159,7 +159,7 @@ def instances_survive_a_new_execution() -> Any:
 
     def start(self: Worker, begin: m.Begin, states: Any) -> None:
         old = getattr(self, "last", None)
-        if old is not None and old.completed == begin.epoch and old._bounds == begin.bounds:
+        if old is not None and old.completed == begin.epoch and old._shards == begin.shards:
             make, self._make = self._make, lambda *_: old
             original(self, begin, states)
             self._make = make
@@ -274,7 +274,7 @@ def rows_are_fed_twice() -> Any:
             name: batch.slice(batch.num_rows * index // count) for name, batch in inputs.items()
         }
 
-    return replaced(coordinator, "_share", share)
+    return replaced(coordinator, "share_of", share)
 
 
 @contextlib.contextmanager

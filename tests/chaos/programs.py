@@ -24,6 +24,7 @@ from riverrun.progress import Antichain
 from riverrun.state import Schema, Spine
 from riverrun.state.batch import hash_key
 from riverrun.state.columns import node_table
+from riverrun.state.shards import Shards
 from riverrun.state.view import View
 
 Result = Mapping[Any, int]
@@ -37,7 +38,7 @@ class Program(Protocol):
     name: str
 
     def make_instance(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+        self, index: int, shards: Shards, epoch: int, states: States | None, /
     ) -> Instance: ...
 
     def draw(self, source: random.Random, past: Sequence[Inputs]) -> Inputs:
@@ -53,25 +54,25 @@ class Program(Protocol):
         """The result that the instances of all workers hold as of an epoch."""
 
 
-def owners(keys: np.ndarray[Any, Any], bounds: Sequence[int]) -> np.ndarray[Any, Any]:
+def owners(keys: np.ndarray[Any, Any], shards: Shards) -> np.ndarray[Any, Any]:
     """Which worker owns each key."""
     nodes = node_table([pa.array(keys, pa.int64())], [False])
     hashes = hash_key(SCHEMA, nodes, len(keys))
-    inner = np.array(bounds[1:-1], np.uint64)
-    return np.searchsorted(inner, hashes, side="right")
+    inner = np.array(shards.bounds[1:-1], np.uint64)
+    return np.array(shards.owners)[np.searchsorted(inner, hashes, side="right")]
 
 
 class CountingInstance:
     """One worker's share of the keys."""
 
     def __init__(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, chunk: int = 2
+        self, index: int, shards: Shards, epoch: int, states: States | None, chunk: int = 2
     ) -> None:
         self.index = index
         self.completed = epoch
         self.fed = epoch
-        self._bounds = bounds
-        self._peers = len(bounds) - 1
+        self._shards = shards
+        self._peers = shards.workers
         self._chunk = chunk
         if states is None:
             self.spine = Spine("counts", SCHEMA)
@@ -94,7 +95,7 @@ class CountingInstance:
         if batch is not None:
             keys = batch.column(0).to_numpy()
             for owner, key, diff in zip(
-                owners(keys, self._bounds), keys, batch.column(1).to_numpy(), strict=True
+                owners(keys, self._shards), keys, batch.column(1).to_numpy(), strict=True
             ):
                 shares[int(owner)].append((int(key), int(diff)))
         for peer, rows in enumerate(shares):
@@ -157,9 +158,9 @@ class Counting:
     name = "counting"
 
     def make_instance(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+        self, index: int, shards: Shards, epoch: int, states: States | None, /
     ) -> CountingInstance:
-        return CountingInstance(index, bounds, epoch, states)
+        return CountingInstance(index, shards, epoch, states)
 
     def draw(self, source: random.Random, past: Sequence[Inputs]) -> Inputs:
         count = source.choice((0, 1, 1, 2, 5))

@@ -13,7 +13,8 @@ execute a storage instruction, or do harm:
   replaced is what it must survive anyway; it lives on as a zombie until it notices;
 - *repeat* any message, much later; storage outcomes too;
 - let storage requests fail, fail after they were done (a lost answer), tear (a put that failed), or
-  take so long that others act in between, at every single put, get, list and delete;
+  take so long that others act in between, at every single put, get, list and delete; or all of them,
+  for a long while (an *outage*);
 - *lose the process*: all workers and the coordinator are gone, or go on for a while as zombies, and
   a new one takes the path over with another number of workers. What was being written may be torn;
 - ask for checkpoints, for another number of workers, and submit epochs, some of which fail.
@@ -78,6 +79,8 @@ class Simulation:
         self.harm = self.random.randint(0, harm)
         self.harmful = True
         self.faulty = self.random.choice((0.0, 0.005, 0.03))
+        self.away_until = 0
+        self.failures_in_a_row = self.longest_outage = 0  # of appends
         self.tracing = tracing
         self.depth = 0
         self.steps = 0
@@ -105,7 +108,9 @@ class Simulation:
                 self.step()
             self.depth -= 1
         fault = ""
-        if self.harmful and self.random.random() < self.faulty:
+        if self.harmful and self.steps < self.away_until:
+            fault = "lost" if self.random.random() < 0.05 else "failed"
+        elif self.harmful and self.random.random() < self.faulty:
             fault = self.random.choice(("failed", "lost", "torn" if torn else "failed"))
         if fault == "failed":
             raise unreachable(verb, name)
@@ -242,7 +247,10 @@ class Simulation:
         self.harm -= 1
         incarnation = self.random.choice(list(life.workers))
         roll = self.random.random()
-        if roll < 0.15:
+        if roll < 0.05:
+            self.away_until = self.steps + self.random.randint(20, 500)
+            self.trace("the storage is away")
+        elif roll < 0.15:
             life.workers[incarnation].paused_until = self.steps + self.random.randint(20, 400)
             self.trace(life, "pause", incarnation)
         elif roll < 0.35:

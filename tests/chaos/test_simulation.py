@@ -27,6 +27,13 @@ def test_counting_survives(chunk: int) -> None:
         assert simulate(seeds) >= 3 * len(seeds)  # results were compared
 
 
+def test_the_storage_is_away_for_longer_than_any_number_of_tries() -> None:
+    with quiet():
+        longest = [Simulation(seed).run().longest_outage for seed in range(FIRST, FIRST + 60)]
+    assert sum(length > 5 for length in longest) >= 3
+    assert max(longest) > 20
+
+
 @pytest.mark.parametrize("name", FLOWS)
 def test_programs_survive(name: str) -> None:
     seeds = max(1, SEEDS // (400 if name == "strong" else 50))  # loops in loops take their time

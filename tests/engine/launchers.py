@@ -84,7 +84,8 @@ class Processes(Threads):
         )  # fmt: skip
         self.processes[ticket] = process
         said, _ = process.communicate(cloudpickle.dumps((where, self.make_instance)))
-        self.why[ticket] = said.decode().strip()
+        code = process.returncode
+        self.why[ticket] = said.decode().strip() or (f"signal {-code}" if code < 0 else "")
         self.ended(ticket, self.why[ticket])
 
     def stop(self, ticket: int) -> None:

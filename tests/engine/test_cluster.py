@@ -279,6 +279,30 @@ def test_checkpoints_are_made_by_themselves(start: Start, tmp_path: Path) -> Non
     assert cluster.status()["checkpoint"]["failures"] == 0
 
 
+def test_a_checkpoint_asked_for_while_a_run_goes_back_is_of_where_it_was(
+    start: Start, tmp_path: Path
+) -> None:
+    model, numbers = Model(41), []
+    with start(2, checkpoint=tmp_path, every=None) as cluster:
+        commit(cluster, model)
+        first = cluster.checkpoint()
+        commit(cluster, model)
+        commit(cluster, model)
+
+        def ask() -> None:
+            with cluster._changed:
+                cluster.kill(1)
+                numbers.append(cluster.checkpoint())
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert numbers
+        assert numbers[0] > first
+        assert cluster.status()["checkpoint"]["epoch"] == 3
+        check(cluster, model)
+
+
 def test_what_was_submitted_and_not_waited_for_is_in_the_log(start: Start, tmp_path: Path) -> None:
     model = Model(13)
     cluster = start(2, checkpoint=tmp_path)
@@ -340,8 +364,12 @@ def test_lost_workers_are_made_up_for(start: Start, tmp_path: Path, policy: str)
             cluster.kill(at % 2)
             check(cluster, model, changes=False)  # reading waits for recovery
     check(cluster, model)
-    assert cluster.status()["workers"] == (3 if policy == "replace" else 1)
-    assert cluster.status()["reported"] == 6
+    if policy == "spread":  # those who were lost are made up for when new ones are there
+        while cluster.status()["workers"] < 3:
+            cluster.wait(cluster.submit({}))
+    assert cluster.status()["workers"] == 3
+    assert cluster.status()["reported"] >= 6
+    check(cluster, model, changes=False)
 
 
 def test_without_a_path_a_loss_ends_the_run(start: Start) -> None:
@@ -392,7 +420,9 @@ def test_scaling_without_a_path(start: Start) -> None:
 def test_a_path_has_one_owner(start: Start, tmp_path: Path) -> None:
     first, model = start(1, checkpoint=tmp_path), Model(19)
     commit(first, model)
-    second = start(2, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="in use by"):
+        start(2, checkpoint=tmp_path)
+    second = start(2, checkpoint=tmp_path, take_over=True)
     with pytest.raises(CheckpointError, match="another run has written there"):
         first.wait(first.submit({}))
     check(second, model, changes=False)

@@ -34,6 +34,7 @@ from riverrun.state import Schema as StateSchema
 from riverrun.state import Spine
 from riverrun.state.changes import Changes
 from riverrun.state.checkpoint import Checkpoints, Part
+from riverrun.state.shards import Shards
 from tests.chaos.programs import Counting, CountingInstance, rows_of
 from tests.rows import TYPES, cells, to_arrow, to_plain
 
@@ -107,6 +108,7 @@ def message_of(kind: type) -> st.SearchStrategy[Any]:
         "int": small,
         "int | None": st.none() | small,
         "tuple[int, ...]": st.lists(small, max_size=4).map(tuple),
+        "Shards": st.builds(Shards.even, st.integers(1, 4)),
         "RiverrunError": errors,
         "RiverrunError | None": st.none() | errors,
         "Part | None": st.none() | st.builds(Part, small, small, st.just({})),
@@ -218,8 +220,8 @@ def test_every_class_that_travels_is_tried() -> None:
         and hasattr(value, "__dataclass_fields__")
     }
     at_home = {
-        "Logged", "Reported", "Refused", "Saved", "Scaled", "Closed", "Start", "Stop", "Append", "Write",
-        "Publish", "Collect", "Survey", "Found", "Read", "Outcome",
+        "Logged", "Reported", "Refused", "Saved", "Scaled", "Closed", "Notice", "Start", "Stop", "Append",
+        "Write", "Publish", "Collect", "Survey", "Found", "Read", "Outcome",
     }  # fmt: skip
     tried = {kind.__name__ for kind in ON_THE_WIRE} | {"Data", "Feed", "Parcel"}
     assert {kind.__name__ for kind in def_kinds} == at_home | tried
@@ -279,7 +281,7 @@ def test_a_feed_has_its_own_inputs_only() -> None:
 
 def test_a_part_of_a_checkpoint_comes_back() -> None:
     checkpoints = Checkpoints("memory:///")
-    instance = CountingInstance(0, (0, 1 << 64), 0, None)
+    instance = CountingInstance(0, Shards.even(1), 0, None)
     instance.feed(0, rows_of(range(50)))
     while instance.work():
         pass
@@ -292,7 +294,7 @@ def test_a_part_of_a_checkpoint_comes_back() -> None:
     part = checkpoints.write({"ordered": ordered.view()}, 1)
     (found,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
     assert found == Wrote(4, part)
-    assert found.part.shares["ordered"].schema.order == schema.order
+    assert found.part.shares["ordered"][0].schema.order == schema.order
 
 
 # ---- nothing but messages

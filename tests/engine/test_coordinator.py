@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from riverrun.engine.coordinator import Coordinator, Phase, even_bounds
+from riverrun.engine.coordinator import Coordinator, Phase
 from riverrun.engine.messages import (
     CLIENT,
     ORIGIN,
@@ -28,6 +29,7 @@ from riverrun.engine.messages import (
     Join,
     Leave,
     Logged,
+    Notice,
     NotReady,
     Outcome,
     Publish,
@@ -46,7 +48,7 @@ from riverrun.engine.saving import Saver
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.checkpoint import Part
 from riverrun.state.log import Opening, Pending
-from riverrun.state.manifest import END
+from riverrun.state.shards import END, Shards
 
 POISON = OperatorFailed("operator.poison", "poison", hint="")
 LOST = TransportError("storage.unreachable", "lost", hint="")
@@ -119,10 +121,10 @@ def test_it_gathers_then_begins_then_feeds() -> None:
     coordinator.receive(1, Join())
     assert coordinator.take() == []
     coordinator.receive(2, Join())
-    bounds = even_bounds(2)
+    shards = Shards.even(2)
     assert coordinator.take() == [
-        (1, Begin(1, 0, ORIGIN, 0, bounds, (1, 2))),
-        (2, Begin(1, 0, ORIGIN, 1, bounds, (1, 2))),
+        (1, Begin(1, 0, ORIGIN, 0, shards, (1, 2))),
+        (2, Begin(1, 0, ORIGIN, 1, shards, (1, 2))),
     ]
     coordinator.receive(1, Ready(1))
     assert coordinator.take() == []
@@ -152,7 +154,7 @@ def test_an_epoch_is_released_when_logged_and_when_the_one_before_is_complete() 
 def test_appends_are_tried_again_and_a_foreign_record_ends_the_run() -> None:
     bench = Bench()
     ((_, append),) = bench.submit(answer=False)
-    assert bench.tell(STORAGE, Outcome(append, error=LOST)) == [(STORAGE, append)]
+    assert of(bench.tell(STORAGE, Outcome(append, error=LOST)), Append) == [(STORAGE, append)]
     taken = CheckpointError("log.taken", "taken", hint="")
     out = bench.tell(STORAGE, Outcome(append, error=taken))
     assert (CLIENT, Closed(taken)) in out
@@ -161,14 +163,120 @@ def test_appends_are_tried_again_and_a_foreign_record_ends_the_run() -> None:
         bench.coordinator.submit({})
 
 
-def test_a_storage_that_stays_away_ends_the_run() -> None:
+def test_a_storage_that_stays_away_is_waited_for_and_said() -> None:
     bench = Bench()
+    bench.coordinator.tick(100.0)
+    bench.submit()
+    ((_, append),) = bench.submit({"a": pa.record_batch({"n": [1, 2]})}, answer=False)
+    said = []
+    for second in range(35):
+        bench.coordinator.tick(100.0 + second)
+        said += of(bench.turn(), Notice)
+        out = bench.tell(STORAGE, Outcome(append, error=LOST))
+        assert of(out, Append) == [(STORAGE, append)]
+        said += of(out, Notice)
+        if second == 5:  # what is in the log is worked on meanwhile
+            bench.complete()
+            assert bench.coordinator.completed == 1
+    status = bench.coordinator.status()["log"]
+    assert status == {"lag": 1, "bytes": 16, "behind": 34.0, "error": "lost"}
+    assert [notice.level for _, notice in said] == [logging.WARNING] * 4
+    out = bench.tell(STORAGE, Outcome(append))
+    assert [notice.level for _, notice in of(out, Notice)] == [logging.INFO]
+    assert of(out, Logged) == [(CLIENT, Logged(1))]
+    assert len(of(out, Feed)) == 2
+    assert bench.coordinator.status()["log"] == {
+        "lag": 0, "bytes": 0, "behind": None, "error": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_patience_has_an_end(hangs: bool) -> None:
+    bench = Bench(patience=5.0)
+    bench.coordinator.tick(100.0)
     ((_, append),) = bench.submit(answer=False)
-    for _ in range(4):
-        bench.tell(STORAGE, Outcome(append, error=LOST))
-        assert bench.coordinator.phase is Phase.RUNNING
-    bench.tell(STORAGE, Outcome(append, error=LOST))
-    assert bench.coordinator.error is LOST
+    for second in (0.0, 3.0, 4.9):
+        if not hangs:
+            bench.tell(STORAGE, Outcome(append, error=LOST))
+        bench.coordinator.tick(100.0 + second)
+        assert bench.coordinator.error is None
+    bench.coordinator.tick(105.0)
+    error = bench.coordinator.error
+    assert isinstance(error, TransportError)
+    assert error.code == "storage.patience"
+    assert "epoch 0" in error.message
+
+
+def test_a_storage_that_does_not_answer_is_said() -> None:
+    bench = Bench()
+    bench.coordinator.tick(100.0)
+    bench.submit(answer=False)
+    bench.coordinator.tick(100.5)
+    assert bench.coordinator.status()["log"]["behind"] is None
+    bench.coordinator.tick(103.0)
+    assert bench.coordinator.status()["log"]["behind"] == 3.0
+    assert of(bench.turn(), Notice) == []
+    bench.coordinator.tick(110.0)
+    ((_, notice),) = of(bench.turn(), Notice)
+    assert "for 10 s: the storage does not answer" in notice.text
+
+
+def test_a_permission_that_is_gone_for_a_while_is_an_outage_and_a_defect_is_none() -> None:
+    for code, ends in (("checkpoint.refused", False), ("checkpoint.raised", True)):
+        bench = Bench()
+        ((_, append),) = bench.submit(answer=False)
+        bench.tell(STORAGE, Outcome(append, error=CheckpointError(code, "no", hint="")))
+        assert (bench.coordinator.phase is Phase.CLOSED) == ends
+
+
+def test_workers_that_cannot_read_are_waited_for() -> None:
+    bench = Bench(every=1, patience=60.0)
+    bench.coordinator.tick(100.0)
+    bench.submit()
+    bench.complete()
+    bench.publish()
+    bench.coordinator.lost(1)
+    bench.turn()
+    bench.join()
+    assert len(of(bench.tell(3, NotReady(2, LOST)), Notice)) == 1
+    bench.coordinator.tick(120.0)
+    assert bench.coordinator.status()["recovery"] == {"behind": 20.0, "error": "lost"}
+    bench.ready()
+    assert bench.coordinator.phase is Phase.RUNNING
+    assert bench.coordinator.status()["recovery"] == {"behind": None, "error": None}
+    bench.coordinator.lost(2)
+    bench.turn()
+    bench.join()
+    bench.tell(4, NotReady(3, LOST))
+    bench.coordinator.tick(180.0)
+    assert bench.coordinator.error is not None
+    assert bench.coordinator.error.code == "storage.patience"
+
+
+def test_a_checkpoint_that_failed_comes_about_when_nothing_else_happens() -> None:
+    for every in (1, timedelta(hours=1)):
+        bench = Bench(every=every)
+        bench.coordinator.tick(0.0)
+        bench.submit()
+        bench.complete()
+        bench.coordinator.tick(1.0)
+        bench.coordinator.tick(3601.0)
+        now = 3601.0
+        for _ in range(8):
+            attempt = bench.coordinator.saver.attempt
+            assert attempt is not None
+            bench.tell(1, Wrote(attempt.id, None, LOST))
+            assert bench.coordinator.saver.attempt is None
+            for _ in range(31):
+                now += 1.0
+                bench.coordinator.tick(now)
+                if bench.coordinator.saver.attempt is not None:
+                    break
+        assert bench.coordinator.status()["checkpoint"]["behind"] > 3601
+        bench.publish()
+        bench.coordinator.tick(now + 2)
+        assert bench.coordinator.saver.epoch == 1
+        assert bench.coordinator.status()["checkpoint"]["behind"] == 2
 
 
 def test_a_refused_epoch_is_logged_before_anybody_knows() -> None:
@@ -298,9 +406,9 @@ def test_or_its_range_is_spread() -> None:
     bench = Bench(3, policy="spread")
     bench.coordinator.lost(2)
     out = bench.turn()
-    assert [(to, b.index, b.bounds, b.peers) for to, b in of(out, Begin)] == [
-        (1, 0, even_bounds(2), (1, 3)),
-        (3, 1, even_bounds(2), (1, 3)),
+    assert [(to, b.index, b.shards, b.peers) for to, b in of(out, Begin)] == [
+        (1, 0, Shards.even(2), (1, 3)),
+        (3, 1, Shards.even(2), (1, 3)),
     ]
 
 
@@ -339,7 +447,7 @@ def test_a_checkpoint_is_published_when_all_parts_are_there() -> None:
     assert to == STORAGE
     assert publish.about["epoch"] == 1
     assert publish.about["position"] == 2
-    assert publish.about["bounds"] == ["0", f"{END // 2:x}", f"{END:x}"]
+    assert publish.about["shards"] == [["0", 0], [f"{END // 2:x}", 1]]
     out = bench.tell(STORAGE, Outcome(publish))
     assert of(out, Saved) == [(CLIENT, Saved(1, 1))]
     assert of(out, Published) == [(1, Published(1)), (2, Published(1))]
@@ -429,13 +537,16 @@ def test_scaling_waits_for_the_boundary_and_its_checkpoint() -> None:
     bench.coordinator.scale(3)
     bench.submit()
     out = bench.complete()
+    assert len(of(out, Feed)) == 2  # until the new one is there, epochs go on
+    assert of(bench.log, Start)[-1] == (SUPERVISOR, Start(3))
+    bench.tell(3, Join())
+    bench.submit()
+    out = bench.complete()
     assert of(out, Feed) == []
     assert len(of(out, Announce)) == 2
     out = bench.publish()
-    assert of(out, Start) == [(SUPERVISOR, Start(3))]
-    out = bench.tell(3, Join())
-    assert [(b.epoch, b.source, b.bounds) for _, b in of(out, Begin)] == [
-        (1, 1, even_bounds(3))
+    assert [(b.epoch, b.source, b.shards) for _, b in of(out, Begin)] == [
+        (2, 1, Shards.even(2).resized(3))
     ] * 3
     bench.ready()
     assert of(bench.log, Scaled) == [(CLIENT, Scaled(3))]

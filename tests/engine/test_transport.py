@@ -93,6 +93,7 @@ def test_lives_of_a_run(seed: int | None, tmp_path: Path) -> None:
             every=3,
             policy=source.choice(("replace", "spread")),
             seed=seed,
+            take_over=True,
         )
         check(cluster, past)
         for _ in range(8):
@@ -200,7 +201,10 @@ def test_a_path_has_one_owner(tmp_path: Path) -> None:
     first = LocalCluster(PROGRAM.make_instance, checkpoint=tmp_path)
     past: list[Any] = []
     commit(first, past, rows_of([1]))
-    second = LocalCluster(PROGRAM.make_instance, 2, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="in use by") as caught:
+        LocalCluster(PROGRAM.make_instance, 2, checkpoint=tmp_path)
+    assert caught.value.code == "checkpoint.in_use"
+    second = LocalCluster(PROGRAM.make_instance, 2, checkpoint=tmp_path, take_over=True)
     check(second, past)
     with pytest.raises(CheckpointError, match="another run has written there"):
         first.submit(rows_of([2]))

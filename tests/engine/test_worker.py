@@ -28,20 +28,20 @@ from riverrun.engine.messages import (
     Write,
     Wrote,
 )
-from riverrun.engine.worker import READ_TRIES, Worker
+from riverrun.engine.worker import Worker
 from riverrun.errors import CheckpointError, OperatorFailed, TransportError
-from riverrun.state.manifest import END
+from riverrun.state.shards import END, Shards
 from tests.chaos.programs import CountingInstance, rows_of
 
-HALF = (0, END // 2, END)
-WHOLE = (0, END)
+HALF = Shards.even(2)
+WHOLE = Shards.even(1)
 LOST = TransportError("storage.unreachable", "lost", hint="")
 
 
 def begin(
-    execution: int, epoch: int = 0, source: int = ORIGIN, index: int = 0, bounds: Any = HALF
+    execution: int, epoch: int = 0, source: int = ORIGIN, index: int = 0, shards: Shards = HALF
 ) -> Begin:
-    return Begin(execution, epoch, source, index, bounds, (1, 2)[: len(bounds) - 1])
+    return Begin(execution, epoch, source, index, shards, (1, 2)[: shards.workers])
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_what_is_no_error_of_ours_is_wrapped() -> None:
             raise ZeroDivisionError("one over none")
 
     worker = Worker(1, Raises)
-    worker.receive(COORDINATOR, begin(1, bounds=WHOLE))
+    worker.receive(COORDINATOR, begin(1, shards=WHOLE))
     worker.receive(COORDINATOR, Feed(1, 0, {}))
     error = worker.take()[-1][1].error
     assert isinstance(error, OperatorFailed)
@@ -180,7 +180,7 @@ def test_it_writes_its_pin_and_says_what_came_of_it(worker: Worker) -> None:
     ((to, write),) = worker.take()
     assert to == STORAGE
     assert isinstance(write, Write)
-    assert (write.attempt, write.number, write.low, write.high) == (7, 1, 0, END // 2)
+    assert (write.attempt, write.number, write.ranges) == (7, 1, ((0, END // 2),))
     worker.receive(STORAGE, Outcome(write, error=LOST))
     assert worker.take() == [(COORDINATOR, Wrote(7, None, LOST))]
     worker.receive(COORDINATOR, Announce(4, 8, 1, 1))  # of an execution before
@@ -189,10 +189,10 @@ def test_it_writes_its_pin_and_says_what_came_of_it(worker: Worker) -> None:
 
 def test_it_reads_only_what_it_does_not_have(worker: Worker) -> None:
     finish(worker, 5, 0, 1)
-    quarter = (0, END // 4, END)
-    worker.receive(COORDINATOR, begin(6, 1, 3, bounds=quarter))
+    quarter = Shards((0, END // 4, END), (0, 1), 2)
+    worker.receive(COORDINATOR, begin(6, 1, 3, shards=quarter))
     assert worker.take() == [(COORDINATOR, Ready(6))]  # less than before: nothing to read
-    worker.receive(COORDINATOR, begin(7, 1, 3, bounds=WHOLE))
+    worker.receive(COORDINATOR, begin(7, 1, 3, shards=WHOLE))
     ((to, read),) = worker.take()
     assert (to, read) == (STORAGE, Read(7, 3, ((END // 4, END),)))
     assert worker.instance is None
@@ -202,16 +202,14 @@ def test_it_reads_only_what_it_does_not_have(worker: Worker) -> None:
     assert worker.take() == []
 
 
-def test_reads_are_tried_again_and_given_up(worker: Worker) -> None:
+def test_reads_are_tried_again_until_they_are_refused(worker: Worker) -> None:
     worker = Worker(1, CountingInstance)
     worker.receive(COORDINATOR, begin(1, 4, 2))
     worker.take()
     read = Read(1, 2, ((0, END // 2),))
-    for _ in range(READ_TRIES - 1):
+    for _ in range(20):
         worker.receive(STORAGE, Outcome(read, error=LOST))
-        assert worker.take() == [(STORAGE, read)]
-    worker.receive(STORAGE, Outcome(read, error=LOST))
-    assert worker.take() == [(COORDINATOR, NotReady(1, LOST))]
+        assert worker.take() == [(COORDINATOR, NotReady(1, LOST)), (STORAGE, read)]
     missing = CheckpointError("checkpoint.missing", "gone", hint="")
     worker.receive(COORDINATOR, begin(2, 4, 2))
     worker.take()

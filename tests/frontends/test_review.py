@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.engine.coordinator import even_bounds
 from riverrun.engine.operator import code_of
 from riverrun.engine.operators.expire import spread
+from riverrun.state.shards import Shards
 
 
 def test_a_logged_epoch_that_fails_on_resuming_is_not_lost(tmp_path):
@@ -189,7 +189,7 @@ def test_patience_counts_rounds_that_ran():
 def test_every_worker_knows_the_mark():
     shards = spread(7, (0,))
     for workers in (1, 2, 3, 46, 64, 100, 255, 256):
-        pieces = shards.partition([0], even_bounds(workers))
+        pieces = shards.partition([0], Shards.even(workers))
         assert all(piece is not None and piece.rows for piece in pieces), workers
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from riverrun.progress import Antichain
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.shards import Shards
 from tests.oracle import Change, rank
 from tests.state.checks import block_rows, check_block, set_sizes
 from tests.state.hashing import hash_key
@@ -102,11 +104,15 @@ def test_each_worker_gets_its_hashes(given_changes, data) -> None:
     hashes = [hash_key(tuple(row[at] for at in positions), kinds) for row, _, _ in expected]
     some = st.integers(0, 1 << 64) | st.sampled_from([0, 1 << 64, *hashes])
     inner = sorted(data.draw(st.lists(some, max_size=4)))
-    bounds = [0, *inner, 1 << 64]
-    parts = changes.partition(positions, bounds)
-    assert len(parts) == len(bounds) - 1
-    for part, low, high in zip(parts, bounds, bounds[1:], strict=False):
-        mine = [c for c, h in zip(expected, hashes, strict=True) if low <= h < high]
+    bounds = (0, *sorted({*inner} - {0, 1 << 64}), 1 << 64)
+    workers = data.draw(st.integers(1, 4))
+    owners = tuple(data.draw(st.integers(0, workers - 1)) for _ in bounds[1:])
+    parts = changes.partition(positions, Shards(bounds, owners, workers))
+    assert len(parts) == workers
+    for at, part in enumerate(parts):
+        mine = [
+            c for c, h in zip(expected, hashes, strict=True) if owners[bisect(bounds, h) - 1] == at
+        ]
         assert listed(part) == mine
         assert (part is None) == (not mine)
 
@@ -153,7 +159,7 @@ def test_many_rows_are_treated_as_few() -> None:
     assert added_up(listed(changes.consolidate())) == added_up(expected)
     batch = batch_of(schema, plain, 1)
     assert len(batch) == len(added_up(expected)) == len(changes.consolidate())
-    parts = changes.partition([0], [0, 1 << 62, 1 << 63, 1 << 64])
+    parts = changes.partition([0], Shards((0, 1 << 62, 1 << 63, 1 << 64), (1, 0, 1), 2))
     assert sorted(change for part in parts for change in listed(part)) == sorted(expected)
 
 

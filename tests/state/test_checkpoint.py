@@ -20,10 +20,11 @@ from riverrun.progress import Antichain
 from riverrun.state.batch import Batch
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.joining import join_views
-from riverrun.state.manifest import END, block_name, manifest_name
+from riverrun.state.manifest import block_name, manifest_name
 from riverrun.state.schema import Order, Schema
+from riverrun.state.shards import END, Shards
 from riverrun.state.spine import Spine
-from riverrun.state.storage import Storage
+from riverrun.state.storage import Storage, open_storage
 from tests.rows import TYPES, cells, to_arrow
 from tests.state.saving import (
     KINDS,
@@ -137,6 +138,22 @@ def test_a_mapped_state_stays_in_its_files(tmp_path: Path) -> None:
     assert not any(block.resident for block in restored.blocks)
     assert Spine.from_view(restored).nbytes == 0
     shutil.rmtree(tmp_path / "blocks")  # what is mapped stays readable
+    assert contents(restored) == contents(view)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_state_larger_than_memory_is_kept_in_files_of_our_own(tmp_path: Path, place: str) -> None:
+    where, scratch = tmp_path / "there", tmp_path / "scratch"
+    scratch.mkdir()
+    storage = open_storage(where if place == "local" else "memory:///")
+    view = state().view()
+    Checkpoints(storage).save({"state": view})
+    restored = Checkpoints(storage, scratch=scratch).restore("state")
+    assert not any(block.resident for block in restored.blocks)
+    assert list(scratch.iterdir()) == []  # nothing stays when this process is killed
+    if place == "local":  # nobody can take it away, or change it
+        for file in (where / "blocks").iterdir():
+            file.unlink()
     assert contents(restored) == contents(view)
 
 
@@ -262,7 +279,7 @@ def test_views_that_do_not_belong_together_are_not_joined() -> None:
 def test_a_range_is_a_range(low: int, high: int) -> None:
     checkpoints = Checkpoints("memory:///")
     for action in (
-        lambda: checkpoints.write({}, 1, low, high),
+        lambda: checkpoints.write({}, 1, [(low, high)]),
         lambda: checkpoints.restore("state", low, high),
     ):
         with pytest.raises(ValueError, match="a range of hashes"):
@@ -349,20 +366,36 @@ def test_a_number_that_was_taken_is_not_written_or_published(storage: Watched) -
 
 def test_a_manifest_has_every_hash_once(storage: Watched) -> None:
     checkpoints, view = Checkpoints(storage), state().view()
-    left, right = (checkpoints.write({"state": view}, 1, *r) for r in ranges(2))
+    left, right = (checkpoints.write({"state": view}, 1, [r]) for r in ranges(2))
     whole = checkpoints.write({"state": view}, 1)
     for parts in ([left], [right], [left, left, right], [left, whole], [whole, whole]):
         error = refused(lambda parts=parts: checkpoints.publish(1, parts), "checkpoint.incomplete")  # type: ignore[misc]
         assert error.fields["state"] == "state"
-    later = checkpoints.write({"state": state(epochs=6).view()}, 1, *ranges(2)[1])
+    later = checkpoints.write({"state": state(epochs=6).view()}, 1, [ranges(2)[1]])
     refused(lambda: checkpoints.publish(1, [left, later]), "checkpoint.incompatible")
-    foreign = replace(
-        right, shares={"state": replace(right.shares["state"], schema=Schema.of({}, {}))}
-    )
+    (share,) = right.shares["state"]
+    foreign = replace(right, shares={"state": (replace(share, schema=Schema.of({}, {})),)})
     refused(lambda: checkpoints.publish(1, [left, foreign]), "checkpoint.incompatible")
     assert checkpoints.latest() is None
     checkpoints.publish(1, [right, left])
     assert contents(checkpoints.restore("state")) == contents(view)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_worker_may_have_several_ranges(storage: Watched, seed: int) -> None:
+    rng, view = random.Random(seed), state(seed).view()
+    shards = Shards.even(3).without(rng.randrange(3)).resized(4).weighted([1, 3, 2, rng.random()])
+    assert len(shards.owners) > shards.workers
+    checkpoints = Checkpoints(storage)
+    parts = [checkpoints.write({"state": view}, 1, shards.of(at)) for at in range(4)]
+    rng.shuffle(parts)
+    checkpoints.publish(1, parts)
+    written = [name for name in storage.written if name.startswith("blocks/")]
+    assert len(written) >= len({block.uid for block in view.blocks})
+    assert contents(checkpoints.restore("state")) == contents(view)
+    low, high = sorted(rng.randrange(END) for _ in range(2))
+    assert contents(checkpoints.restore("state", low, high)) == contents(view.slice(low, high))
 
 
 @pytest.mark.usefixtures("small_blocks")

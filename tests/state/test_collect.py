@@ -51,7 +51,7 @@ def test_a_checkpoint_being_written_loses_nothing(storage: Watched) -> None:
         grow(spine, rng, 1)
         number = coordinator.next_number()
         view = spine.view()
-        parts = [Checkpoints(storage).write({"state": view}, number, *r) for r in ranges(2)]
+        parts = [Checkpoints(storage).write({"state": view}, number, [r]) for r in ranges(2)]
         coordinator.collect(retain=1)
         Checkpoints(storage).collect(retain=2)
         coordinator.publish(number, parts)
@@ -74,7 +74,9 @@ def test_what_was_written_and_never_published_is_not_taken_for_saved(storage: Wa
 
 
 def _files(part: Part) -> list[Any]:
-    return [block.file for share in part.shares.values() for block in share.blocks]
+    return [
+        block.file for shares in part.shares.values() for share in shares for block in share.blocks
+    ]
 
 
 def test_a_state_that_went_back_is_saved_again(storage: Watched) -> None:

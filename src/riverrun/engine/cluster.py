@@ -5,7 +5,8 @@ and another number of workers asked for, errors told. The two kinds differ in ho
 carried: `transport.LocalCluster` does it in this thread while somebody waits, `remote.RemoteCluster`
 over Arrow Flight, all the time. Laws:
 
-1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log.
+1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; or at once,
+   where somebody else waits for that (`await_log`).
 2. **Usable.** When an epoch is refused, `wait` raises why, and the run is as it was before it. When
    the run is over, `closed` says why, and every call raises it.
 3. **Of one epoch.** What `read` and `changes` give is of an epoch that is complete everywhere, and
@@ -14,9 +15,11 @@ over Arrow Flight, all the time. Laws:
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,11 +28,14 @@ from threading import Condition, RLock
 from typing import Any, Self
 from uuid import uuid4
 
-from riverrun.engine.coordinator import Coordinator, Phase, Policy, closed_error
+from riverrun.engine.coordinator import Coordinator, Phase, closed_error
+from riverrun.engine.events import Events
 from riverrun.engine.messages import (
     COORDINATOR,
+    Closed,
     Inputs,
     Logged,
+    Notice,
     Outcome,
     Outputs,
     Parcels,
@@ -40,15 +46,19 @@ from riverrun.engine.messages import (
 from riverrun.engine.plan import Plan
 from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import Resume, decide
+from riverrun.engine.roster import Policy
 from riverrun.engine.storing import execute
-from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.lanes import Lane
+from riverrun.state.lease import Lease
 from riverrun.state.log import Log, Opening, Way, take_over
 from riverrun.state.manifest import Manifest
 from riverrun.state.storage import Storage
 
 EVERY = timedelta(seconds=30)
+_LOG = logging.getLogger("riverrun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,16 @@ class Durability:
     skip_failing: bool = False
     fingerprint: Mapping[str, Any] | None = None
     """What the program is, where there is no `plan`: the same one resumes."""
+    application: str = ""
+    """What others are told who find the path in use."""
+    patience: float | None = None
+    """Seconds after which a storage that fails ends the run; None for never."""
+    take_over: bool = False
+    """Take the path even if another run uses it, which ends that one."""
+    from_checkpoint: int | None = None
+    """The checkpoint to go back to, in place of the newest."""
+    about: Mapping[str, Any] | None = None
+    """What checkpoints say besides: JSON."""
     plan: Plan | None = None
     """The program, to be compared with that of the checkpoint."""
     rebuild: bool = False
@@ -88,21 +108,13 @@ class Cluster(ABC):
         self._log: Log | None = None
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
+        self._lease: Lease | None = None
         opening: Opening | None = None
         plan = durability.plan
         fingerprint = durability.fingerprint if plan is None else plan.fingerprint
         if durability.checkpoint is not None:
-            self._checkpoints = Checkpoints(durability.checkpoint)
-            self._log = Log(self._checkpoints.storage)
-            opening = take_over(
-                self._checkpoints,
-                self._log,
-                identity=uuid4().hex,
-                fingerprint=fingerprint,
-                decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
-                keep_inputs=durability.keep_inputs,
-            )
-        durable = opening is not None
+            opening = self._open(durability)
+        self._durable = durable = opening is not None
         self._coordinator = Coordinator(
             workers,
             opening=opening,
@@ -110,16 +122,67 @@ class Cluster(ABC):
             retain=durability.retain,
             fingerprint=fingerprint,
             lineage=None if plan is None or not durable else plan.lineage,
+            about=durability.about,
             policy=durability.policy,
             deadline=deadline,
             skip_failing=durability.skip_failing,
             keep_numbers=keep_numbers,
+            patience=durability.patience,
         )
-        self._timed = durable and isinstance(durability.every, timedelta)
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
+        self.events = Events()
         self._logged = -1
         self._closed = False
+
+    def _open(self, durability: Durability) -> Opening:
+        """Own the path: see that nobody else does, and take over what it holds."""
+        place = durability.checkpoint
+        assert place is not None
+        self._checkpoints = Checkpoints(place)
+        self._log = Log(self._checkpoints.storage)
+        identity, plan = uuid4().hex, durability.plan
+        fingerprint = durability.fingerprint if plan is None else plan.fingerprint
+        try:
+            self._lease = Lease.acquire(
+                self._checkpoints.storage,
+                identity,
+                application=durability.application,
+                take_over=durability.take_over,
+            )
+            return take_over(
+                self._checkpoints,
+                self._log,
+                identity=identity,
+                fingerprint=fingerprint,
+                number=durability.from_checkpoint,
+                decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
+                keep_inputs=durability.keep_inputs,
+            )
+        except TransportError as error:
+            self._let_go()
+            raise _unusable(self._checkpoints.storage, error) from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """The path is free for others."""
+        if self._lease is not None:
+            self._lease.release()
+
+    def _sweep(self, lane: Lane) -> None:
+        """Have deleted what owners before have left, and what no record names."""
+        log, opening = self._log, self._coordinator.opening
+
+        def sweep() -> None:
+            assert log is not None
+            assert opening is not None
+            with suppress(RiverrunError):  # the next owner does it
+                log.sweep(opening.owner)
+
+        if opening is not None:
+            lane.submit(sweep)
 
     def _decide(self, plan: Plan, rebuild: bool, manifest: Manifest, whole: bool) -> Way:
         """How to go on from a checkpoint."""
@@ -142,6 +205,12 @@ class Cluster(ABC):
     def epoch(self) -> int:
         """The number of the next epoch to be submitted."""
         return self._coordinator.next
+
+    @property
+    def logged(self) -> int:
+        """All epochs below are in the log, where there is one."""
+        with self._changed:
+            return self._coordinator.next - self._coordinator.log.epochs
 
     @property
     def completed(self) -> int:
@@ -175,8 +244,10 @@ class Cluster(ABC):
         inputs: Inputs,
         offsets: Mapping[str, Any] | None = None,
         parcels: Parcels | None = None,
+        *,
+        logged: bool = True,
     ) -> int:
-        """Accept the input of the next epoch; return its number when it is in the log.
+        """Accept the input of the next epoch; return its number when it is in the log, if that is to be waited for.
 
         `offsets` say how far streams have come with this epoch: JSON, kept with the epoch. `parcels`
         are rows that workers have already.
@@ -184,15 +255,28 @@ class Cluster(ABC):
         coordinator = self._coordinator
         with self._changed:
             self._check_open()
+            if self._durable:
+                coordinator.clock(time.monotonic())
             epoch = coordinator.submit(inputs, offsets, parcels)
             self._errors.pop(epoch, None)
             self._logged = min(self._logged, epoch - 1)
             self._send(COORDINATOR, coordinator.take())
-            if coordinator.opening is not None:
-                self._pump(lambda: self._logged >= epoch)
-            if coordinator.error is not None:
-                raise coordinator.error
+            if logged:
+                self.await_log(epoch)
             return epoch
+
+    def await_log(self, epoch: int) -> None:
+        """Return when the input of an epoch is in the log, where there is one."""
+        with self._changed:
+            if self._coordinator.opening is not None:
+                self._pump(lambda: self._logged >= epoch)
+            if self._coordinator.error is not None:
+                raise self._coordinator.error
+
+    @property
+    def recovered(self) -> bool:
+        """Whether all workers are there, with all that was reported."""
+        return self._recovered()
 
     def wait(self, epoch: int) -> None:
         """Return when an epoch is complete everywhere; raise why, if it is refused."""
@@ -225,10 +309,14 @@ class Cluster(ABC):
             self._check_open()
             self._need_storage("make a checkpoint")
             answers, least = self._answers, self._coordinator.completed
-            answers.pop(Saved, None)
-            self._ask(self._coordinator.checkpoint)
-            self._pump(lambda: Saved in answers and answers[Saved].epoch >= least)
-            saved: Saved = answers[Saved]
+            while True:
+                answers.pop(Saved, None)
+                self._ask(self._coordinator.checkpoint)
+                self._pump(lambda: Saved in answers)
+                saved: Saved = answers[Saved]
+                if saved.epoch >= least:
+                    break
+                self._pump(self._recovered)  # it went back to one from before, and told of that
             if saved.error is not None:
                 raise saved.error
             return saved.number
@@ -248,6 +336,8 @@ class Cluster(ABC):
     def status(self) -> dict[str, Any]:
         """Where the run stands."""
         with self._changed:
+            if self._durable and not self._closed:
+                self._coordinator.clock(time.monotonic())
             return self._coordinator.status()
 
     def await_end(self, timeout: float | None = None) -> bool:
@@ -271,10 +361,11 @@ class Cluster(ABC):
         """No epoch is worked on meanwhile."""
         return nullcontext()
 
-    def settle(self, epoch: int) -> None:
-        """Return when an epoch is over, be it that it was refused and is run without its rows."""
+    def settle(self, epoch: int, at_most: float | None = None) -> bool:
+        """Wait, for so many seconds, until an epoch is over, be it that it was refused and is run without its rows."""
         with self._changed:
-            self._pump(lambda: self.completed > epoch)
+            self._pump(lambda: self.completed > epoch, at_most)
+            return self.completed > epoch
 
     # ---- what the kinds do differently
 
@@ -307,8 +398,8 @@ class Cluster(ABC):
         """End the run. May be called again."""
 
     @abstractmethod
-    def _pump(self, done: Callable[[], bool]) -> None:
-        """Return when something is so; raise if the run ends before."""
+    def _pump(self, done: Callable[[], bool], at_most: float | None = None) -> None:
+        """Return when something is so, or after so many seconds; raise if the run ends before."""
 
     @abstractmethod
     def _send(self, sender: int, out: Outputs) -> None:
@@ -347,6 +438,20 @@ class Cluster(ABC):
             self._logged = message.epoch
         elif kind is Saved or kind is Scaled:
             self._answers[kind] = message
+            self._note(message)
+        elif kind is Notice:
+            _LOG.log(message.level, "%s", message.text)
+        elif kind is Closed and self._lease is not None:
+            self._lease.stop()
+
+    def _note(self, message: Saved | Scaled) -> None:
+        error = None if message.error is None else message.error.message
+        if isinstance(message, Scaled):
+            self.events.record("scaled", workers=message.workers, error=error)
+        elif error is None:
+            self.events.record("checkpoint", number=message.number, epoch=message.epoch)
+        else:
+            self.events.record("trouble", what="a checkpoint", epoch=message.epoch, error=error)
 
     def _execute(self, instruction: Any) -> Outcome:
         """Do what the storage is asked for."""
@@ -367,6 +472,15 @@ class Cluster(ABC):
             raise self._coordinator.error
         if self._closed:
             raise closed_error(None)
+
+
+def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.unusable",
+        f"cannot run with {storage!r}: {error.message}",
+        hint="nothing was started: make room there, make it writable and reachable, or give another path",
+        story=error.story,
+    )
 
 
 def carefully(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:

@@ -20,6 +20,8 @@ storage and supervisor are spoken to by messages (`messages`); time comes in by 
    keep their numbers; otherwise its number is given to the next one.
 7. **One owner.** Every record of the log is a conditional create at the next position. Somebody
    else's record there means that the path has a new owner, and the run ends.
+8. **An outage is no end.** While the storage fails, what needs it waits and is tried again
+   (`appending`, `saving`, and workers that read), all else goes on; beyond `patience` the run ends.
 
 Why laws 2 and 5 give exactly-once results: the state at a boundary is a function of the log up to
 it (law 1, and laws 4 to 6 of DESIGN), whatever executions led there; and of the epochs the client
@@ -49,20 +51,19 @@ Cost: a few microseconds for each epoch and member.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
+from riverrun.engine.appending import Appender
 from riverrun.engine.messages import (
     CLIENT,
     NO_EPOCH,
     ORIGIN,
     PINNED,
     STORAGE,
-    SUPERVISOR,
     Announce,
     Append,
     Begin,
@@ -78,10 +79,10 @@ from riverrun.engine.messages import (
     Join,
     Leave,
     Logged,
+    Notice,
     NotReady,
     Outcome,
     Outputs,
-    Parcel,
     Parcels,
     Publish,
     Published,
@@ -90,22 +91,18 @@ from riverrun.engine.messages import (
     Reported,
     Saved,
     Scaled,
-    Start,
-    Stop,
     Survey,
     Wrote,
 )
+from riverrun.engine.outage import Outage
 from riverrun.engine.resuming import not_rebuilt
+from riverrun.engine.roster import Change, Policy, Roster
 from riverrun.engine.saving import Saver
+from riverrun.engine.shares import share_of, share_of_parcels, stored_parcels
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.log import Opening
-from riverrun.state.manifest import END
 
-APPEND_TRIES = 5
 IDLE_FAILURES = 3  # executions in a row that fail with no epoch under way
-
-Policy = Literal["replace", "spread"]
-"""What becomes of a lost worker's range: a new incarnation takes it, or the others share it."""
 
 
 class Phase(Enum):
@@ -140,17 +137,20 @@ class Coordinator:
         every: int | timedelta | None = None,
         retain: int = 2,
         fingerprint: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
         lineage: Mapping[str, str] | None = None,
         policy: Policy = "replace",
         deadline: int | None = None,
         skip_failing: bool = True,
         keep_numbers: bool = False,
+        patience: float | None = None,
     ) -> None:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
 
         An epoch of the log that fails when it is done again is refused with `skip_failing`; otherwise
         the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent. With `keep_numbers`
-        the number of a refused epoch is never given to another: for clients that do not wait for each epoch.
+        the number of a refused epoch is never given to another: for clients that do not wait for each epoch. A storage
+        that fails for longer than `patience`, in seconds, ends the run.
         """
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
@@ -159,8 +159,6 @@ class Coordinator:
         """What a checkpoint keeps for the application: JSON."""
         self.phase = Phase.GATHERING
         self.execution = 0
-        self.members: list[int] = []
-        self.bounds = even_bounds(workers)
         epoch = 0 if opening is None else opening.epoch
         self.completed = epoch
         self.released = epoch
@@ -180,33 +178,28 @@ class Coordinator:
         )
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
+        self._said = dict(about or {})
         self._lineage = lineage
-        self._policy = policy
         self._deadline = deadline
         self._keep_numbers = keep_numbers
         self._base = (epoch, ORIGIN)
-        self._joined: set[int] = set()
         self._waiting: set[int] = set()
-        self._incarnations = 0
-        self._ticks = 0
-        self._heard: dict[int, int] = {}
         self._now: float | None = None
         self._entries: dict[int, Entry] = {}
         self._oldest = epoch
-        self._position = 0
-        self._durable = 0
-        self._appends: deque[Append] = deque()
-        self._append_failures = 0
+        self.log = Appender(0, 0) if opening is None else Appender(opening.next, opening.owner)
+        self.reads = Outage(
+            "what a worker lost cannot be read from the storage", "it is tried again"
+        )
+        self._patience = patience
         self._idle_failures = 0
         self._refusing: tuple[int, RiverrunError] | None = None
-        self._scale: int | None = None
-        self._scaling = False
+        self.changing = False
         self._out: Outputs = []
         self._settled: dict[str, Any] = {} if opening is None else dict(opening.offsets)
         if opening is not None:
-            self._position = self._durable = opening.next
             for pending in opening.pending:
-                parcels = _parcels(pending.header.get("parcels", {}))
+                parcels = stored_parcels(pending.header.get("parcels", {}))
                 offsets = pending.header.get("offsets", {})
                 self._entries[self.next] = Entry(
                     pending.position, pending.inputs, parcels, offsets, pending.refused
@@ -223,7 +216,12 @@ class Coordinator:
             Join: self._on_join,
             Heartbeat: lambda sender, message: None,
         }
-        self.members = [self._start_worker() for _ in range(workers)]
+        self.roster = Roster(workers, lambda to, message: self._out.append((to, message)), policy)
+
+    @property
+    def members(self) -> list[int]:
+        """The incarnations that take part, by index."""
+        return self.roster.members
 
     # ---- the client
 
@@ -237,7 +235,7 @@ class Coordinator:
         self._check_open()
         epoch = self.next
         self.next = epoch + 1
-        self._entries[epoch] = Entry(self._position, inputs, parcels or {}, offsets or {})
+        self._entries[epoch] = Entry(self.log.position, inputs, parcels or {}, offsets or {})
         if self.opening is not None:
             header = {"kind": "epoch", "epoch": epoch, "reported": self.reported}
             if offsets:
@@ -275,8 +273,20 @@ class Coordinator:
         self._check_open()
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
-        self._scale = workers
+        self.roster.want(Change(workers))
         self._advance()
+
+    def rebalance(self, weights: Sequence[float]) -> None:
+        """Ask for other shares of the same workers, from the next boundary on."""
+        self._check_open()
+        if self.roster.change is None and len(weights) == len(self.roster):
+            self.roster.want(Change(len(self.roster), tuple(weights)))
+            self._advance()
+
+    def give_up(self, error: RiverrunError) -> None:
+        """Go on with the workers that there are."""
+        if self.roster.give_up():
+            self._out.append((CLIENT, Scaled(len(self.members), error)))
 
     def allow(self, limit: float) -> None:
         """Release epochs below `limit`, and none from there on."""
@@ -289,8 +299,7 @@ class Coordinator:
             return
         self.phase = Phase.CLOSED
         self.error = error
-        for member in self.members:
-            self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
+        self.roster.close()
         self._out.append((CLIENT, Closed(error)))
 
     def status(self) -> dict[str, Any]:
@@ -301,6 +310,8 @@ class Coordinator:
             "phase": self.phase.value,
             "execution": self.execution,
             "workers": len(self.members),
+            "shares": self.roster.shards.shares,
+            "becoming": None if self.roster.change is None else self.roster.change.workers,
             "epoch": self.next,
             "completed": self.completed,
             "reported": self.reported,
@@ -309,10 +320,13 @@ class Coordinator:
                 "number": saver.number,
                 "epoch": saver.epoch,
                 "lag": None if self.opening is None else self.completed - saver.epoch,
+                "behind": None if self.opening is None else saver.behind,
                 "writing": None if attempt is None else attempt.epoch,
                 "failures": saver.failures,
                 "error": None if saver.error is None else saver.error.message,
             },
+            "log": None if self.opening is None else self.log.status(),
+            "recovery": self.reads.status(self._now),
             "closed": None if self.error is None else self.error.message,
         }
 
@@ -324,42 +338,57 @@ class Coordinator:
             return
         if sender == STORAGE:
             self._on_outcome(message)
-        elif sender in self._heard:
-            self._heard[sender] = self._ticks
+        elif self.roster.knows(sender):
+            self.roster.hear(sender)
             self._handlers[type(message)](sender, message)
         else:  # it was declared dead, or is not needed any more, and does not know (law 4)
             self._out.append((sender, Leave()))
 
     def lost(self, member: int, why: str = "") -> None:
         """A member is dead, or is to be thought so; `why` is what is known of it."""
-        if self.phase is Phase.CLOSED or member not in self._heard:
+        roster = self.roster
+        if self.phase is Phase.CLOSED or not roster.knows(member):
             return
-        del self._heard[member]
-        self._joined.discard(member)
-        self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
+        self._dismiss(member)
+        if member not in roster.members:
+            error = roster.replace_newcomer(member, why)
+            if error is not None:
+                self.give_up(error)
+            return
         if self.opening is None:
-            self.close(_not_durable(self.members.index(member), why))
+            self.close(_not_durable(roster.members.index(member), why))
             return
-        self.saver.lost(member)
-        at = self.members.index(member)
-        if self._policy == "replace" or len(self.members) == 1:
-            self.members[at] = self._start_worker()
-        else:
-            del self.members[at]
-            self.bounds = even_bounds(len(self.members))
+        roster.replace(member)
         self._gather()
 
     def tick(self, now: float | None = None) -> None:
         """Time has passed: `now` in seconds, for checkpoints that are due by time."""
         if self.phase is Phase.CLOSED:
             return
-        self._ticks += 1
-        self._now = now
-        if self._deadline is not None:
-            for member in self._joined.intersection(self.members):  # the others are still to come
-                if self._ticks - self._heard.get(member, self._ticks) > self._deadline:
-                    self.lost(member)
+        if now is not None:
+            self.clock(now)
+            self._watch(now)
+        for member in self.roster.silent(self._deadline):
+            self.lost(member)
         self._advance()
+
+    def clock(self, now: float) -> None:
+        """What time it is, in seconds."""
+        self._now = self.log.now = now
+        self.saver.clock(now)
+
+    def _watch(self, now: float) -> None:
+        """Say what does not work, and give up what has not for too long (law 8)."""
+        self._say(self.log.remind(now))
+        self._say(self.reads.remind(now, "it is tried again"))
+        error = self.log.given_up(self._patience, now)
+        error = error or self.reads.given_up(self._patience, now, "go back to a checkpoint")
+        if error is not None:
+            self.close(error)
+
+    def _say(self, notice: Notice | None) -> None:
+        if notice is not None:
+            self._out.append((CLIENT, notice))
 
     def take(self) -> Outputs:
         """What is to be sent, oldest first."""
@@ -370,21 +399,21 @@ class Coordinator:
 
     # ---- members and executions
 
-    def _start_worker(self) -> int:
-        self._incarnations += 1
-        self._heard[self._incarnations] = self._ticks
-        self._out.append((SUPERVISOR, Start(self._incarnations)))
-        return self._incarnations
+    def _dismiss(self, member: int) -> None:
+        self.saver.lost(member)
+        self.roster.dismiss(member)
 
     def _on_join(self, sender: int, message: Join) -> None:
-        self._joined.add(sender)
+        self.roster.join(sender)
         if self.phase is Phase.GATHERING:
             self._gather()
+        else:
+            self._advance()
 
     def _gather(self) -> None:
         """Begin again from storage when all members are there."""
         self.phase = Phase.GATHERING
-        if self._joined.issuperset(self.members):
+        if self.roster.complete:
             self._begin(self.saver.epoch, self.saver.number)
 
     def _begin(self, epoch: int, source: int) -> None:
@@ -398,7 +427,7 @@ class Coordinator:
             self.saver.abort()
         peers = tuple(self.members)
         for index, member in enumerate(peers):
-            begin = Begin(self.execution, epoch, source, index, self.bounds, peers)
+            begin = Begin(self.execution, epoch, source, index, self.roster.shards, peers)
             self._out.append((member, begin))
 
     def _restart(self) -> None:
@@ -415,8 +444,9 @@ class Coordinator:
         if self._waiting:
             return
         self.phase = Phase.RUNNING
-        if self._scaling:
-            self._scaling = False
+        self._say(self.reads.over(self._now))
+        if self.changing:
+            self.changing = False
             if self.opening is None:  # what was saved served to change hands, and nothing else
                 self.saver.forget()
                 self._out += [(member, Published(NO_EPOCH)) for member in self.members]
@@ -424,9 +454,13 @@ class Coordinator:
         self._advance()
 
     def _on_not_ready(self, sender: int, message: NotReady) -> None:
-        if message.execution != self.execution or self.phase is not Phase.STARTING:
+        if message.execution != self.execution or self.phase is Phase.GATHERING:
             return
-        if self._base[1] not in (PINNED, self.saver.number):
+        if isinstance(message.error, TransportError):
+            self._say(self.reads.failed(message.error, self._now))
+        elif self.phase is not Phase.STARTING:
+            return
+        elif self._base[1] not in (PINNED, self.saver.number):
             self._gather()  # what it tried to read was collected: there is a newer one
         else:
             self.close(message.error)
@@ -446,12 +480,12 @@ class Coordinator:
         saver = self.saver
         if (saver.every is not None or saver.wanted) and saver.is_due(completed, self._now):
             self._announce()
-        if self._scale is not None and self._prepare_scale(self._scale):
+        if self.roster.change is not None and self._prepare(self.roster.change):
             return
         entry = self._entries.get(completed)
         if entry is None or completed >= self.limit:
             return
-        if self.opening is not None and entry.position >= self._durable:
+        if self.opening is not None and entry.position >= self.log.durable:
             return
         if self._refusing is not None and self._refusing[0] == completed:
             return
@@ -464,8 +498,8 @@ class Coordinator:
             self._out.append((members[0], feed))
             return
         for index, member in enumerate(members):
-            share = _share(inputs, index, count)
-            parcels = _share_parcels(entry.parcels, index, members) if entry.parcels else {}
+            share = share_of(inputs, index, count)
+            parcels = share_of_parcels(entry.parcels, index, members) if entry.parcels else {}
             self._out.append((member, Feed(execution, completed, share, parcels)))
 
     def _on_completed(self, sender: int, message: Completed) -> None:
@@ -478,6 +512,8 @@ class Coordinator:
             return
         epoch, self.completed = self.completed, self.released
         self._idle_failures = 0
+        if self.reads.error is not None:
+            self._say(self.reads.over(self._now))
         if self.opening is not None and self.saver.epoch <= epoch == self.opening.done - 1:
             self.saver.wanted = True  # what was built anew is not built again
         if epoch >= self.reported:
@@ -514,7 +550,9 @@ class Coordinator:
             elif self.opening is not None and self.opening.epoch == epoch == self.opening.done - 1:
                 self.close(not_rebuilt(error))
             elif epoch < self._said_complete() or self._entries[epoch].refused:
-                self.close(_not_repeatable(epoch, error))
+                # A file that is damaged says so itself: its rows would not be there the next time either.
+                damaged = isinstance(error, CheckpointError)
+                self.close(error if damaged else _not_repeatable(epoch, error))
             else:
                 self._refuse(epoch, error)
         elif self.phase is Phase.STARTING:
@@ -552,28 +590,25 @@ class Coordinator:
     # ---- the log
 
     def _append(self, header: Mapping[str, Any], inputs: Inputs | None = None) -> None:
-        assert self.opening is not None
-        header = {**header, "owner": self.opening.owner}
-        self._appends.append(Append(self._position, header, inputs or {}))
-        self._position += 1
-        if len(self._appends) == 1:
-            self._out.append((STORAGE, self._appends[0]))
+        append = self.log.add(header, inputs or {})
+        if append is not None:
+            self._out.append((STORAGE, append))
 
     def _on_appended(self, append: Append, error: RiverrunError | None) -> None:
-        if not self._appends or self._appends[0].position != append.position:
+        log = self.log
+        if not log.is_next(append):
             return
-        if isinstance(error, TransportError) and self._append_failures + 1 < APPEND_TRIES:
-            self._append_failures += 1
+        if error is not None and log.is_outage(error):
+            self._say(log.outage.failed(error, self._now))
             self._out.append((STORAGE, append))
             return
         if error is not None:
             self.close(error)
             return
-        self._append_failures = 0
-        self._appends.popleft()
-        self._durable = append.position + 1
-        if self._appends:
-            self._out.append((STORAGE, self._appends[0]))
+        self._say(log.outage.over(self._now))
+        following = log.done()
+        if following is not None:
+            self._out.append((STORAGE, following))
         epoch = append.header["epoch"]
         if append.header["kind"] == "refused":
             self._refused()
@@ -594,11 +629,11 @@ class Coordinator:
             self._out.append((CLIENT, Saved(saver.number, epoch)))
             return
         entry = self._entries.get(epoch)
-        position = self._position if entry is None else entry.position
+        position = self.log.position if entry is None else entry.position
         if not saver.covers(position):
             return
         members = tuple(self.members)
-        attempt = saver.announce(epoch, position, self.bounds, members, self._now)
+        attempt = saver.announce(epoch, position, self.roster.shards, members, self._now)
         for member in members:
             announce = Announce(self.execution, attempt.id, attempt.number, epoch)
             self._out.append((member, announce))
@@ -618,13 +653,17 @@ class Coordinator:
         assert attempt is not None
         kept = None if self.opening is None else self.opening.kept
         return {
+            **self._said,
             **({} if kept is None else {"kept": kept}),
             **({} if self._lineage is None else {"lineage": self._lineage}),
             "epoch": attempt.epoch,
             "position": attempt.position,
             "owner": 0 if self.opening is None else self.opening.owner,
             "workers": len(attempt.members),
-            "bounds": [f"{bound:x}" for bound in attempt.bounds],
+            "shards": [
+                [f"{low:x}", owner]
+                for low, owner in zip(attempt.shards.bounds, attempt.shards.owners, strict=False)
+            ],
             "fingerprint": self._fingerprint,
             "application": dict(self.application),
             "offsets": self._offsets_before(attempt.epoch),
@@ -651,9 +690,9 @@ class Coordinator:
     def _not_saved(self, number: int, epoch: int) -> None:
         error = self.saver.error
         self._out.append((CLIENT, Saved(number, epoch, error)))
-        if self._scale is not None:  # epochs are held back for it: better to go on as we are
-            self._scale = None
-            self._out.append((CLIENT, Scaled(len(self.members), error)))
+        change = self.roster.change
+        if change is not None and error is not None and self.roster.is_there(change):
+            self.give_up(error)  # epochs are held back for it: better to go on as we are
         self._advance()
 
     def _on_surveyed(self, found: Found, error: RiverrunError | None) -> None:
@@ -669,28 +708,24 @@ class Coordinator:
             self._forget()
             self._advance()
 
-    def _prepare_scale(self, workers: int) -> bool:
-        """Get the storage to have this boundary, then change the members; whether epochs wait for it."""
-        saver = self.saver
-        if workers == len(self.members):
-            self._scale = None
-            self._out.append((CLIENT, Scaled(workers)))
+    def _prepare(self, change: Change) -> bool:
+        """When newcomers are there, get the storage to have this boundary, then change the members; whether epochs wait
+        for it."""
+        saver, roster = self.saver, self.roster
+        if not roster.is_there(change):
+            return False
+        if change.weights is None and change.workers == len(roster):
+            roster.change = None
+            self._out.append((CLIENT, Scaled(change.workers)))
             return False
         if saver.epoch != self.completed:
             if saver.attempt is None and not saver.surveying:
                 saver.wanted = True
                 self._announce()
             return saver.attempt is not None or saver.surveying
-        self._scale = None
-        for member in self.members[workers:]:
-            del self._heard[member]
-            self._joined.discard(member)
-            saver.lost(member)
-            self._out += [(member, Leave()), (SUPERVISOR, Stop(member))]
-        kept = self.members[:workers]
-        self.members = kept + [self._start_worker() for _ in range(workers - len(kept))]
-        self.bounds = even_bounds(workers)
-        self._scaling = True
+        for member in roster.make(change):
+            self._dismiss(member)
+        self.changing = True
         self._gather()
         return True
 
@@ -708,11 +743,6 @@ class Coordinator:
             raise closed_error(self.error)
 
 
-def even_bounds(workers: int) -> tuple[int, ...]:
-    """Bounds that give each worker the same share of the hashes."""
-    return tuple(index * END // workers for index in range(workers + 1))
-
-
 def closed_error(reason: RiverrunError | None) -> RiverrunError:
     """What one gets who uses a run that is over."""
     error = CheckpointError(
@@ -722,39 +752,6 @@ def closed_error(reason: RiverrunError | None) -> RiverrunError:
     )
     error.__cause__ = reason
     return error
-
-
-def _share(inputs: Inputs, index: int, count: int) -> Inputs:
-    """The rows of one of `count` workers: about as many for each."""
-    share = {}
-    for name, batch in inputs.items():
-        rows = batch.num_rows
-        start, stop = rows * index // count, rows * (index + 1) // count
-        if start < stop:
-            share[name] = batch.slice(start, stop - start)
-    return share
-
-
-def _share_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcels:
-    """The parcels that a worker holds, and its part of those whose holder is gone."""
-    share = {}
-    for name, listed in parcels.items():
-        mine = []
-        for at, parcel in enumerate(listed):
-            held = parcel.holder in members
-            if members[index] == parcel.holder if held else at % len(members) == index:
-                mine.append(parcel)
-        if mine:
-            share[name] = tuple(mine)
-    return share
-
-
-def _parcels(stored: Mapping[str, list[dict[str, Any]]]) -> Parcels:
-    """Parcels as the log has them. Nobody holds them any more."""
-    return {
-        name: tuple(Parcel(**{**each, "holder": 0}) for each in listed)
-        for name, listed in stored.items()
-    }
 
 
 def _not_durable(index: int, why: str) -> CheckpointError:

@@ -20,12 +20,14 @@ import platform
 import queue
 import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from pathlib import Path
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pyarrow as pa
@@ -44,9 +46,12 @@ from riverrun.engine.messages import (
     Feed,
     Leave,
     MakeInstance,
+    NotReady,
     Outputs,
     Published,
+    Read,
 )
+from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import Resume, told
 from riverrun.engine.staging import Staging
@@ -54,6 +59,7 @@ from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
 
 BEAT = 1.0  # seconds between signs of life
@@ -133,15 +139,18 @@ class _Host:
         self._why = ""
         self._over = Event()
         self._heard = time.monotonic()
+        self._busy = 0.0  # seconds
         self._security = rendezvous.security
         self._make = make
         self._staging: Staging | None = None
         self.garbage = 0
         self._worker: Worker | None = None
         self._window = WINDOW
-        self._pool: ThreadPoolExecutor | None = None
+        self._lane = Lane("riverrun-checkpoint")
+        self._failures = 0  # of the storage, in a row
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._endpoint = Endpoint(address, self, rendezvous.security)
 
     def join(self, rendezvous: Rendezvous) -> None:
@@ -165,12 +174,18 @@ class _Host:
             return
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
+        scratch: Path | None = None
         if granted["checkpoint"] is not None:
-            self._checkpoints = Checkpoints(granted["checkpoint"])
+            if getattr(self._make, "memory", None) is not None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
+                scratch = Path(self._scratch.name)
+            self._checkpoints = Checkpoints(granted["checkpoint"], scratch=scratch)
             self._log = Log(self._checkpoints.storage)
         self._staging = Staging(
             self._worker.incarnation,
             None if self._checkpoints is None else self._checkpoints.storage,
+            patience=granted.get("patience"),
+            over=self._over,
         )
         self._links[COORDINATOR] = self._link(rendezvous.address)
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
@@ -194,7 +209,10 @@ class _Host:
                 if any(link.full for link in self._links.values()):
                     busy = False  # law 2
                 else:
+                    started = time.monotonic()
                     busy = worker.work()
+                    if busy:
+                        self._busy += time.monotonic() - started
                 self._carry(worker.take())
         except TransportError as error:
             self._why = f"the coordinator cannot be reached: {error.message}"
@@ -202,9 +220,13 @@ class _Host:
 
     def _take_in(self, *, wait: bool) -> None:
         try:
-            self._inbox.get(block=wait, timeout=BEAT if wait else None)()
-            for _ in range(_DRAIN):
-                self._inbox.get_nowait()()
+            first = self._inbox.get(block=wait, timeout=BEAT if wait else None)
+            started = time.monotonic()
+            first()
+            with suppress(queue.Empty):
+                for _ in range(_DRAIN):
+                    self._inbox.get_nowait()()
+            self._busy += time.monotonic() - started
         except queue.Empty:
             pass
         if time.monotonic() - self._heard > SILENCE:
@@ -248,13 +270,17 @@ class _Host:
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
+        call, since = -1, 0.0
         while not self._over.wait(BEAT):
-            instance = worker.instance
-            touched = 0
+            instance: Any = worker.instance
+            touched, doing = 0, getattr(instance, "doing", None)
             with suppress(AttributeError, RuntimeError):  # it may change while it is counted
                 touched = 0 if instance is None else instance.touched
+                if doing is None or instance.calls != call:
+                    call, since = getattr(instance, "calls", -1), time.monotonic()
+            seconds = time.monotonic() - since if doing is not None else 0.0
             try:
-                self._links[COORDINATOR].send([["beat", touched]])
+                self._links[COORDINATOR].send([["beat", touched, self._busy, doing, seconds]])
             except (TransportError, KeyError):
                 return
 
@@ -394,7 +420,19 @@ class _Host:
             return feed
         named = self._named.setdefault(feed.epoch, [])
         named += [parcel.name for parcels in feed.parcels.values() for parcel in parcels]
-        filled = self._staging.filled(feed)
+        try:
+            filled = self._staging.filled(feed)
+        except TransportError as error:  # an outage: later, then; nothing of the epoch comes before
+            self._failures += 1
+            self._send(COORDINATOR, [NotReady(feed.execution, error)])
+            again = Timer(
+                delay(self._failures),
+                lambda: self._inbox.put(lambda: self._hear(COORDINATOR, feed)),
+            )
+            again.daemon = True
+            again.start()
+            return None
+        self._failures = 0
         if isinstance(filled, Failed):
             self._send(COORDINATOR, [filled])
             return None
@@ -414,14 +452,15 @@ class _Host:
         assert checkpoints is not None
         assert log is not None
         assert worker is not None
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "riverrun-checkpoint")
 
         def execute() -> None:
             outcome = carefully(instruction, checkpoints, log)
+            if type(instruction) is Read:
+                self._failures = 0 if outcome.error is None else self._failures + 1
+                self._over.wait(delay(self._failures))
             self._inbox.put(lambda: worker.receive(STORAGE, outcome))
 
-        self._pool.submit(execute)
+        self._lane.submit(execute)
 
     # ---- questions
 
@@ -466,10 +505,11 @@ class _Host:
         self._over.set()
         for link in self._links.values():
             link.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()
         if self._staging is not None:
             self._staging.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
         # A peer may hold its stream open for a while longer: do not wait for it.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
 

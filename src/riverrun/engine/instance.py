@@ -36,9 +36,11 @@ from riverrun.progress import Antichain
 from riverrun.progress.reachability import ProgressChange
 from riverrun.state import Spine
 from riverrun.state.changes import Changes
+from riverrun.state.shards import Shards
 from riverrun.state.view import View
 
 Push = Callable[[Changes], None]
+ALONE = Shards.even(1)
 PIECE = 1 << 17  # rows
 STEPS = 64  # actors run in one call of `work`
 WORTH = 0.8  # where a greater part of the rows is left, adding them up costs more than sending them
@@ -58,13 +60,13 @@ class Told(tuple[ProgressChange, ...]):
 
 
 class Instance:
-    """A plan on worker `index` of as many as `bounds` says, from `epoch` on."""
+    """A plan on worker `index`, which owns what `shards` say, from `epoch` on."""
 
     def __init__(
         self,
         plan: Plan,
         index: int = 0,
-        bounds: tuple[int, ...] = (0, 1 << 64),
+        shards: Shards = ALONE,
         epoch: int = 0,
         states: Mapping[str, View] | None = None,
         *,
@@ -76,8 +78,8 @@ class Instance:
         the states of another program, where they are those of its epoch."""
         self.plan = plan
         self.index = index
-        self._bounds = bounds
-        workers = len(bounds) - 1
+        self._shards = shards
+        workers = shards.workers
         self._outgoing: list[tuple[int, object]] = []
         self._scratch = None if memory is None else tempfile.TemporaryDirectory(prefix="riverrun-")
         spill: dict[str, Any] = {}
@@ -103,6 +105,9 @@ class Instance:
         self._pushes: dict[Port, Push] = {}
         self._entries: dict[int, Push] = {}
         self._turns = 0
+        self.doing: str | None = None
+        """The node whose code runs; any thread may look."""
+        self.calls = 0
         self._fed: deque[tuple[str, pa.RecordBatch]] = deque()
         self._feeding: int | None = None
         self._added: dict[int, tuple[float, int]] = {}
@@ -115,7 +120,7 @@ class Instance:
             if node.operator.reads_arrangements:
                 sources = [self._actors[port.node] for port in node.inputs]
             first = epoch if self._backfill is None else epoch + 1
-            context = Context(node, index, bounds, self._states, sources, history, first, spill)
+            context = Context(node, index, workers, self._states, sources, history, first, spill)
             self._actors[node.number] = node.operator.start(context)
         for actor in self._actors.values():
             self._connect(actor)
@@ -204,12 +209,15 @@ class Instance:
             if turn is None:
                 return step > 0
             actor, time, upper = turn
+            self.doing = actor.node.name
+            self.calls += 1
             try:
                 actor.run(time, upper)
             except RiverrunError as error:
                 raise located(actor.node, error) from error.__cause__
             except Exception as error:
                 raise located(actor.node, error) from error
+            self.doing = None
             schedule.ran(actor, time)
             self._settle()
             if self._tell():
@@ -233,7 +241,7 @@ class Instance:
             return False
         told = schedule.tell()
         if told:
-            peers = range(len(self._bounds) - 1)
+            peers = range(self._shards.workers)
             self._outgoing += [(peer, Told(told)) for peer in peers if peer != self.index]
         self._complete()
         return bool(told)
@@ -328,10 +336,13 @@ class Instance:
             def linear(changes: Changes) -> None:
                 if together is not None and location is not None:
                     together.passes(location, changes.times)
+                outer, self.doing = self.doing, node.name
+                self.calls += 1
                 try:
                     made = apply(changes)
                 except Exception as error:
                     raise located(node, error) from error
+                self.doing = outer
                 if made is not None and made.rows:
                     onward(made)
 
@@ -354,7 +365,7 @@ class Instance:
         assert isinstance(self._schedule, Together)
         assert ports is not None
         self._turns += 1
-        pieces = operator.dispatch(changes, self._bounds, self._turns + self.index)
+        pieces = operator.dispatch(changes, self._shards, self._turns + self.index)
         for peer, piece in enumerate(pieces):
             if piece is None or piece.rows == 0:
                 continue
@@ -433,12 +444,12 @@ class Maker:
     resume: Resume | None = None
 
     def __call__(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, View] | None
+        self, index: int, shards: Shards, epoch: int, states: Mapping[str, View] | None
     ) -> Instance:
         return Instance(
             self.plan,
             index,
-            bounds,
+            shards,
             epoch,
             states,
             history=self.history,

@@ -35,6 +35,7 @@ from riverrun.engine.reading import Portion
 from riverrun.errors import RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Part
+from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
 
 COORDINATOR = 0
@@ -53,8 +54,6 @@ NO_EPOCH = -1
 Inputs: TypeAlias = Mapping[str, pa.RecordBatch]
 Parcels: TypeAlias = Mapping[str, tuple["Parcel", ...]]
 States: TypeAlias = Mapping[str, View]
-Range: TypeAlias = tuple[int, int]
-"""Hashes from the first number up to, not including, the second."""
 Outputs: TypeAlias = list[tuple[int, Any]]
 """Messages on their way out, each with the address it goes to."""
 
@@ -112,10 +111,10 @@ class Instance(Protocol):
 
 
 class MakeInstance(Protocol):
-    """Makes the share of the worker with an index, which owns hashes in [bounds[index], bounds[index + 1])."""
+    """Makes the share of the worker with an index, which owns the hashes that `shards` say."""
 
     def __call__(
-        self, index: int, bounds: tuple[int, ...], epoch: int, states: States | None, /
+        self, index: int, shards: Shards, epoch: int, states: States | None, /
     ) -> Instance: ...
 
 
@@ -131,7 +130,7 @@ class Begin:
     source: int
     """The checkpoint that has the states of that epoch; or `ORIGIN`, or `PINNED`."""
     index: int
-    bounds: tuple[int, ...]
+    shards: Shards
     peers: tuple[int, ...]
     """The addresses of all workers, by index."""
 
@@ -211,7 +210,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """The states could not be read."""
+    """The states could not be read, or rows. With a `TransportError` it is tried again, and this is only said."""
 
     execution: int
     error: RiverrunError
@@ -296,6 +295,14 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something for whoever watches the run: a level of `logging`, and a text."""
+
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Start a worker, and tell it that this is its incarnation."""
 
@@ -328,8 +335,7 @@ class Write:
     attempt: int
     number: int
     states: States
-    low: int
-    high: int
+    ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)

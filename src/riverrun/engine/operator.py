@@ -103,15 +103,15 @@ class Context:
     """What an actor is given: its node, its place among the workers, and what it may ask for."""
 
     __slots__ = (
-        "_spill", "arrive", "bounds", "epoch", "has_consumers", "history", "index", "needed", "node", "push", "request",
-        "sources", "states",
+        "_spill", "arrive", "epoch", "has_consumers", "history", "index", "needed", "node", "push", "request",
+        "sources", "states", "workers",
     )  # fmt: skip
 
     def __init__(
         self,
         node: Node,
         index: int,
-        bounds: tuple[int, ...],
+        workers: int,
         states: dict[str, Spine],
         sources: Sequence[Actor],
         history: int,
@@ -120,7 +120,7 @@ class Context:
     ) -> None:
         self.node = node
         self.index = index
-        self.bounds = bounds
+        self.workers = workers
         self.states = states
         self._spill = spill or {}
         self.sources = sources

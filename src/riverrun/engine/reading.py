@@ -1,7 +1,7 @@
 """Reading: one worker's part of an output, as of an epoch or of what an epoch changed.
 
 A `Portion` is that part, to be read when somebody wants the rows: here (`ViewPortion`,
-`ChangesPortion`), or on the worker that has it, over the network (`remote.RemotePortion`). Laws:
+`ChangesPortion`), or on the worker that has it, over the network (`borrowing.Borrowed`). Laws:
 
 1. A portion stays as it is while the run goes on: it holds views and batches, which are immutable.
 2. The portions of all workers together are the output, every row as often as it is there.

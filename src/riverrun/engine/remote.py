@@ -9,7 +9,8 @@ message, a clock. It works all the time, whether somebody waits or not. Workers 
    granted waits for a moment, and is then told to leave; one that was started as a copy of a worker
    waits as long as that one lives, and may take the place of any.
 2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
-   launcher knows about why; so does one whose replacement does not come. Nothing waits for ever.
+   launcher knows about why; so does one whose replacement does not come, and one that loses workers
+   again and again at one epoch (`losses`). Nothing waits for ever.
 3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
    long is lost at once.
 4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
@@ -25,10 +26,8 @@ from __future__ import annotations
 import math
 import queue
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Event, Thread, Timer
 from typing import Any, Protocol
@@ -36,17 +35,22 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security
+from riverrun.engine.borrowing import Borrowed
 from riverrun.engine.cluster import Cluster, Durability
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.flight import WINDOW, Endpoint, Link
+from riverrun.engine.health import Balance, Health
 from riverrun.engine.hosting import Rendezvous, versions
+from riverrun.engine.lines import Line
+from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
     Append,
+    Begin,
     Broken,
     Completed,
     Failed,
@@ -61,21 +65,21 @@ from riverrun.engine.messages import (
     Start,
     Wrote,
 )
+from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
-from riverrun.engine.where import Where
+from riverrun.engine.roster import SILENCE
 from riverrun.engine.wire import BadFrame
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
+from riverrun.state.lanes import Lane
 from riverrun.state.storage import Storage
 
 TICK = 0.5
-SILENT = 60  # ticks after which a silent worker is thought dead
 GRANT = 10.0  # seconds that a process waits for an identity
 LAST_WORDS = 1.0  # seconds
 GRACE = 5.0  # seconds that workers have to leave
 QUEUE = 256 << 20  # bytes of epochs that wait
 STARTS = 3  # processes that may end before they have reported, in a row
-_DELAYS = (0.05, 0.2, 0.8, 2.0)
 
 
 class Launcher(Protocol):
@@ -109,13 +113,23 @@ class RemoteCluster(Cluster):
         security: Security | None = None,
         timeout: float = 60.0,
         window: int = WINDOW,
+        silence: float = SILENCE,
+        balance: Balance = "report",
+        most: int = 0,
         **durability: Any,
     ) -> None:
-        """`host` is the address at which workers reach this process; `timeout`, in seconds, the deadline."""
+        """`host` is the address at which workers reach this process; `timeout`, in seconds, the deadline.
+
+        A worker that was silent for `silence` seconds is thought dead. `balance` is what is done about stragglers;
+        "grow" adds workers, up to `most`.
+        """
         options = Durability(**durability)
         if isinstance(options.checkpoint, Storage):
             raise TypeError("workers open the storage themselves: give a path or URL")
-        super().__init__(workers, options, deadline=SILENT, keep_numbers=True)
+        super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
+        self._health = Health(self.events, balance, most)
+        self._lost_at: float | None = None
+        self._changing: float | None = None
         self.path = None if options.checkpoint is None else str(options.checkpoint)
         self._security = security or Security()
         self._launcher = launcher
@@ -125,14 +139,14 @@ class RemoteCluster(Cluster):
         self._taken: dict[object, int] = {}
         self._streams: dict[int, object] = {}  # of each worker, the first that says it is from it
         self._links: dict[int, Link] = {}
-        self._askers: dict[int, Asker] = {}
+        self._askers: dict[int, Line] = {}
         self._addresses: dict[int, str] = {}
         self._processes: dict[int, Mapping[str, Any]] = {}
         self._ungranted: deque[int] = deque()
         self._tickets: dict[int, int | None] = {}  # of each process that lives, who it is
         self._ticket = 0
         self._false_starts = 0
-        self._touched: dict[int, int] = {}
+        self._losses = Losses()
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self.questions: dict[str, Callable[[Any], Any]] = {}
@@ -145,10 +159,10 @@ class RemoteCluster(Cluster):
         self._appends = 0
         self._gathering: float | None = time.monotonic()
         self._stopped = Event()
-        self._log_thread = ThreadPoolExecutor(1, "riverrun-log")
-        self._store_thread = ThreadPoolExecutor(1, "riverrun-checkpoint")
-        if self._coordinator.opening is not None and self._log is not None:
-            self._store_thread.submit(self._log.sweep, self._coordinator.opening.owner)
+        self._patience = options.patience
+        self._log_thread = Lane("riverrun-log")
+        self._store_thread = Lane("riverrun-checkpoint")
+        self._sweep(self._store_thread)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
         where = Rendezvous(self.address, self._security, resume=self._resume)
@@ -167,6 +181,7 @@ class RemoteCluster(Cluster):
         try:
             return Endpoint(host, self, self._security)
         except (pa.ArrowException, OSError) as error:
+            self._let_go()
             raise TransportError(
                 "run.address",
                 f"cannot listen on {host}, where workers are to reach this process: {error}",
@@ -191,6 +206,8 @@ class RemoteCluster(Cluster):
         inputs: Inputs,
         offsets: Mapping[str, Any] | None = None,
         parcels: Parcels | None = None,
+        *,
+        logged: bool = True,
     ) -> int:
         size = sum(batch.nbytes for batch in inputs.values())
         with self._changed:
@@ -208,9 +225,14 @@ class RemoteCluster(Cluster):
 
             self._check_open()
             self._pump(room)  # law 4
-            epoch = super().submit(inputs, offsets, parcels)
-            self._queued.append((epoch, size))
-            return epoch
+            epoch = coordinator.next
+            try:
+                return super().submit(inputs, offsets, parcels, logged=logged)
+            finally:
+                if (
+                    coordinator.next > epoch
+                ):  # also where whoever waited for the log was interrupted
+                    self._queued.append((epoch, size))
 
     def read(self, name: str, epoch: int) -> list[Portion]:
         return self._borrow("read", (name, epoch))
@@ -232,7 +254,7 @@ class RemoteCluster(Cluster):
         return [answer["states"] for answer in answers]
 
     def touched(self) -> int:
-        return sum(self._touched.values())
+        return self._health.touched
 
     def scale(self, workers: int) -> None:
         if self.path is None:
@@ -252,7 +274,8 @@ class RemoteCluster(Cluster):
             status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
             status["garbage"] = self.garbage + self._elsewhere["garbage"]
             status["processes"] = [
-                dict(self._processes.get(member, {})) for member in self._coordinator.members
+                {**self._processes.get(member, {}), **self._health.about(member)}
+                for member in self._coordinator.members
             ]
             return status
 
@@ -304,8 +327,9 @@ class RemoteCluster(Cluster):
         self._launcher.close()
         for asker in self._askers.values():
             asker.close()
-        self._log_thread.shutdown(wait=False, cancel_futures=True)
-        self._store_thread.shutdown(wait=False, cancel_futures=True)
+        self._log_thread.close()
+        self._store_thread.close()
+        self._let_go()
         stopping = Thread(target=self._endpoint.shutdown, daemon=True)
         stopping.start()
         stopping.join(GRACE)
@@ -350,7 +374,7 @@ class RemoteCluster(Cluster):
 
     def _borrow(self, question: str, argument: tuple[Any, ...]) -> list[Portion]:
         return [
-            RemotePortion(self, address, lease, pa.ipc.read_schema(pa.py_buffer(schema)))
+            Borrowed(address, lease, schema, self._security, self._release, self._gone)
             for address, (lease, schema) in self._ask_all(question, argument)
         ]
 
@@ -378,6 +402,12 @@ class RemoteCluster(Cluster):
         """A portion is not needed any more. The garbage collector may call this anywhere: nothing is done here."""
         self._released.put((address, lease))
 
+    def _gone(self, address: str) -> bool:
+        """Whether no worker is there any more."""
+        with self._changed:
+            members = self._coordinator.members
+            return self._closed or all(self._addresses.get(member) != address for member in members)
+
     def _send_released(self) -> None:
         members = {address: member for member, address in self._addresses.items()}
         while not self._released.empty():
@@ -386,9 +416,10 @@ class RemoteCluster(Cluster):
 
     # ---- the loop
 
-    def _pump(self, done: Callable[[], bool]) -> None:
+    def _pump(self, done: Callable[[], bool], at_most: float | None = None) -> None:
         coordinator = self._coordinator
-        while not done():
+        deadline = math.inf if at_most is None else time.monotonic() + at_most
+        while not done() and time.monotonic() < deadline:
             if coordinator.phase is Phase.CLOSED:
                 if coordinator.error is not None and not self._closed:
                     raise coordinator.error
@@ -410,11 +441,16 @@ class RemoteCluster(Cluster):
                 self._coordinator.tick(time.monotonic())
                 self._send(COORDINATOR, self._coordinator.take())
                 self._check_deadline()
+                self._check_change()
+                self._check_balance()
                 self._send_released()
             self._tell_workers(["beat", 0])
 
     def _check_deadline(self) -> None:
         """End a run that waits for workers in vain (law 2)."""
+        losing = self._losses.too_many(self._coordinator.reported)
+        if losing is not None:
+            self._end(losing)
         if self._coordinator.phase is not Phase.GATHERING:
             self._gathering = None
             return
@@ -423,6 +459,54 @@ class RemoteCluster(Cluster):
             self._gathering = now
         if now - self._gathering > self._timeout:
             self._end(self._not_ready(f"within {self._timeout:g} s"))
+
+    def _check_change(self) -> None:
+        """Give up a change whose newcomers do not come."""
+        roster, now = self._coordinator.roster, time.monotonic()
+        if roster.change is None or roster.is_there(roster.change):
+            self._changing = None
+            return
+        if self._changing is None:
+            self._changing = now
+        if now - self._changing > self._timeout:
+            self._give_up(f"within {self._timeout:g} s")
+
+    def _give_up(self, when: str, said: str = "") -> None:
+        roster = self._coordinator.roster
+        assert roster.change is not None
+        wanted, present = roster.change.workers, len(roster)
+        error = TransportError(
+            "run.no_newcomer",
+            f"cannot go on with {wanted} workers: the new ones did not report {when}"
+            + (f"; the last one said: {said}" if said else ""),
+            hint=f"the run goes on with {present}; " + self._launcher.advice(present, wanted),
+            workers=wanted,
+        )
+        self._ask(lambda: self._coordinator.give_up(error))
+
+    def _check_balance(self) -> None:
+        """Look for a straggler, and do about it what the user allows."""
+        coordinator = self._coordinator
+        roster = coordinator.roster
+        if coordinator.phase is not Phase.RUNNING or self._changing is not None:
+            return
+        slow = self._health.straggler(roster.members, roster.shards.shares, time.monotonic())
+        if slow is None or coordinator.opening is None or roster.change is not None:
+            return
+        if self._health.balance == "move":
+            shares = [round(share, 3) for share in slow.shares]
+            self.events.record("moved", away_from=slow.index, shares=shares)
+            self._ask(lambda: coordinator.rebalance(slow.shares))
+            return
+        try:
+            self._check_room(len(roster) + 1)
+        except RiverrunError as error:
+            self.events.record("trouble", what="another worker", error=error.message)
+            return
+        self._ask(lambda: coordinator.scale(len(roster) + 1))
+
+    def _check_room(self, workers: int) -> None:
+        """Raise where there cannot be so many workers."""
 
     def _not_ready(self, when: str, said: str = "") -> TransportError:
         members = self._coordinator.members
@@ -449,6 +533,8 @@ class RemoteCluster(Cluster):
         told = False
         for to, message in out:
             if to > COORDINATOR:
+                if type(message) is Begin:
+                    self._losses.began(message.execution, message.index, to)
                 self._send_to(to, message)
             elif to == CLIENT:
                 self._tell(message)
@@ -459,6 +545,10 @@ class RemoteCluster(Cluster):
                 self._supervise(message)
         if told or out:
             self._changed.notify_all()
+        if self._lost_at is not None and self._recovered():
+            seconds, self._lost_at = time.monotonic() - self._lost_at, None
+            self.events.record("recovered", seconds=round(seconds, 3))
+            self._health.changed()
 
     def _send_to(self, member: int, message: Any) -> None:
         link = self._links.get(member)
@@ -484,6 +574,11 @@ class RemoteCluster(Cluster):
                 self._send_to(member, message)
 
     def _lose(self, member: int, why: str = "") -> None:
+        members = self._coordinator.members
+        if member in members:
+            about = self._processes.get(member, {})
+            self.events.record("lost", worker=members.index(member), pid=about.get("pid"), why=why)
+            self._lost_at = self._lost_at or time.monotonic()
         self._forget(member)
         self._coordinator.lost(member, why)
         self._send(COORDINATOR, self._coordinator.take())
@@ -496,7 +591,7 @@ class RemoteCluster(Cluster):
 
         def lose() -> None:
             with self._changed:
-                if not self._closed and member in self._coordinator.members:
+                if not self._closed and self._coordinator.roster.knows(member):
                     self._lose(member)
 
         waiting = Timer(LAST_WORDS, lose)
@@ -510,7 +605,7 @@ class RemoteCluster(Cluster):
         asker = self._askers.pop(member, None)
         if asker is not None:
             asker.close()
-        self._touched.pop(member, None)
+        self._health.forget(member)
         self._streams.pop(member, None)
 
     def _supervise(self, message: Any) -> None:
@@ -518,7 +613,13 @@ class RemoteCluster(Cluster):
             self._ungranted.append(message.incarnation)
             self._launch()
             return
-        member = message.incarnation
+        member, coordinator = message.incarnation, self._coordinator
+        if coordinator.phase is not Phase.CLOSED and not coordinator.changing:
+            about = self._processes.get(member, {})
+            self._losses.went(member, about, coordinator.completed, coordinator.reported)
+        line = self._askers.pop(member, None)
+        if line is not None:
+            line.close()
         if member in self._ungranted:
             self._ungranted.remove(member)
         for ticket, granted in list(self._tickets.items()):
@@ -533,6 +634,7 @@ class RemoteCluster(Cluster):
                 self._changed.wait(left)
             if self._tickets.get(ticket) != member:
                 return
+            self._forget(member)
         self._launcher.stop(ticket)
 
     def _launch(self) -> None:
@@ -548,14 +650,19 @@ class RemoteCluster(Cluster):
             if self._closed or self._coordinator.phase is Phase.CLOSED:
                 return
             if granted is not None:
-                if granted in self._coordinator.members:
+                self._losses.said(granted, why)
+                if self._coordinator.roster.knows(granted):
                     self._lose(granted, why)
                 return
             idle = sum(who is None for who in self._tickets.values())
             if len(self._ungranted) > idle:
                 self._false_starts += 1
                 if self._false_starts >= STARTS:
-                    self._end(self._not_ready("before their processes ended", why))
+                    self._false_starts = 0
+                    if any(each in self._coordinator.members for each in self._ungranted):
+                        self._end(self._not_ready("before their processes ended", why))
+                    else:
+                        self._give_up("before their processes ended", why)
                 else:
                     self._launch()
 
@@ -566,11 +673,9 @@ class RemoteCluster(Cluster):
 
         def execute() -> None:
             outcome = self._execute(instruction)
-            if type(instruction) is Append and outcome.error is not None:
-                self._stopped.wait(_DELAYS[min(self._appends, len(_DELAYS) - 1)])
-                self._appends += 1
-            else:
-                self._appends = 0
+            if type(instruction) is Append:
+                self._appends = 0 if outcome.error is None else self._appends + 1
+                self._stopped.wait(delay(self._appends))
             self._outcome(outcome)
 
         thread.submit(execute)
@@ -607,8 +712,8 @@ class RemoteCluster(Cluster):
 
     def _take(self, sender: int, message: Any) -> None:
         match message:
-            case ["beat", int(touched)]:
-                self._touched[sender] = touched
+            case ["beat", int(touched), float(busy), str() | None as doing, float(seconds)]:
+                self._health.beat(sender, touched, busy, doing, seconds, time.monotonic())
                 self._hear(sender, Heartbeat())
             case ["credit", int(size)]:
                 link = self._links.get(sender)
@@ -645,7 +750,8 @@ class RemoteCluster(Cluster):
 
         Were it to end, Spark would take the task for done, and end the other one.
         """
-        return self._tickets.get(ticket) in self._coordinator.members
+        granted = self._tickets.get(ticket)
+        return granted is not None and self._coordinator.roster.knows(granted)
 
     def _join(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Grant an identity (law 1)."""
@@ -683,13 +789,21 @@ class RemoteCluster(Cluster):
                 self._lose(incarnation)
             raise
         with self._changed:
+            if self._closed or incarnation not in self._coordinator.members:  # lost meanwhile
+                Thread(target=link.close, daemon=True).start()
+                return {"leave": "it was given up before it began"}
             self._links[incarnation] = link
-            self._askers[incarnation] = Asker(given["address"], self._security)
+            self._askers[incarnation] = Line(Asker(given["address"], self._security))
             members = set(self._coordinator.members) | set(self._links)
             known = {each: where for each, where in self._addresses.items() if each in members}
             for member in list(self._links):
                 self._send_to(member, ["peers", known])
-        return {"incarnation": incarnation, "checkpoint": self.path, "window": self._window}
+        return {
+            "incarnation": incarnation,
+            "checkpoint": self.path,
+            "window": self._window,
+            "patience": self._patience,
+        }
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if self.give_rows is None:
@@ -698,26 +812,6 @@ class RemoteCluster(Cluster):
 
     def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         raise TransportError("transport.question", "cannot take rows: hand them to the workers")
-
-
-class RemotePortion(Portion):
-    """A portion that a worker holds for us, until this is thrown away."""
-
-    def __init__(self, cluster: RemoteCluster, address: str, lease: int, schema: pa.Schema) -> None:
-        self.schema = schema
-        self.address = address
-        self.lease = lease
-        self._security = cluster.security
-        weakref.finalize(self, cluster._release, address, lease)
-
-    def batches(
-        self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
-    ) -> Iterator[pa.RecordBatch]:
-        asker = Asker(self.address, self._security)
-        try:
-            yield from asker.rows((self.lease, columns, tuple(where)))
-        finally:
-            asker.close()
 
 
 def _different(theirs: Mapping[str, str]) -> str:

@@ -5,16 +5,19 @@ an attempt begins, every worker writes its part from its pin, and when all parts
 manifest is published. Epochs go on meanwhile. Laws:
 
 1. **One boundary.** An attempt publishes parts that were written for this attempt only, one from
-   each worker that held a range at the boundary: parts name their attempt, and an attempt ends when
+   each worker that held shards at the boundary: parts name their attempt, and an attempt ends when
    it fails, when a worker that owes a part is lost, or when the run goes back before its epoch.
 2. **A boundary is a fact.** All workers had completed it, from input in the log, so it does not
    depend on the execution: an attempt survives a new execution that begins at or after its epoch.
 3. **Behind none.** Checkpoints with greater numbers cover at least as much of the log. An attempt
    starts from a *base*, the newest checkpoint it knows, which covers no more of the log than the
    attempt; parts that met another base are not published, and publishing itself refuses them. So
-   whoever decides late which log records the retained checkpoints need never deletes too many.
-4. **Never in the way.** A write that fails is tried again at a later boundary, and processing goes
-   on; `failures` and the distance between `epoch` and the present show it.
+   whoever decides late which log records the retained checkpoints need never deletes too many. (One
+   that was gone back to covers less than the damaged ones before it: law 6 of `state.log` has why.)
+4. **Never in the way.** A write that fails is tried again, at a later boundary or some seconds later,
+   whichever is first, and processing goes on; `failures`, the distance between `epoch` and the present,
+   and `behind` show it. So when a storage was away, the checkpoint comes about also if nothing else
+   happens any more.
 
 >>> saver = Saver(every=10)
 >>> saver.is_due(completed=9, now=0.0), saver.is_due(completed=10, now=0.0)
@@ -35,9 +38,11 @@ from typing import Any
 from riverrun.engine.messages import NO_EPOCH, Found, Publish, Wrote
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.checkpoint import Part
+from riverrun.state.shards import Shards
 
 PUBLISH_TRIES = 5
 PATIENCE = 64  # epochs: so long at most waits a checkpoint that failed
+SECONDS = 30.0  # or so long
 
 _SOMEBODY_ELSE = ("checkpoint.conflict", "checkpoint.gap", "checkpoint.stale")
 
@@ -50,7 +55,7 @@ class Attempt:
     number: int
     epoch: int
     position: int
-    bounds: tuple[int, ...]
+    shards: Shards
     members: tuple[int, ...]
     wanted: bool
     """Whether somebody asked for it."""
@@ -84,6 +89,8 @@ class Saver:
         self.unsure = False
         """Whether somebody else may have published here."""
         self.surveying = False
+        self.now: float | None = None
+        self._published: float | None = None
         self._base = number if base is None else base
         self._covered = position
         self._top = max(top, number)  # torn manifests have numbers too
@@ -92,6 +99,7 @@ class Saver:
         self._last_epoch = epoch
         self._last_time: float | None = None
         self._not_before = 0
+        self._again: float | None = None  # when the one that failed is tried again
 
     def is_due(self, completed: int, now: float | None) -> bool:
         """Whether a checkpoint should be announced at this boundary."""
@@ -99,7 +107,11 @@ class Saver:
             return False
         if self.wanted:
             return True
-        if self.every is None or completed <= self.epoch or completed < self._not_before:
+        if self.every is None or completed <= self.epoch:
+            return False
+        if self._again is not None and now is not None and now >= self._again:
+            return True
+        if completed < self._not_before:
             return False
         if isinstance(self.every, int):
             return completed - self._last_epoch >= self.every
@@ -109,6 +121,19 @@ class Saver:
             self._last_time = now
         return now - self._last_time >= self.every.total_seconds()
 
+    def clock(self, now: float) -> None:
+        """What time it is, in seconds."""
+        self.now = now
+        if self._published is None:
+            self._published = now
+
+    @property
+    def behind(self) -> float | None:
+        """Seconds since the last one was published here, or since the beginning."""
+        if self.now is None or self._published is None:
+            return None
+        return self.now - self._published
+
     def covers(self, position: int) -> bool:
         """Whether the log up to a position is at least what the base covers (law 3)."""
         return position >= self._covered
@@ -117,7 +142,7 @@ class Saver:
         self,
         epoch: int,
         position: int,
-        bounds: tuple[int, ...],
+        shards: Shards,
         members: tuple[int, ...],
         now: float | None,
     ) -> Attempt:
@@ -125,9 +150,10 @@ class Saver:
         assert self.attempt is None
         self._ids += 1
         self.attempt = Attempt(
-            self._ids, self._top + 1, epoch, position, bounds, members, self.wanted
+            self._ids, self._top + 1, epoch, position, shards, members, self.wanted
         )
         self._last_epoch, self._last_time = epoch, now
+        self._again = None
         self.wanted = False
         return self.attempt
 
@@ -168,6 +194,7 @@ class Saver:
         self.epoch, self._covered = attempt.epoch, attempt.position
         self.attempt = self.error = None
         self.failures = 0
+        self._not_before, self._published = 0, self.now
         return True
 
     def not_published(self, instruction: Publish, error: RiverrunError) -> Publish | None:
@@ -233,6 +260,8 @@ class Saver:
         self.failures += 1
         self._last_epoch = self.epoch
         self._not_before = epoch + min(1 << min(self.failures, 16), PATIENCE)
+        if self.now is not None:
+            self._again = self.now + min(0.5 * (1 << min(self.failures, 16)), SECONDS)
 
     def _failed(self, error: RiverrunError) -> None:
         attempt, self.attempt = self.attempt, None

@@ -25,17 +25,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
+from typing import TypeVar
 
 import pyarrow as pa
 
 from riverrun.engine.messages import Failed, Feed, Parcel
+from riverrun.engine.outage import delay
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.log import PARCELS
 from riverrun.state.storage import Storage, checksum
 
 PARCEL = 64 << 20  # about so many bytes are one parcel
 BUDGET = 512 << 20
+UNREACHABLE = "storage.unreachable"
+
+T = TypeVar("T")
 
 
 class Staging:
@@ -48,7 +53,12 @@ class Staging:
         *,
         parcel: int = PARCEL,
         budget: int = BUDGET,
+        patience: float | None = None,
+        over: Event | None = None,
     ) -> None:
+        """Rows that cannot be stored wait for the storage: for `patience` seconds, or until it is `over`."""
+        self._patience = patience
+        self._over = over or Event()
         self._holder = holder
         self._storage = storage
         self._parcel = parcel
@@ -89,7 +99,8 @@ class Staging:
         if self._storage is not None:
             data = _packed(batches)
             file, summed = f"{PARCELS}/{name}-{self._holder}.arrow", checksum(data)
-            self._storage.put(file, data)
+            storage, name_of_it = self._storage, file
+            self._patiently(lambda: storage.put(name_of_it, data))
         self.forget([name])  # a sender that was run twice
         with self._lock:
             fits = self._bytes + size <= self._budget
@@ -131,7 +142,7 @@ class Staging:
     def _read(self, storage: Storage, parcel: Parcel) -> list[pa.RecordBatch]:
         file = parcel.file
         assert file is not None
-        data = _patiently(lambda: storage.get(file))
+        data = storage.get(file)
         if checksum(data) != parcel.checksum:
             raise CheckpointError(
                 "checkpoint.corrupt",
@@ -143,7 +154,8 @@ class Staging:
             return list(reader)
 
     def filled(self, feed: Feed) -> Feed | Failed:
-        """A feed with the rows of its parcels; or why they cannot be had."""
+        """A feed with the rows of its parcels; or why they cannot be had. A storage that cannot be reached raises: it
+        can be asked again."""
         inputs = dict(feed.inputs)
         failed: RiverrunError
         try:
@@ -154,6 +166,8 @@ class Staging:
                 inputs[name] = _joined(batches)
             return replace(feed, inputs=inputs, parcels={})
         except RiverrunError as error:
+            if error.code == UNREACHABLE:
+                raise
             failed = error
         except (pa.ArrowException, OSError, ValueError) as error:
             failed = OperatorFailed(
@@ -192,20 +206,24 @@ class Staging:
             ]
         self.forget(names, stored=True)
 
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Try again when the storage cannot be reached."""
+        begun, failures = time.monotonic(), 0
+        while True:
+            try:
+                return act()
+            except TransportError:
+                failures += 1
+                waited = time.monotonic() - begun
+                if self._patience is not None and waited >= self._patience:
+                    raise
+                if self._over.wait(delay(failures)):
+                    raise
+
     def close(self) -> None:
         self._kept.clear()
         if self._directory is not None:
             self._directory.cleanup()
-
-
-def _patiently(get: Callable[[], pa.Buffer]) -> pa.Buffer:
-    """Try again when the storage cannot be reached."""
-    for delay in (0.1, 0.5, 2.0):
-        try:
-            return get()
-        except TransportError:
-            time.sleep(delay)
-    return get()
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

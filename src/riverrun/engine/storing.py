@@ -25,7 +25,7 @@ from riverrun.engine.messages import (
     Survey,
     Write,
 )
-from riverrun.errors import RiverrunError
+from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log
 
@@ -43,9 +43,7 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
         case Append():
             return log.append(instruction.position, instruction.header, instruction.inputs)
         case Write():
-            return checkpoints.write(
-                instruction.states, instruction.number, instruction.low, instruction.high
-            )
+            return checkpoints.write(instruction.states, instruction.number, instruction.ranges)
         case Publish():
             checkpoints.publish(instruction.number, instruction.parts, instruction.about)
         case Collect():
@@ -80,7 +78,34 @@ def _collect(checkpoints: Checkpoints, log: Log, collect: Collect) -> None:
 
 def _read(checkpoints: Checkpoints, read: Read) -> list[States]:
     names = checkpoints.load(read.source).states
-    return [
-        {name: checkpoints.restore(name, low, high, number=read.source) for name in names}
-        for low, high in read.ranges
-    ]
+    try:
+        return [
+            {name: checkpoints.restore(name, low, high, number=read.source) for name in names}
+            for low, high in read.ranges
+        ]
+    except CheckpointError as error:
+        if error.code not in ("checkpoint.corrupt", "checkpoint.missing"):
+            raise
+        if read.source not in checkpoints.numbers():
+            raise  # it was collected meanwhile
+        raise _damaged(checkpoints, read.source, error) from error
+
+
+def _damaged(checkpoints: Checkpoints, number: int, error: CheckpointError) -> CheckpointError:
+    """Name the file, the checkpoint it belongs to, and one that does without it."""
+    others = checkpoints.others(number, str(error.fields.get("file", "")))
+    if others:
+        hint = (
+            f"flow.run(..., from_checkpoint={others[0]}) goes back to checkpoint {others[0]} and does the epochs "
+            "since then again, from the log: nothing is lost"
+        )
+    else:
+        hint = "no other checkpoint here does without it: put a copy of the file there, or start anew on another path"
+    return CheckpointError(
+        "checkpoint.corrupt",
+        f"cannot go on from checkpoint {number}: {error.message}",
+        hint=f"{hint}; `riverrun checkpoints PATH --verify` looks at every file",
+        number=number,
+        others=others,
+        file=error.fields.get("file"),
+    )

@@ -7,12 +7,13 @@ it is complete. Laws:
 1. **Order.** Messages between two actors arrive in the order in which they were sent; with a `seed`,
    that is all: who is next is drawn at random, the same for the same seed.
 2. **Beside.** Checkpoints are written, published, read and collected by one other thread, in the
-   order in which that was asked for, while epochs go on.
+   order in which that was asked for, while epochs go on; the log is written by a second one. So a
+   storage that hangs holds up whoever waits for it, and nobody else: `close` leaves it alone.
 
 The laws of `cluster` hold besides.
 
 >>> class Sum:
-...     def __init__(self, index, bounds, epoch, states):
+...     def __init__(self, index, shards, epoch, states):
 ...         self.completed, self.sum = epoch, 0
 ...
 ...     def feed(self, epoch, inputs):
@@ -34,12 +35,13 @@ checkpoint path, one put more.
 
 from __future__ import annotations
 
+import math
 import queue
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from riverrun.engine.cluster import Cluster, Durability, carefully
@@ -54,20 +56,28 @@ from riverrun.engine.messages import (
     Feed,
     Instance,
     MakeInstance,
+    NotReady,
     Outcome,
     Outputs,
+    Read,
     Start,
     Stop,
 )
+from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import told
 from riverrun.engine.staging import Staging
 from riverrun.engine.worker import Worker
+from riverrun.errors import TransportError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
 
-_DELAYS = (0.05, 0.2, 0.8, 2.0)  # seconds before an append that failed is tried again
+NAP = 0.25  # seconds: so often whoever waits for the storage looks at the clock
+CLOSING = 30.0  # seconds that a checkpoint under way has when the run is closed
+GLANCES = 10
+INTERRUPTED = 1.0  # seconds that an interrupted epoch has to be refused
 
 
 class LocalCluster(Cluster):
@@ -85,15 +95,17 @@ class LocalCluster(Cluster):
         super().__init__(workers, Durability(**durability))
         self._make = told(make_instance, self._resume)
         self._workers: dict[int, Worker] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._lanes = {Append: Lane("riverrun-log"), Any: Lane("riverrun-checkpoint")}
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._asked = 0  # instructions that have not been answered
-        self._appends = 0
+        self._failures: Counter[tuple[int, type]] = Counter()
+        self._later: list[tuple[float, Callable[[], None]]] = []  # what is tried again, and when
         self._random = None if seed is None else random.Random(seed)
         self._mail: deque[tuple[int, int, Any]] = deque()  # to, from, message
         self._links: dict[tuple[int, int], deque[Any]] = {}
         self._send(COORDINATOR, self._coordinator.take())
         try:
+            self._sweep(self._lanes[Any])
             self._pump(self._caught_up)
         except BaseException:
             self.close()
@@ -157,44 +169,66 @@ class LocalCluster(Cluster):
         for link in sorted(self._links):
             for message in self._links.pop(link, ()):
                 self._deliver(link[1], link[0], message)
-        return self._asked > 0 or bool(self._links)
+        return self._asked > 0 or bool(self._later) or bool(self._links)
 
     def status(self) -> dict[str, Any]:
-        """Where the run stands."""
-        if not self._closed:
-            self.poll()
+        """Where the run stands. May be asked from any thread, while another one waits."""
+        if self._changed.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._tick()
+                    self.poll()
+            finally:
+                self._changed.release()
+        for _ in range(GLANCES):
+            with suppress(RuntimeError):  # another thread changes what is looked at
+                return self._coordinator.status()
         return self._coordinator.status()
 
     def close(self) -> None:
-        """End the run; a checkpoint under way is finished first. May be called again."""
+        """End the run; a checkpoint under way is finished first, unless the storage fails or hangs."""
         if self._closed:
             return
         self._closed = True
         coordinator = self._coordinator
         coordinator.limit = 0
+        deadline = time.monotonic() + CLOSING
         try:
             while coordinator.phase is not Phase.CLOSED and self.poll():
+                if coordinator.log.waiting and coordinator.log.status()["behind"] is not None:
+                    break
                 self._take_outcomes(wait=True)
+                if time.monotonic() > deadline:
+                    break
         finally:
             coordinator.close()
-            if self._pool is not None:
-                self._pool.shutdown()
+            for lane in self._lanes.values():
+                lane.close(wait=NAP)
+            self._let_go()
+            self._later.clear()
             self._workers.clear()
             self._mail.clear()
             self._links.clear()
 
     def _before_waiting(self) -> None:
-        if self._timed:
+        if self._durable:
             self._coordinator.tick(time.monotonic())
 
     def _interrupted(self, done: Callable[[], bool]) -> None:
-        self._pump(done)  # whoever was interrupted has failed: see it refused
+        # Whoever was interrupted has failed: see it refused. The log may not be there to be told.
+        self._pump(done, INTERRUPTED)
+
+    def _tick(self) -> None:
+        if self._durable:
+            self._coordinator.tick(time.monotonic())
+            self._send(COORDINATOR, self._coordinator.take())
 
     # ---- the loop
 
-    def _pump(self, done: Callable[[], bool]) -> None:
+    def _pump(self, done: Callable[[], bool], at_most: float | None = None) -> None:
         """Carry messages and let workers work until something is so; raise if the run ends before."""
         coordinator = self._coordinator
+        deadline = None if at_most is None else time.monotonic() + at_most
         while not done():
             if coordinator.phase is Phase.CLOSED:
                 if coordinator.error is not None and not self._closed:
@@ -207,9 +241,15 @@ class LocalCluster(Cluster):
             else:
                 busy = self._turn()
             if not busy:
-                if not self._asked:
+                if not self._asked and not self._later:
+                    if done() or self.closed is not None:
+                        continue  # by what the storage answered just now
                     raise AssertionError(f"nothing to do, and not done: {coordinator.status()}")
                 self._take_outcomes(wait=True)
+                if deadline is not None and time.monotonic() > deadline:
+                    return
+            elif self._later:
+                self._take_outcomes(wait=False)
 
     def _turn(self) -> bool:
         """Deliver all messages, then let each worker do one step."""
@@ -269,7 +309,14 @@ class LocalCluster(Cluster):
             if type(message) is Feed and message.parcels:
                 # Logged by a run on Spark, whose workers had them and put them into the storage.
                 assert self._checkpoints is not None
-                message = Staging(to, self._checkpoints.storage).filled(message)
+                given = message
+                try:
+                    message = Staging(to, self._checkpoints.storage).filled(given)
+                except TransportError as error:  # an outage: later, then
+                    self._send(to, [(COORDINATOR, NotReady(given.execution, error))])
+                    self._try_later((to, Feed), lambda: self._deliver(to, sender, given))
+                    return
+                self._failures.pop((to, Feed), None)
                 if type(message) is Failed:
                     self._send(to, [(COORDINATOR, message)])
                     return
@@ -303,36 +350,55 @@ class LocalCluster(Cluster):
     # ---- the storage
 
     def _instruct(self, sender: int, instruction: Any) -> None:
-        if type(instruction) is Append:
-            outcome = self._execute(instruction)
-            if outcome.error is None:
-                self._appends = 0
-            else:
-                time.sleep(_DELAYS[min(self._appends, len(_DELAYS) - 1)])
-                self._appends += 1
-            self._deliver(sender, STORAGE, outcome)
-            return
         if self._random is not None:  # the same for the same seed: no thread
             outcome = self._execute(instruction)
-            self._links.setdefault((STORAGE, sender), deque()).append(outcome)
+            if type(instruction) is Append or outcome.error is not None:
+                self._answered(sender, outcome)
+            else:
+                self._links.setdefault((STORAGE, sender), deque()).append(outcome)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "riverrun-checkpoint")
         self._asked += 1
         # The storage in memory, through which shards change hands, is there for a while only.
         checkpoints, log = self._checkpoints, self._log
         assert checkpoints is not None
         assert log is not None
-        self._pool.submit(
-            lambda: self._outcomes.put((sender, carefully(instruction, checkpoints, log)))
-        )
+        outcomes = self._outcomes
+        lane = self._lanes[Append if type(instruction) is Append else Any]
+        lane.submit(lambda: outcomes.put((sender, carefully(instruction, checkpoints, log))))
 
     def _take_outcomes(self, *, wait: bool) -> None:
-        while self._asked:
+        """Take in what the storage has answered, and try again what has waited for long enough."""
+        while self._asked and (wait or not self._outcomes.empty()):
             try:
-                sender, outcome = self._outcomes.get(block=wait)
+                sender, outcome = self._outcomes.get(timeout=self._nap())
             except queue.Empty:
-                return
+                break
             wait = False
             self._asked -= 1
+            self._answered(sender, outcome)
+        if wait:
+            if not self._asked and self._later:
+                time.sleep(self._nap())
+            self._tick()
+        now = time.monotonic()
+        due = [act for at, act in self._later if at <= now]
+        self._later = [(at, act) for at, act in self._later if at > now]
+        for act in due:
+            act()
+
+    def _nap(self) -> float:
+        first = min((at for at, _ in self._later), default=math.inf)
+        return max(0.0, min(NAP, first - time.monotonic()))
+
+    def _answered(self, sender: int, outcome: Outcome) -> None:
+        """Bring an answer back; one that makes its receiver try again waits for a moment."""
+        kind = type(outcome.instruction)
+        if outcome.error is not None and kind in (Append, Read):
+            self._try_later((sender, kind), lambda: self._deliver(sender, STORAGE, outcome))
+        else:
+            self._failures.pop((sender, kind), None)
             self._deliver(sender, STORAGE, outcome)
+
+    def _try_later(self, what: tuple[int, type], act: Callable[[], None]) -> None:
+        self._failures[what] += 1
+        self._later.append((time.monotonic() + delay(self._failures[what]), act))

@@ -58,6 +58,7 @@ _OURS: dict[str, frozenset[str]] = {
         {"BatchEntry", "BlockEntry", "Manifest", "Share", "StoredFile"}
     ),
     "riverrun.state.schema": frozenset({"Order", "Schema"}),
+    "riverrun.state.shards": frozenset({"Shards"}),
 }
 
 

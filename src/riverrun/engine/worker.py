@@ -15,7 +15,7 @@ are immutable, so a pin costs nothing and can be written or gone back to at any 
    epoch e says that all before e is complete everywhere, so the coordinator goes back to e, to
    the published checkpoint, or to nothing; and these pins are kept, and the one being written.
    Before that `Feed` the boundary e may be known here alone, so the one before stays too.
-4. **No reload.** Going back takes what is pinned, sliced to the range that is asked for, and reads
+4. **No reload.** Going back takes what is pinned, sliced to the ranges that are asked for, and reads
    only those ranges of hashes that are not.
 5. **One failure, one answer.** After the instance raised it is gone, and nothing is done in that
    execution any more: whatever it had done halfway cannot be seen.
@@ -25,7 +25,7 @@ peer that has not begun holds what it gets (law 1). Rows are fed when all are re
 coordinator waits for it.
 
 >>> class Sum:  # an instance with one peer: itself
-...     def __init__(self, index, bounds, epoch, states):
+...     def __init__(self, index, shards, epoch, states):
 ...         self.completed, self.sum = epoch, 0
 ...
 ...     def feed(self, epoch, inputs):
@@ -34,8 +34,9 @@ coordinator waits for it.
 ...
 ...     receive = work = lambda self, *_: False
 ...     take = pin = lambda self: {}
+>>> from riverrun.state.shards import Shards
 >>> worker = Worker(7, Sum)
->>> worker.receive(COORDINATOR, Begin(1, 0, source=0, index=0, bounds=(0, 1 << 64), peers=(7,)))
+>>> worker.receive(COORDINATOR, Begin(1, 0, source=0, index=0, shards=Shards.even(1), peers=(7,)))
 >>> worker.take()  # who it goes to, and what
 [(0, Join()), (0, Ready(execution=1))]
 >>> worker.receive(COORDINATOR, Feed(1, 0, {"n": 5}))
@@ -73,7 +74,6 @@ from riverrun.engine.messages import (
     Outcome,
     Outputs,
     Published,
-    Range,
     Read,
     Ready,
     States,
@@ -82,16 +82,14 @@ from riverrun.engine.messages import (
 )
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.joining import join_views
-
-READ_TRIES = 5  # a storage that cannot be reached so often in a row is given up
+from riverrun.state.shards import Range, intersect, subtract
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The states of a range of hashes as of an epoch; None where the run starts from nothing."""
+    """The states of some ranges of hashes as of an epoch; None where the run starts from nothing."""
 
-    low: int
-    high: int
+    ranges: tuple[Range, ...]
     states: States | None
 
 
@@ -102,7 +100,6 @@ class _Assembly:
     begin: Begin
     kept: list[States]
     missing: tuple[Range, ...]
-    tries: int = 1
 
 
 class Worker:
@@ -245,8 +242,7 @@ class Worker:
         if completed != self._fed:
             return  # it was fed more, and is asked again when that is complete
         assert self._begin is not None
-        low, high = _range(self._begin)
-        self._pins[completed] = Pin(low, high, instance.pin())
+        self._pins[completed] = Pin(_ranges(self._begin), instance.pin())
         self._reported = completed
         self._out.append((COORDINATOR, Completed(self.execution, completed)))
 
@@ -277,8 +273,7 @@ class Worker:
         if self._writing is not None and self._writing[1] > message.epoch:
             self._writing = None
         pin = self._pins.get(message.epoch)
-        low, high = _range(message)
-        if pin is not None and (pin.states is None or (pin.low, pin.high) == (low, high)):
+        if pin is not None and (pin.states is None or pin.ranges == _ranges(message)):
             self._start(message, pin.states)
         elif message.source == ORIGIN:
             self._start(message, None)
@@ -286,20 +281,19 @@ class Worker:
             self._assemble(message, pin)
 
     def _assemble(self, begin: Begin, pin: Pin | None) -> None:
-        """Gather the states of a range out of what is pinned and what the storage has (law 4)."""
-        low, high = _range(begin)
+        """Gather the states of its ranges out of what is pinned and what the storage has (law 4)."""
+        wanted = missing = _ranges(begin)
         kept: list[States] = []
-        missing: list[Range] = [(low, high)]
-        if pin is not None and pin.states is not None and pin.low < high and low < pin.high:
-            inner = max(low, pin.low), min(high, pin.high)
-            kept.append({name: view.slice(*inner) for name, view in pin.states.items()})
-            missing = [(a, b) for a, b in ((low, inner[0]), (inner[1], high)) if a < b]
-        self._assembly = _Assembly(begin, kept, tuple(missing))
+        if pin is not None and pin.states is not None:
+            missing = subtract(wanted, pin.ranges)
+            for low, high in intersect(wanted, pin.ranges):
+                kept.append({name: view.slice(low, high) for name, view in pin.states.items()})
+        self._assembly = _Assembly(begin, kept, missing)
         if missing and begin.source == PINNED:
             error = _not_pinned(begin, self.pinned)
             self._out.append((COORDINATOR, NotReady(begin.execution, error)))
         elif missing:
-            self._out.append((STORAGE, Read(begin.execution, begin.source, tuple(missing))))
+            self._out.append((STORAGE, Read(begin.execution, begin.source, missing)))
         else:
             self._assembled([])
 
@@ -311,11 +305,10 @@ class Worker:
         self._start(assembly.begin, states)
 
     def _start(self, begin: Begin, states: States | None) -> None:
-        low, high = _range(begin)
         self._assembly = None
-        self._pins[begin.epoch] = Pin(low, high, states)
+        self._pins[begin.epoch] = Pin(_ranges(begin), states)
         try:
-            self.instance = self._make(begin.index, begin.bounds, begin.epoch, states)
+            self.instance = self._make(begin.index, begin.shards, begin.epoch, states)
         except Exception as error:
             said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
             self._out.append((COORDINATOR, Failed(begin.execution, None, said)))
@@ -343,7 +336,7 @@ class Worker:
         if states is None:  # the run started from nothing, and stands where it started
             states = {} if self.instance is None else self.instance.pin()
         self._writing = (message.attempt, message.epoch)
-        write = Write(message.attempt, message.number, states, pin.low, pin.high)
+        write = Write(message.attempt, message.number, states, pin.ranges)
         self._out.append((STORAGE, write))
 
     def _on_published(self, sender: int, message: Published) -> None:
@@ -373,15 +366,14 @@ class Worker:
             return
         if error is None:
             self._assembled(message.result)
-        elif isinstance(error, TransportError) and assembly.tries < READ_TRIES:
-            assembly.tries += 1
-            self._out.append((STORAGE, instruction))
         else:
             self._out.append((COORDINATOR, NotReady(instruction.execution, error)))
+            if isinstance(error, TransportError):  # an outage: whoever carries this waits a little
+                self._out.append((STORAGE, instruction))
 
 
-def _range(begin: Begin) -> Range:
-    return begin.bounds[begin.index], begin.bounds[begin.index + 1]
+def _ranges(begin: Begin) -> tuple[Range, ...]:
+    return begin.shards.of(begin.index)
 
 
 def _not_pinned(begin: Begin, pinned: list[int]) -> CheckpointError:

@@ -25,11 +25,13 @@ import pyarrow as pa
 
 from riverrun.engine.cluster import EVERY
 from riverrun.engine.drawing import explain, to_dot, to_svg
+from riverrun.engine.health import Balance
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.engine.operators.upsert import DELETED, SEQUENCE, Upsert, commands_schema
 from riverrun.engine.plan import Plan, PlanBuilder, check_name
+from riverrun.engine.roster import SILENCE, Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
@@ -222,6 +224,14 @@ class Dataflow:
         memory: int | str | None = None,
         timeout: float = 60.0,
         tls: bool | tuple[str | Path, str | Path] = False,
+        recovery: Policy = "replace",
+        silence: float = SILENCE,
+        balance: Balance = "report",
+        max_workers: int | None = None,
+        retain: int = 2,
+        patience: float | timedelta | None = None,
+        take_over: bool = False,
+        from_checkpoint: int | None = None,
     ) -> Run:
         """Start it: in this process, or on Spark.
 
@@ -236,6 +246,16 @@ class Dataflow:
         back results can be read. When a logged epoch fails on resuming, the run does not start, and nothing is
         lost; with `skip_failing` such an epoch is dropped for good. A `seed` has workers take turns at
         random, for tests.
+
+        When a worker is lost, another takes its place (`recovery` "replace"), or the others share what it had at once,
+        and give to another one when that is there ("spread"). On Spark, a worker that gave no sign of life for
+        `silence` seconds is thought dead. A worker that the others wait for is reported (`run.events()`); with
+        `balance` "move" shares of the keys move away from it, with "grow" workers are added, up to `max_workers`.
+
+        `retain` is how many checkpoints are kept. While the storage is full or away, commits wait and the rest goes on;
+        with `patience`, in seconds or as a timedelta, the run ends when that takes longer. A path that another run uses
+        is refused; `take_over` takes it away from that one, which then ends. `from_checkpoint` goes back to an older
+        checkpoint, when the newest is damaged, and does the epochs since then again.
 
         A program that has changed since takes those states from the checkpoint that are what it would have
         made itself. If that is not all it needs, it is refused, and told what differs; with `rebuild` the rest
@@ -262,6 +282,14 @@ class Dataflow:
             memory=memory,
             timeout=timeout,
             tls=tls,
+            recovery=recovery,
+            silence=silence,
+            balance=balance,
+            max_workers=max_workers,
+            retain=retain,
+            patience=patience,
+            take_over=take_over,
+            from_checkpoint=from_checkpoint,
         )
 
     def __repr__(self) -> str:

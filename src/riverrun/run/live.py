@@ -46,12 +46,15 @@ import pyarrow as pa
 
 from riverrun.engine.cluster import EVERY, Cluster
 from riverrun.engine.drawing import explain, to_svg
+from riverrun.engine.health import Balance
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.linear import CLOCK, Input, Probe
 from riverrun.engine.plan import Node, Plan
 from riverrun.engine.reading import Portion
+from riverrun.engine.roster import SILENCE, Policy
+from riverrun.engine.stored import said_of
 from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.progress import Antichain
@@ -59,10 +62,13 @@ from riverrun.run.following import Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
 from riverrun.run.options import (
     as_bytes,
+    as_seconds,
     check_count,
     check_durable,
     check_every,
+    check_path,
     check_place,
+    check_recovery,
     identity_of,
 )
 from riverrun.run.progress import Progress
@@ -77,6 +83,8 @@ if TYPE_CHECKING:
 TRIES = 3
 PAUSE = 0.01  # seconds
 CLOSING = 5.0  # seconds
+TURN = 1.0  # seconds that `status` waits for one
+SETTLE = 1.0  # seconds that an interrupted epoch has: the storage may be away
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -135,12 +143,25 @@ class Run:
         memory: int | str | None = None,
         timeout: float = 60.0,
         tls: bool | tuple[str | Path, str | Path] = False,
+        recovery: Policy = "replace",
+        silence: float = SILENCE,
+        balance: Balance = "report",
+        max_workers: int | None = None,
+        retain: int = 2,
+        patience: float | timedelta | None = None,
+        take_over: bool = False,
+        from_checkpoint: int | None = None,
     ) -> None:
         check_count("workers", workers)
         check_count("history", history)
+        check_count("retain", retain)
         check_every(every)
+        check_path(
+            checkpoint, patience=patience, take_over=take_over, from_checkpoint=from_checkpoint
+        )
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
+        check_recovery(recovery, silence, balance, max_workers, workers, on, checkpoint)
         check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs)
         self.plan = plan
         self._lock = RLock()
@@ -159,7 +180,14 @@ class Run:
         durability = {
             "checkpoint": checkpoint,
             "every": every,
+            "about": said_of(plan),
             "skip_failing": skip_failing,
+            "policy": recovery,
+            "application": plan.name,
+            "retain": retain,
+            "patience": as_seconds(patience),
+            "take_over": take_over,
+            "from_checkpoint": from_checkpoint,
             "rebuild": rebuild,
             "keep_inputs": keep_inputs,
         }
@@ -179,6 +207,9 @@ class Run:
                 memory=budget,
                 tls=tls,
                 timeout=timeout,
+                silence=silence,
+                balance=balance,
+                most=max_workers or workers,
                 **durability,
             )
         self._serving: Serving | None = None
@@ -340,13 +371,17 @@ class Run:
         with self._lock:
             self._check_open("commit")
             rows = sum(inlet.rows for inlet in self._inlets.values())
-            commit = Commit(self, self._submit())
-            done = not wait or self._reach(commit.epoch, rows)
+            alone = self._spark is None
+            commit = Commit(self, self._submit(logged=alone))
+            done = alone and (not wait or self._reach(commit.epoch, rows))
+        if not alone:  # not in turn: the storage may be away, and others want to read
+            self._cluster.await_log(commit.epoch)
+            done = not wait
         if not done:
             self._wait(commit.epoch, rows)
         return commit
 
-    def _submit(self) -> int:
+    def _submit(self, *, logged: bool) -> int:
         """Make an epoch of what was gathered; what is not accepted stays gathered."""
         inputs, parcels = {}, {}
         for name, inlet in self._inlets.items():
@@ -357,7 +392,7 @@ class Run:
                 parcels[name] = handed_in
         before = self._cluster.epoch
         try:
-            return self._cluster.submit(inputs, parcels=parcels)
+            return self._cluster.submit(inputs, parcels=parcels, logged=logged)
         finally:
             if self._cluster.epoch > before:
                 for inlet in self._inlets.values():
@@ -389,8 +424,9 @@ class Run:
             # Refused, as whoever waits for it is told. Where later ones keep their numbers, it is run without its rows,
             # and that has a boundary too.
             if self._followers and self._cluster.epoch > at:
-                self._cluster.settle(at)
-                self._hand_out()
+                patience = None if isinstance(error, RiverrunError) else SETTLE
+                if self._cluster.settle(at, patience):
+                    self._hand_out()
             if self._followers:
                 self._cluster.hold_epochs()
             if at == epoch or not isinstance(error, RiverrunError):
@@ -560,7 +596,7 @@ class Run:
                         with suppress(RiverrunError):
                             self._cluster.free_epochs()
                         return
-            epoch = self._cluster.epoch
+            epoch = self._cluster.logged  # for the others it would wait in turn
             if epoch > self._cluster.completed:
                 with suppress(RiverrunError):  # whoever committed it is told
                     self._wait(epoch - 1)
@@ -610,20 +646,32 @@ class Run:
 
     # -- the run itself
 
-    @_in_turn
     def status(self) -> dict[str, Any]:
-        """Where the run stands: epochs, workers, checkpoints, and how large each state is."""
+        """Where the run stands: epochs, workers, checkpoints, and how large each state is.
+
+        The sizes are not there while a worker recovers, or while another thread has its turn and waits.
+        """
         states: dict[str, dict[str, int]] = {}
-        for held in () if self._cluster.closed else self._cluster.stats():
-            for name, sizes in held.items():
-                total = states.setdefault(name, {"rows": 0, "bytes": 0})
-                for what, size in sizes.items():
-                    total[what] += size
-        status = {**self._cluster.status(), "states": states}
+        cluster = self._cluster
+        if self._lock.acquire(timeout=TURN):
+            try:
+                for held in () if cluster.closed or not cluster.recovered else cluster.stats():
+                    for name, sizes in held.items():
+                        total = states.setdefault(name, {"rows": 0, "bytes": 0})
+                        for what, size in sizes.items():
+                            total[what] += size
+            finally:
+                self._lock.release()
+        status = {**cluster.status(), "states": states}
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
         status["sinks"] = self._followers.status(self.completed)
         status["closed"] = self._cluster.closed
         return status
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; other numbers of
+        workers. Each has a `kind` and the time `at` which it was."""
+        return self._cluster.events.list(kind)
 
     @_in_turn
     def checkpoint(self) -> int:
@@ -632,7 +680,11 @@ class Run:
 
     @_in_turn
     def scale(self, workers: int) -> None:
-        """Go on with another number of workers."""
+        """Go on with another number of workers; return when they have taken over.
+
+        Epochs go on until new workers are there; then, between two epochs, the keys that change hands move, and no
+        others.
+        """
         check_count("workers", workers)
         self._cluster.scale(workers)
 

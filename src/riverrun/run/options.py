@@ -66,6 +66,54 @@ def check_count(what: str, given: object) -> None:
         )
 
 
+def as_seconds(given: object) -> float | None:
+    """How long a storage that fails is waited for: seconds or a timedelta; None for ever.
+
+    >>> as_seconds(timedelta(minutes=1)), as_seconds(5), as_seconds(None)
+    (60.0, 5.0, None)
+    """
+    if given is None:
+        return None
+    seconds = -1.0
+    if isinstance(given, timedelta):
+        seconds = given.total_seconds()
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        seconds = float(given)
+    if not 0 < seconds < float("inf"):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with patience={given!r}: that is a number of seconds above 0, or a timedelta",
+            hint="it is how long a storage that fails is waited for; leave it out to wait for as long as it takes",
+        )
+    return seconds
+
+
+def check_path(
+    checkpoint: object, *, patience: object, take_over: object, from_checkpoint: object
+) -> None:
+    """Options that make sense with a checkpoint path only."""
+    if from_checkpoint is not None:
+        check_count("from_checkpoint", from_checkpoint)
+    if not isinstance(take_over, bool):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with take_over={take_over!r}: that is True or False",
+            hint="take_over=True takes the checkpoint path away from a run that uses it",
+        )
+    given = {
+        "patience": patience is not None,
+        "take_over": take_over,
+        "from_checkpoint": from_checkpoint is not None,
+    }
+    if checkpoint is None and any(given.values()):
+        what = " and ".join(name for name, there in given.items() if there)
+        raise PlanError(
+            "plan.run",
+            f"cannot run with {what} and no checkpoint path: there is no storage",
+            hint="give checkpoint=PATH, or leave it out",
+        )
+
+
 def as_bytes(given: object) -> int | None:
     """An amount of memory, as a number of bytes or written like "2g".
 
@@ -109,4 +157,49 @@ def check_place(on: Any, *, timeout: object, tls: Any, seed: int | None) -> None
             "plan.run",
             "cannot run with a seed on Spark: workers take turns as they come",
             hint="leave out the seed, or `on`",
+        )
+
+
+def check_recovery(
+    recovery: object,
+    silence: object,
+    balance: object,
+    max_workers: object,
+    workers: int,
+    on: Any,
+    checkpoint: Any,
+) -> None:
+    """What is done about workers that are lost, silent or slow."""
+    for what, given, known in (
+        ("recovery", recovery, ("replace", "spread")),
+        ("balance", balance, ("report", "move", "grow")),
+    ):
+        if given not in known:
+            raise PlanError(
+                "plan.run",
+                f"cannot run with {what}={given!r}: it is one of {', '.join(map(repr, known))}",
+                hint=f"leave it out, or give {what}={known[0]!r}",
+            )
+    if not isinstance(silence, int | float) or isinstance(silence, bool) or silence < 2:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with silence={silence!r}: that is a number of seconds from 2 on",
+            hint="workers give a sign of life every second; one that gave none for so long is thought dead",
+        )
+    if balance != "report" and (on is None or checkpoint is None):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with balance={balance!r}: keys move between workers on Spark, through a checkpoint path",
+            hint='flow.run(on="spark", checkpoint=PATH, balance=...)',
+        )
+    if max_workers is not None:
+        check_count("max_workers", max_workers)
+    if (balance == "grow") != (max_workers is not None) or (
+        isinstance(max_workers, int) and max_workers < workers
+    ):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with balance={balance!r}, workers={workers} and max_workers={max_workers!r}: "
+            "to grow, it must be said up to how many",
+            hint='for instance flow.run(..., workers=2, balance="grow", max_workers=4)',
         )

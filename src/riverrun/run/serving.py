@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from riverrun.engine.borrowing import Borrowed
 from riverrun.engine.reading import Portion, narrowed
-from riverrun.engine.remote import RemotePortion
 from riverrun.errors import RiverrunError, TimeViolation
 from riverrun.run.following import Followed, Sink, free_name
 from riverrun.run.result import Result
@@ -87,7 +87,7 @@ class Serving:
         return [
             (each.address, each.lease, added)
             for each in self._portions(name)
-            if isinstance(each, RemotePortion)
+            if isinstance(each, Borrowed)
         ]
 
     def _portions(self, name: str) -> Sequence[Portion]:

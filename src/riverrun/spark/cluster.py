@@ -19,7 +19,7 @@ from riverrun.spark.certificates import secured
 from riverrun.spark.ingest import Target, upload, upload_of
 from riverrun.spark.launching import SparkLauncher
 from riverrun.spark.session import Site, check_slots, open_site, own_python
-from riverrun.spark.source import make_source
+from riverrun.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,9 +83,12 @@ class SparkCluster(RemoteCluster):
         _register(self.site)
 
     def scale(self, workers: int) -> None:
+        self._check_room(workers)
+        super().scale(workers)
+
+    def _check_room(self, workers: int) -> None:
         others = _kept() - len(self._coordinator.members)
         check_slots(self.session.sparkContext, workers, others)
-        super().scale(workers)
 
     def stop_streams(self) -> None:
         """Have the queries end that feed it."""
@@ -121,7 +124,5 @@ def _register(site: Site) -> None:
         for name, cluster in _ALIVE.items()
         if cluster.site.session is site.session
     }
-    pushes = site.session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
     with own_python(site):
-        source = make_source(runs, ship=not site.local, pushes=pushes)
-        site.session.dataSource.register(source)
+        register(site.session, runs, ship=not site.local)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError
-from riverrun.spark.source import FORMAT, plainer
+from riverrun.spark.source import live_format, plainer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ def of_table(table: pa.Table, session: Any = None) -> DataFrame:
 
 def of_lent(session: SparkSession, run: str, number: str) -> DataFrame:
     """A result that workers hold, read by Spark's tasks directly."""
-    return session.read.format(FORMAT).option("run", run).option("lent", number).load()
+    return session.read.format(live_format()).option("run", run).option("lent", number).load()
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

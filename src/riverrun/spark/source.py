@@ -6,12 +6,18 @@
     spark.read.format("riverrun").option("asOf", 7).load("components")
     spark.read.format("riverrun").option("changes", "true").option("asOf", 7).load("components")
     spark.readStream.format("riverrun").option("changes", "true").load("components")
+    spark.read.format("riverrun").load("/path/of/checkpoints")
 
-Options: `run`, the name of the dataflow (needed where several runs are alive), `asOf`, an epoch,
-`changes`, and `columns`, those that are wanted, separated by commas; a schema given by ``.schema(...)``
-says the same. Rows go from the workers to Spark's tasks directly, one partition for each worker;
-conditions on single columns are applied there, where the session has
-``spark.sql.python.filterPushdown.enabled`` on before the run starts (a session of ours has).
+A path is read from storage, with no run asked (`stored`). With no run alive, Spark finds the source by
+itself, as `pyspark_riverrun`. Options otherwise: `run`, the name of the dataflow (needed where several runs
+are alive), `asOf`, an epoch, `changes`, and `columns`, those that are wanted, separated by commas; a schema
+given by ``.schema(...)`` says the same. Rows go from the workers to Spark's tasks directly, one partition for
+each worker.
+
+With `pushFilters`, "true", conditions on single columns are applied there, where the session has
+``spark.sql.python.filterPushdown.enabled`` on before the run starts (a session of ours has). It must be asked
+for: Spark 4 plans a DataFrame of such a source once, with the conditions of the query that came last, so a frame
+that is used again without them, or twice in one query, would miss rows. Such a frame is for one condition.
 
 Laws: a query reads one epoch on all workers, the last complete one when it was planned. With
 `changes`, rows have two columns more: `diff`, and `epoch`. A stream is always one of changes (Spark
@@ -25,6 +31,8 @@ queries in processes that may not have this package.
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -35,18 +43,31 @@ import pyarrow as pa
 from riverrun.engine.asking import Asker, Security
 from riverrun.engine.where import Where
 from riverrun.errors import PlanError
+from riverrun.spark import stored
 from riverrun.spark.shipping import loader
+from riverrun.spark.stored import number_of, place_of
+from riverrun.spark.stored import option as _option
 
 FORMAT = "riverrun"
+LIVE = "riverrun-live"
+"""The format of runs that are alive, where Spark does not let a session replace `pyspark_riverrun`."""
+_LOG = logging.getLogger(__name__)
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 Runs = Mapping[str, tuple[str, tuple[Any, ...]]]
 """Of each run that is alive, its address, and what one shows there, as the fields of `Security`."""
 
 
-def make_source(alive: Mapping[str, tuple[str, Security]], *, ship: bool, pushes: bool) -> type:
+def make_source(
+    alive: Mapping[str, tuple[str, Security]],
+    *,
+    ship: bool,
+    pushes: bool | None,
+    name: str = FORMAT,
+) -> type:
     """The data source over the runs that are alive, each with its address and what one shows there.
 
-    `pushes` is whether the session hands conditions to such sources. What the classes hold is plain: it is unpickled
-    before the package is known to be there.
+    `pushes` is whether the session hands conditions to such sources; with None, that is found out when it does. What
+    the classes hold is plain: it is unpickled before the package is known to be there.
     """
     from pyspark.sql.datasource import (
         DataSource,
@@ -56,8 +77,8 @@ def make_source(alive: Mapping[str, tuple[str, Security]], *, ship: bool, pushes
     )
 
     load = loader(ship=ship)
-    runs = {name: (address, astuple(shown)) for name, (address, shown) in alive.items()}
-    name_of_format = FORMAT
+    runs = {run: (address, astuple(shown)) for run, (address, shown) in alive.items()}
+    name_of_format = name
     us = __name__
 
     class Reader(DataSourceReader):
@@ -65,21 +86,20 @@ def make_source(alive: Mapping[str, tuple[str, Security]], *, ship: bool, pushes
             self.options, self.columns = options, columns
             self.where: list[Any] = []
 
-        if pushes:
-
-            def pushFilters(self, filters: list[Any]) -> Any:  # noqa: N802
-                for each in filters:
-                    condition = load(us, "pushed")(each, self.columns, self.options)
-                    if condition is None:
-                        yield each
-                    else:
-                        self.where.append(condition)
-
         def partitions(self) -> Sequence[InputPartition]:
             return [InputPartition(part) for part in load(us, "plan")(runs, self.options)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             yield from load(us, "fetch")(runs, partition.value, self.columns, self.where)
+
+    class Pushed(Reader):
+        def pushFilters(self, filters: list[Any]) -> Any:  # noqa: N802
+            for each in filters:
+                condition = load(us, "pushed")(each, self.columns, self.options)
+                if condition is None:
+                    yield each
+                else:
+                    self.where.append(condition)
 
     class StreamReader(DataSourceStreamReader):
         def __init__(self, options: dict[str, str], columns: list[str]) -> None:
@@ -112,13 +132,39 @@ def make_source(alive: Mapping[str, tuple[str, Security]], *, ship: bool, pushes
             return load(us, "schema")(runs, dict(self.options))
 
         def reader(self, schema: Any) -> Reader:
-            return Reader(dict(self.options), list(schema.names))
+            takes = load(us, "takes_filters")(dict(self.options), pushes)
+            return (Pushed if takes else Reader)(dict(self.options), list(schema.names))
 
         def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
             load(us, "check_stream")(dict(self.options))
             return StreamReader(dict(self.options), list(schema.names))
 
     return Riverrun
+
+
+_registered = FORMAT
+
+
+def register(session: Any, alive: Mapping[str, tuple[str, Security]], *, ship: bool) -> None:
+    """Have a session read from runs, and from paths."""
+    global _registered  # noqa: PLW0603  one Spark in a process, and it does so or not
+    from pyspark.errors import PySparkException
+
+    pushes = session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+    try:
+        source = make_source(alive, ship=ship, pushes=pushes, name=_registered)
+        session.dataSource.register(source)
+    except PySparkException as error:
+        if _registered == LIVE or "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+        _registered = LIVE
+        _LOG.warning("this Spark has %r for checkpoints only: runs are read as %r", FORMAT, LIVE)
+        register(session, alive, ship=ship)
+
+
+def live_format() -> str:
+    """The format under which runs are read."""
+    return _registered
 
 
 # ---- what the classes call, where Spark plans and reads
@@ -133,7 +179,9 @@ def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
             raise PlanError(
                 "spark.source",
                 f"cannot tell which run to read: those alive are: {alive}",
-                hint='say which: .option("run", NAME), the name of its dataflow',
+                hint='say which: .option("run", NAME), the name of its dataflow'
+                if runs
+                else "the checkpoints of a run that is over are read by their path, which has a / in it",
             )
         (name,) = runs
     if name not in runs:
@@ -147,9 +195,15 @@ def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
     return name, Asker(address, security)
 
 
-def _option(options: Mapping[str, str], name: str) -> str | None:
-    found = [value for key, value in options.items() if key.lower() == name.lower()]
-    return found[0] if found else None
+def takes_filters(options: Mapping[str, str], pushes: bool | None) -> bool:
+    """Whether a reader takes conditions. Where Spark hands none out, it refuses one that would; where it is not
+    known whether it does, only in a process that was started to hand them out."""
+    if (_option(options, "pushFilters") or "false").lower() != "true":
+        return False
+    if pushes is not None:
+        return pushes
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 
 
 def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
@@ -162,14 +216,9 @@ def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
             "cannot read: it was not said which output",
             hint='.load("name"), with a name that the dataflow gives an output',
         )
-    as_of = _option(options, "asOf")
-    if as_of is not None and not as_of.strip().isdigit():
-        raise PlanError(
-            "spark.source", f"cannot read as of {as_of!r}: that is the number of an epoch"
-        )
     return {
-        "output": None if output is None else output.rsplit("/", 1)[-1],
-        "as_of": None if as_of is None else int(as_of),
+        "output": output,
+        "as_of": number_of(options, "asOf", "an epoch"),
         "changes": (_option(options, "changes") or "false").lower() == "true",
         "lent": lent,
     }
@@ -179,8 +228,12 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
     """The columns, as Spark has them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    _, asker = _chosen(runs, options)
-    found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
+    place = place_of(options)
+    if place is not None:
+        found = stored.schema(place, options)
+    else:
+        _, asker = _chosen(runs, options)
+        found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
     listed = _option(options, "columns")
     if listed is not None:
         names = [name.strip() for name in listed.split(",")]
@@ -198,12 +251,22 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
 
 def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
     """The partitions: of each worker, its address and the name of what it holds for us."""
+    place = place_of(options)
+    if place is not None:
+        return stored.plan(place, options)
     name, asker = _chosen(runs, options)
     return [(name, *part) for part in asker.ask("open", _wanted(options))]
 
 
 def check_stream(options: Mapping[str, str]) -> None:
     """A stream is one of changes."""
+    place = place_of(options)
+    if place is not None:
+        raise PlanError(
+            "spark.source",
+            f"cannot stream from the checkpoints at {place}: they do not change",
+            hint="read them with spark.read; a run that is alive streams the changes of its outputs, by their names",
+        )
     if not _wanted(options)["changes"]:
         raise PlanError(
             "spark.source",
@@ -248,6 +311,10 @@ def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, 
 
 def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a partition."""
+    if part[0] is None:
+        for batch in stored.fetch(part, columns, where):
+            yield plainer(batch)
+        return
     name, address, held, added = part
     security = Security(*runs[name][1])
     ticket = json.loads(held) if isinstance(held, str) else held

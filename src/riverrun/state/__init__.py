@@ -5,13 +5,13 @@ on each other: `schema` and `columns` (what rows are), `times` (times as codes),
 in, unsorted), `block` and `batch` (sorted runs), `merge` (two become one, a step at a time), `keys`
 and `view` (reads), `matching` (pairs of equal keys), `sums` (floats that add up exactly), `spine`
 (the chain of batches that takes changes in), `files`, `storage`, `manifest`, `joining` and
-`checkpoint` (the same on disk).
+`checkpoint` (the same on disk), `inspecting` and `stored` (looked at, and read, with no run alive).
 """
 
 from riverrun.state.batch import Batch
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.manifest import END
 from riverrun.state.schema import Order, Schema
+from riverrun.state.shards import END
 from riverrun.state.spine import ReadHold, Spine
 from riverrun.state.view import Selection, View
 

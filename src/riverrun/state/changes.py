@@ -15,7 +15,7 @@ Columns are in the canonical layout of `schema`, one chunk each; nothing here ch
 [1, 2]
 >>> changes.map_times(lambda time: time[:1]).times
 ((0,),)
->>> [None if part is None else part.rows for part in changes.partition([0], [0, 1 << 63, 1 << 64])]
+>>> [None if part is None else part.rows for part in changes.partition([0], Shards.even(2))]
 [2, 1]
 
 Cost: a few microseconds a call and column, and nothing per row in Python. Gathering is 2 to 3 ns a
@@ -37,6 +37,7 @@ from riverrun.progress import Timestamp
 from riverrun.state.block import NO_CODES, NO_DIFFS
 from riverrun.state.columns import Ints, column_table, take_columns
 from riverrun.state.kernels import sorting
+from riverrun.state.shards import Shards
 from riverrun.state.times import Codes, Times, codes_in, union
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -151,27 +152,24 @@ class Changes:
             codes = np.concatenate([_codes_of(piece, times) for piece in pieces])
         return Changes(columns, rows, times, codes, first.diff, diffs)
 
-    def partition(self, positions: Sequence[int], bounds: Sequence[int]) -> list[Changes | None]:
-        """The changes of each worker, by the hash of the columns at `positions`.
+    def partition(self, positions: Sequence[int], shards: Shards) -> list[Changes | None]:
+        """The changes of each worker, by who owns the hash of the columns at `positions`.
 
-        Worker i takes hashes from bounds[i] up to bounds[i + 1]; bounds run from 0 to 2**64. The
-        hash is that of a state's keys, so no columns hash to 0.
+        The hash is that of a state's keys, so no columns hash to 0.
         """
-        parts = len(bounds) - 1
-        if parts == 1:
+        if shards.workers == 1:
             return [self if self.rows else None]
-        inner = _inner(tuple(bounds))
+        inner, owners = _cuts(shards)
         table = column_table([self.columns[at] for at in positions])
-        order, places = sorting.split_by_hash(table, self.rows, inner)
+        order, places = sorting.split_by_hash(table, self.rows, inner, owners, shards.workers)
         starts = places.tolist()
         sizes = [b - a for a, b in pairwise(starts)]
-        sizes += [0] * (parts - len(sizes))
         if max(sizes) == self.rows:
             return [self if size and self.rows else None for size in sizes]
         ordered = self.take(order)
         return [
             ordered._slice(start, size) if size else None
-            for start, size in zip(starts + [0] * parts, sizes, strict=False)
+            for start, size in zip(starts, sizes, strict=False)
         ]
 
     def _slice(self, start: int, size: int) -> Changes:
@@ -223,6 +221,8 @@ def _trim(times: Times, codes: Codes) -> tuple[Times, Codes | None]:
 
 
 @lru_cache(maxsize=256)
-def _inner(bounds: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The bounds between workers; one that no hash reaches is left out."""
-    return np.array([bound for bound in bounds[1:-1] if bound < 1 << 64], np.uint64)
+def _cuts(
+    shards: Shards,
+) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """The cuts between shards, and their owners, for the kernel."""
+    return np.array(shards.bounds[1:-1], np.uint64), np.array(shards.owners, np.int64)

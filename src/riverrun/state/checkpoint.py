@@ -15,6 +15,9 @@ came from. Laws:
    checkpoint before as it was.
 4. **In use.** A file that a kept manifest names, or that a checkpoint being written has or will
    name, is never collected.
+5. **Going back.** `again` publishes an older checkpoint under the next number, so it becomes the base
+   of those to come, and files that only newer ones name are referred to no more and collected in
+   time. No number is ever used twice: whoever remembers what a number stood for is right for ever.
 
 Why law 4 holds, without clocks or locks: the number of a checkpoint is one more than that of the
 newest manifest, and the newest whole manifest is its *base*. It names files that it wrote, numbered
@@ -51,20 +54,20 @@ memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from riverrun.errors import CheckpointError
+from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
 from riverrun.state.files import read_block, write_block
 from riverrun.state.joining import join_views
+from riverrun.state.lanes import in_parallel
 from riverrun.state.manifest import (
     BLOCKS,
-    END,
     MANIFESTS,
     BatchEntry,
     BlockEntry,
@@ -78,8 +81,10 @@ from riverrun.state.manifest import (
     manifest_name,
     manifest_number,
     parse_block_name,
+    unfinished_number,
 )
 from riverrun.state.schema import Schema
+from riverrun.state.shards import END, Range
 from riverrun.state.storage import Storage, checksum, open_storage
 from riverrun.state.view import View
 
@@ -97,16 +102,25 @@ class Part:
     number: int
     base: int
     """The checkpoint whose files were not written again; 0 for none."""
-    shares: Mapping[str, Share]
+    shares: Mapping[str, tuple[Share, ...]]
 
 
 class Checkpoints:
     """The checkpoints in a storage, or at a path or URL."""
 
-    def __init__(self, storage: Storage | str | Path, *, parallel: int = PARALLEL) -> None:
+    def __init__(
+        self,
+        storage: Storage | str | Path,
+        *,
+        parallel: int = PARALLEL,
+        scratch: Path | None = None,
+    ) -> None:
+        """`scratch` is a local folder where restored blocks are kept, out of memory, rather than in it."""
         self.storage = storage if isinstance(storage, Storage) else open_storage(storage)
         self._parallel = parallel
+        self._scratch = scratch
         self._cached: Manifest | None = None
+        self._written: set[str] = set()  # files of parts that are whole
 
     def save(self, views: Mapping[str, View], about: Mapping[str, Any] | None = None) -> Manifest:
         """Write and publish the next checkpoint, where one worker has everything."""
@@ -117,24 +131,39 @@ class Checkpoints:
         """The number of the next checkpoint."""
         return max(self.numbers(), default=0) + 1
 
-    def write(self, views: Mapping[str, View], number: int, low: int = 0, high: int = END) -> Part:
-        """Put the files of the changes whose hash is in [low, high), those that the base has not.
+    def write(
+        self, views: Mapping[str, View], number: int, ranges: Sequence[Range] = ((0, END),)
+    ) -> Part:
+        """Put the files of the changes whose hash is in one of these ranges, those that the base has not.
 
         Nothing refers to them until they are published.
         """
-        _check_range(low, high)
+        for low, high in ranges:
+            _check_range(low, high)
         _check_views(views)
         base = self._base(number, f"write checkpoint {number}")
         saved = {} if base is None else {_uid(name): file for name, file in base.files.items()}
-        cut = {name: [b.slice(low, high) for b in view.batches] for name, view in views.items()}
-        blocks = {block.uid: block for some in cut.values() for b in some for block in b.blocks}
+        cut = {
+            name: [view.slice(low, high).batches for low, high in ranges]
+            for name, view in views.items()
+        }
+        blocks = {
+            block.uid: block
+            for pieces in cut.values()
+            for batches in pieces
+            for batch in batches
+            for block in batch.blocks
+        }
         fresh = [block for uid, block in blocks.items() if uid not in saved]
-        written = self._in_parallel(lambda block: self._put_block(block, number), fresh)
+        written = self._put_blocks(fresh, number)
         saved |= {block.uid: file for block, file in zip(fresh, written, strict=True)}
         shares = {
-            name: Share(
-                view.schema, low, high, view.since, view.upper,
-                tuple(_batch_entry(batch, saved) for batch in cut[name]),
+            name: tuple(
+                Share(
+                    view.schema, low, high, view.since, view.upper,
+                    tuple(_batch_entry(batch, saved) for batch in batches),
+                )
+                for (low, high), batches in zip(ranges, cut[name], strict=True)
             )
             for name, view in views.items()
         }  # fmt: skip
@@ -147,8 +176,8 @@ class Checkpoints:
         parts, attempt = list(parts), f"publish checkpoint {number}"
         found: dict[str, list[Share]] = {}
         for part in parts:
-            for name, share in part.shares.items():
-                found.setdefault(name, []).append(share)
+            for name, shares in part.shares.items():
+                found.setdefault(name, []).extend(shares)
         states = {
             name: tuple(sorted(shares, key=lambda share: share.low))
             for name, shares in found.items()
@@ -175,6 +204,26 @@ class Checkpoints:
         if self.storage.get(manifest_name(number)).to_pybytes() != data:
             raise _conflict(number, attempt)
         return manifest
+
+    def again(self, number: int, about: Mapping[str, Any]) -> Manifest:
+        """Publish an older checkpoint once more, as the newest one (law 5)."""
+        old = self.load(number)
+        while True:
+            manifest = Manifest(self.next_number(), old.states, {**old.about, **about})
+            if self.storage.create(manifest_name(manifest.number), encode_manifest(manifest)):
+                self._cached = manifest
+                return manifest
+
+    def others(self, number: int, without: str) -> list[int]:
+        """Older checkpoints that do without a file, and whose own are all there, newest first."""
+        listed = set(self.storage.names(BLOCKS))
+        found = []
+        for older in reversed([n for n in self.numbers() if n < number]):
+            with suppress(CheckpointError):  # it is torn
+                files = self.load(older).files
+                if without not in files and listed.issuperset(files):
+                    found.append(older)
+        return found
 
     def numbers(self) -> list[int]:
         """The numbers of all checkpoints, torn ones included, in order."""
@@ -245,6 +294,12 @@ class Checkpoints:
         found = dict(zip(files, blocks, strict=True))
         return [_view(name, share, found, low, high) for share in shares]
 
+    def check(self, file: StoredFile, schema: Schema, entries: Iterable[BlockEntry]) -> None:
+        """Read a file as restoring does, and raise why it is refused, if it is."""
+        block = self._get_block(file, schema, mapped=self.storage.root is not None)
+        for entry in entries:
+            _counted(block, entry)
+
     def collect(self, retain: int = 2) -> list[str]:
         """Delete all manifests but the newest `retain`, and files that none of these names; return what went."""
         if retain < 1:
@@ -255,6 +310,12 @@ class Checkpoints:
             return []
         # Manifests first: should this be cut short, none is left that names a deleted file.
         manifests = [manifest_name(n) for n in numbers if n < kept[-1].number]
+        # Whoever was about to publish one of these is refused, or was killed.
+        manifests += [
+            name
+            for name in self.storage.unfinished(MANIFESTS)
+            if (about := unfinished_number(name)) is not None and about <= kept[0].number
+        ]
         self.storage.delete(manifests)
         used = {name for manifest in kept for name in manifest.files}
         listed = [*self.storage.names(BLOCKS), *self.storage.unfinished(BLOCKS)]
@@ -323,6 +384,24 @@ class Checkpoints:
         found = self._newest(numbers, 1)
         return found[0] if found else None
 
+    def _put_blocks(self, blocks: list[Block], number: int) -> list[StoredFile]:
+        """Put the files of a part. When that fails they go again: the disk may be full of them.
+
+        Nobody can name them then: a part that failed is not published, and blocks have names of their own. Those of a
+        part that was whole stay, since whoever was about to publish that one may be slow.
+        """
+        try:
+            written = self._in_parallel(lambda block: self._put_block(block, number), blocks)
+        except RiverrunError:
+            names = {block_name(number, block.uid) for block in blocks} - self._written
+            with suppress(RiverrunError):
+                self.storage.delete(names)
+            raise
+        self._written = {file.name for file in written} | {
+            name for name in self._written if name.startswith(block_name(number, "0" * 32)[:19])
+        }
+        return written
+
     def _put_block(self, block: Block, number: int) -> StoredFile:
         data = write_block(block)
         file = StoredFile(block_name(number, block.uid), data.size, checksum(data))
@@ -330,12 +409,18 @@ class Checkpoints:
         return file
 
     def _get_block(self, file: StoredFile, schema: Schema, mapped: bool) -> Block:
-        data = self.storage.map(file.name) if mapped else self.storage.get(file.name)
+        if mapped:
+            data = self.storage.map(file.name)
+        elif self._scratch is not None:
+            data = self.storage.take(file.name, self._scratch)
+        else:
+            data = self.storage.get(file.name)
         if data.size != file.size:
             raise _corrupt(file.name, f"it has {data.size} bytes, and was saved with {file.size}")
         if checksum(data) != file.checksum:
             raise _corrupt(file.name, "its checksum is not the one it was saved with")
-        block = read_block(data, schema, file.name, resident=not mapped)
+        resident = not mapped and self._scratch is None
+        block = read_block(data, schema, file.name, resident=resident)
         if block.uid != _uid(file.name):
             raise _corrupt(file.name, f"it is the file of block {block.uid}")
         return block
@@ -343,13 +428,7 @@ class Checkpoints:
     def _in_parallel(self, function: Callable[[T], U], items: list[T]) -> list[U]:
         if len(items) <= 1:
             return [function(item) for item in items]
-        with ThreadPoolExecutor(min(self._parallel, len(items)), "checkpoint") as pool:
-            futures = [pool.submit(function, item) for item in items]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        return in_parallel(function, items, self._parallel)
 
 
 def _batch_entry(batch: Batch, saved: Mapping[str, StoredFile]) -> BatchEntry:
@@ -366,15 +445,19 @@ def _view(name: str, share: Share, found: Mapping[str, Block], low: int, high: i
         blocks = []
         for part in entry.blocks:
             if part.file.name in found and part.low < high and low < part.high:
-                rows = found[part.file.name].slice(part.low, part.high)
-                if rows is None or len(rows) != part.rows:
-                    raise _corrupt(
-                        part.file.name, f"it has not the {part.rows} rows it should have"
-                    )
+                rows = _counted(found[part.file.name], part)
                 blocks.append(rows.slice(low, high))
         kept = tuple(block for block in blocks if block is not None)
         batches.append(Batch(share.schema, kept, entry.lower, entry.upper, entry.since))
     return View(name, share.schema, tuple(batches), share.since, share.upper)
+
+
+def _counted(block: Block, entry: BlockEntry) -> Block:
+    """The rows of a block that an entry counts."""
+    rows = block.slice(entry.low, entry.high)
+    if rows is None or len(rows) != entry.rows:
+        raise _corrupt(entry.file.name, f"it has not the {entry.rows} rows it should have")
+    return rows
 
 
 def _uid(name: str) -> str:

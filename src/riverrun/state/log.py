@@ -26,7 +26,13 @@ Laws:
 5. **Deterministic replay.** `take_over` gives the epochs from a checkpoint on, each with the number
    that it had: a refused epoch goes away if the next one has its number, and otherwise stays,
    without rows.
-6. **Rows, not programs.** A record holds rows of inputs, whatever was made of them; whether a program can
+6. **Going back.** The log is kept from where the oldest checkpoint that is there ends: whoever collects
+   (`engine.storing`) deletes the manifests of older ones first, and records then. So from every
+   checkpoint that can be listed all epochs can be done again, also when newer ones are damaged. The
+   one that was gone back to is published once more, as the newest, though it covers less of the log
+   than the damaged ones: what law 4 and those who collect late need is only that it covers every
+   record that anybody has decided to delete, and that holds for all that are listed.
+7. **Rows, not programs.** A record holds rows of inputs, whatever was made of them; whether a program can
    go on from a checkpoint is for whoever takes over to `decide`. But an input that an epoch to be
    done has rows for is what it was when they were logged: the ``opened`` record before says what
    that was, or the checkpoint where it covers that record. (Rows of an input that is gone do not
@@ -64,19 +70,23 @@ import pyarrow as pa
 
 from riverrun.errors import CheckpointError, TransportError
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.manifest import Manifest
+from riverrun.state.manifest import Manifest, manifest_name, say_version
 from riverrun.state.storage import Storage, checksum
 
 LOG = "log"
 PARCELS = "parcels"
 """Where rows are that an epoch takes by name; the name begins with the owner they were handed in to."""
-MAGIC = b"riverrun log 1\n"
+VERSION = 1
+MAGIC = b"riverrun log %d\n" % VERSION
 TRIES = 5
 
 _NAME = re.compile(rf"{LOG}/(\d{{16}})\.record")
+_UNFINISHED = re.compile(rf"{LOG}/(\d{{16}})\.record#\d+")
+_MAGIC = re.compile(rb"riverrun log (\d+)\n")
 _PARCEL = re.compile(rf"{PARCELS}/(\d+)\..*")
 _SUM = 32  # a checksum in hex
 _LENGTH = 8
+_HEAD = 1 << 14  # a header is rarely longer
 _LOG = logging.getLogger(__name__)
 
 
@@ -200,6 +210,22 @@ class Log:
         self._note(position, record.header)
         return record
 
+    def header(self, position: int, size: int) -> Mapping[str, Any]:
+        """The header of the record at a position, a file of so many bytes, without its rows; unverified."""
+        name, start = record_name(position), len(MAGIC) + _SUM + _LENGTH
+        data = self.storage.head(name, min(size, _HEAD))
+        length = int.from_bytes(data[start - _LENGTH : start], "little")
+        if not data.startswith(MAGIC) or start + length > size:
+            raise _corrupt(name, "it does not begin like one, or ends too early")
+        if start + length > len(data):
+            data = self.storage.head(name, start + length)
+        try:
+            header = json.loads(data[start : start + length])["header"]
+            _ = header["kind"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise _corrupt(name, f"it has another shape: {error}") from error
+        return dict(header)
+
     def collect(self, floor: int) -> list[int]:
         """Delete the records below a position, but those that say who owned the path (law 4)."""
         gone = []
@@ -218,6 +244,9 @@ class Log:
         # The records first: one that is there names files that are there.
         self.storage.delete(map(record_name, gone))
         self.storage.delete([file for at in gone for file in self._files.pop(at, ())])
+        # What killed owners left: the one that lives is past these positions.
+        left = map(_UNFINISHED.fullmatch, self.storage.unfinished(LOG))
+        self.storage.delete([match[0] for match in left if match and int(match[1]) < floor])
         self._others.difference_update(gone)
         return gone
 
@@ -225,7 +254,7 @@ class Log:
         """Delete rows that were handed in to owners before this one, and that no record names."""
         left = [
             name
-            for name in self.storage.names(PARCELS)
+            for name in (*self.storage.names(PARCELS), *self.storage.unfinished(PARCELS))
             if (match := _PARCEL.fullmatch(name)) and int(match[1]) < owner
         ]
         if left:
@@ -246,13 +275,24 @@ def take_over(
     fingerprint: Mapping[str, Any] | None = None,
     decide: Decide | None = None,
     keep_inputs: bool = False,
+    number: int | None = None,
 ) -> Opening:
     """Own the path from here on, and find what it has. `identity` is a word that nobody else uses.
 
-    Without `decide`, a program with another fingerprint is refused. With `keep_inputs` the log is kept whole.
+    Without `decide`, a program with another fingerprint is refused. With `keep_inputs` the log is kept whole. With a
+    `number`, go back to that checkpoint in place of the newest (law 6).
     """
+    if number is not None:
+        opening = _go_back(checkpoints, log, number, identity, dict(fingerprint or {}), decide)
+        return replace(opening, kept=_kept_since(checkpoints.latest())) if keep_inputs else opening
     for tries in range(TRIES):
         manifest = checkpoints.latest()
+        for skipped in manifest.skipped if manifest is not None else ():
+            assert manifest is not None
+            _LOG.warning(
+                "a damaged manifest is left out, the run goes on from checkpoint %d and the log: %s",
+                manifest.number, skipped.message,
+            )  # fmt: skip
         try:
             opening = _take_over(
                 checkpoints, log, manifest, identity, dict(fingerprint or {}), decide
@@ -263,9 +303,41 @@ def take_over(
             if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
                 raise
             newest = checkpoints.latest()
+            if newest is None and checkpoints.numbers():
+                raise _nothing_whole(checkpoints, error) from error
             if newest is None or (manifest is not None and newest.number == manifest.number):
                 raise
     raise AssertionError("not reached")
+
+
+def _go_back(
+    checkpoints: Checkpoints,
+    log: Log,
+    number: int,
+    identity: str,
+    fingerprint: dict[str, Any],
+    decide: Decide | None,
+) -> Opening:
+    """Take the path over at an older checkpoint, which becomes the newest one (law 6)."""
+    there = checkpoints.numbers()
+    if number not in there:
+        listed = ", ".join(map(str, there)) or "none"
+        raise CheckpointError(
+            "checkpoint.missing",
+            f"cannot go back to checkpoint {number}: there are: {listed}",
+            hint="`riverrun checkpoints PATH` lists them; flow.run(retain=N) keeps more of them",
+            number=number,
+        )
+    opening = _take_over(checkpoints, log, checkpoints.load(number), identity, fingerprint, decide)
+    if number == there[-1]:
+        return opening
+    newest = checkpoints.again(number, {"owner": opening.owner})
+    _LOG.warning(
+        "checkpoint %d is taken in place of %d, and is the newest now, as %d; %d epochs of the log are done again",
+        number, there[-1], newest.number, len(opening.pending),
+    )  # fmt: skip
+    number = newest.number if opening.number else 0  # 0: all is done again from the start
+    return replace(opening, number=number, base=newest.number, top=newest.number)
 
 
 def _take_over(
@@ -290,6 +362,7 @@ def _take_over(
                     f"cannot resume from checkpoint {manifest.number}: it has no {missing}, so no run wrote it",
                     hint="check the path: this one holds states that were saved by hand",
                 )
+        say_version(manifest)
         number, epoch, start = manifest.number, int(about["epoch"]), int(about["position"])
         application = about.get("application", {})
         offsets = about.get("offsets", {})
@@ -382,7 +455,7 @@ def _read(
             raise
         following = _next_whole(log, position, last)
         if following is None:
-            _LOG.warning("the log ends with a torn record, which was never answered for: %s", error)
+            _LOG.warning("the log ends with a torn record, never answered for: %s", error.message)
             return [*void, position]
         if position not in following.header.get("void", ()):
             raise
@@ -480,7 +553,16 @@ def encode_record(record: Record) -> bytes:
 def decode_record(name: str, data: pa.Buffer) -> Record:
     """The record in a file called `name`, or a `CheckpointError` that says why it is none."""
     start = len(MAGIC) + _SUM
-    if data.slice(0, min(len(MAGIC), data.size)).to_pybytes() != MAGIC:
+    begin = data.slice(0, min(2 * len(MAGIC), data.size)).to_pybytes()
+    match = _MAGIC.match(begin)
+    if match and int(match[1]) != VERSION:
+        raise CheckpointError(
+            "checkpoint.incompatible",
+            f"cannot read {name}: its format has version {int(match[1])}, and this Riverrun reads version {VERSION}",
+            hint="resume with the version of Riverrun that wrote it, or start anew on another path",
+            file=name,
+        )
+    if not begin.startswith(MAGIC):
         raise _corrupt(name, "it does not begin like one")
     body = data.slice(min(start, data.size))
     if checksum(body) != data.slice(
@@ -541,8 +623,19 @@ def _corrupt(name: str, why: str) -> CheckpointError:
     return CheckpointError(
         "log.corrupt",
         f"cannot read {name} as a record of the log: {why}",
-        hint="the file was damaged, or another program wrote it; what it held is lost, and what came after needs it",
+        hint="the file was damaged, or another program wrote it; what it held is lost, and what came after needs it: "
+        "put a copy of the file there, or start anew on another path",
         file=name,
+    )
+
+
+def _nothing_whole(checkpoints: Checkpoints, error: CheckpointError) -> CheckpointError:
+    damaged = ", ".join(map(manifest_name, checkpoints.numbers()))
+    return CheckpointError(
+        "checkpoint.corrupt",
+        f"cannot resume: no checkpoint is whole (damaged: {damaged}), and the log does not go back to the beginning: "
+        f"{error.message}",
+        hint="put a copy of one of these files there, or start anew on another path",
     )
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,16 +36,19 @@ import pyarrow as pa
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.schema import Order, Schema
+from riverrun.state.shards import END
 from riverrun.state.storage import checksum
+from riverrun.version import __version__
 
 FORMAT = 1
 HASH = 1  # the version of the key hash, see `kernels.values`
-END = 1 << 64  # the end of the range of hashes
 
 BLOCKS, MANIFESTS = "blocks", "manifests"
 _BLOCK = re.compile(rf"{BLOCKS}/(\d{{12}})-([0-9a-f]{{32}})\.arrow(?:#\d+)?")
 _MISSHAPEN = (AttributeError, LookupError, TypeError, ValueError, RiverrunError, pa.ArrowException)
+_LOG = logging.getLogger(__name__)
 _MANIFEST = re.compile(rf"{MANIFESTS}/(\d{{12}})\.json")
+_UNFINISHED = re.compile(rf"{MANIFESTS}/(\d{{12}})\.json#\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,12 @@ class Manifest:
     """Newer manifests that are torn, where this is the answer to `latest`."""
 
     @property
+    def version(self) -> str | None:
+        """The version of Riverrun that wrote it, where it says so."""
+        version = self.about.get("riverrun")
+        return None if version is None else str(version)
+
+    @property
     def files(self) -> dict[str, StoredFile]:
         """All files of the checkpoint, by name."""
         shares = (share for state in self.states.values() for share in state)
@@ -117,6 +127,12 @@ def manifest_name(number: int) -> str:
 def manifest_number(name: str) -> int | None:
     """The number in the name of a manifest; None for any other file."""
     match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def unfinished_number(name: str) -> int | None:
+    """The number in the name of what a killed publisher left; None for any other file."""
+    match = _UNFINISHED.fullmatch(name)
     return int(match[1]) if match else None
 
 
@@ -196,8 +212,8 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
             raise CheckpointError(
                 "checkpoint.incompatible",
                 f"cannot read {name}: its {what} has version {body.get(what)}, "
-                f"and this Riverrun reads version {ours}",
-                hint="restore it with the version of Riverrun that wrote it",
+                f"and this Riverrun{_version(__version__)} reads version {ours}",
+                hint=f"restore it with the version of Riverrun that wrote it{_version(_writer(body))}",
                 file=name,
             )
     try:
@@ -209,6 +225,24 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
         raise _refuse(name, f"it is the manifest of checkpoint {manifest.number}")
     check_whole(states, f"read {name}")
     return manifest
+
+
+def say_version(manifest: Manifest) -> None:
+    """Say that another version of Riverrun wrote a checkpoint that is about to be used."""
+    if manifest.version not in (None, __version__):
+        _LOG.warning(
+            "checkpoint %d was written by riverrun %s, and this is %s",
+            manifest.number, manifest.version, __version__,
+        )  # fmt: skip
+
+
+def _writer(body: Mapping[str, Any]) -> str | None:
+    about = body.get("about")
+    return str(about["riverrun"]) if isinstance(about, dict) and "riverrun" in about else None
+
+
+def _version(version: str | None) -> str:
+    return "" if version is None else f" ({version})"
 
 
 def _refuse(name: str, why: str) -> CheckpointError:

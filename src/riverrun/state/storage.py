@@ -1,6 +1,6 @@
 """Where checkpoints are kept: a few named files in an object store, through obstore.
 
-A storage knows six verbs: put, create, get, map, list, delete. Names are paths below a prefix. A
+A storage knows seven verbs: put, create, get (or its head), map, take, list, delete. Names are paths below a prefix. A
 put is atomic: readers see the whole file or none, and when it returns, the store has it. `create`
 is a put that succeeds for one caller only; it is what publishing rests on.
 
@@ -26,9 +26,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import obstore
 import pyarrow as pa
@@ -55,8 +58,19 @@ _REFUSED = (
 )
 
 
-def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> Storage:
-    """The storage at a path, which is made if need be, or at a URL.
+@dataclass(frozen=True, slots=True)
+class FileFound:
+    """A file as a listing shows it."""
+
+    name: str
+    size: int
+    modified: datetime | None
+
+
+def open_storage(
+    place: str | Path, *, synced: bool = False, make: bool = True, **config: Any
+) -> Storage:
+    """The storage at a path, which is made if need be (refused, where `make` is false), or at a URL.
 
     URLs are s3://bucket/path, gs://, az://, file:// and memory://. `config` is passed on to
     obstore: region, endpoint, credentials and so on.
@@ -74,6 +88,8 @@ def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> S
         if is_url:
             return Storage(from_url(local, **config), synced=synced)
         path = Path(local).expanduser().absolute()
+        if not make and not path.is_dir():
+            raise nothing_at(place)
         return Storage(LocalStore(path, mkdir=True, **config), synced=synced)
     except (exceptions.BaseError, OSError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -82,6 +98,16 @@ def open_storage(place: str | Path, *, synced: bool = False, **config: Any) -> S
             hint="give a directory, or a URL that obstore reads, with its settings; HDFS is not one",
             place=str(place),
         ) from error
+
+
+def nothing_at(place: object) -> CheckpointError:
+    """What is looked at is not there."""
+    return CheckpointError(
+        "checkpoint.nothing",
+        f"there is nothing at {place}",
+        hint="check the path: it is the one that flow.run(checkpoint=PATH) was given",
+        place=str(place),
+    )
 
 
 def checksum(data: Any) -> str:
@@ -129,6 +155,11 @@ class Storage:
             data = pa.py_buffer(obstore.get(self.store, self.prefix + name).bytes())
         return data if data.address % _WORD == 0 else pa.py_buffer(data.to_pybytes())
 
+    def head(self, name: str, size: int) -> bytes:
+        """The first bytes under a name, of a file that has so many."""
+        with self._translated("read", name):
+            return bytes(obstore.get_range(self.store, self.prefix + name, start=0, length=size))
+
     def map(self, name: str) -> pa.Buffer:
         """The bytes under a name where they lie on local disk; readable even after a delete."""
         if self.root is None:
@@ -139,24 +170,63 @@ class Storage:
                 file=name,
             )
         with self._translated("map", name):
-            path = self._path(self.root, name)
-            if path.stat().st_size == 0:  # nothing to map
-                return pa.py_buffer(b"")
-            with pa.memory_map(str(path), "r") as mapped:
-                return mapped.read_buffer()
+            return _mapped(self._path(self.root, name))
+
+    def take(self, name: str, folder: Path) -> pa.Buffer:
+        """The same bytes in a file of our own in a local folder, mapped; nobody else can change it or take it away.
+
+        Linked where that can be, otherwise copied. The file has no name when this returns, and goes with the buffer.
+        """
+        own = folder / uuid4().hex
+        with self._translated("take", name):
+            try:
+                linked = self.root is not None
+                if self.root is not None:
+                    try:
+                        os.link(self._path(self.root, name), own)
+                    except FileNotFoundError:
+                        raise
+                    except OSError:  # another file system
+                        linked = False
+                if not linked:
+                    own.write_bytes(self.get(name))
+                return _mapped(own)
+            finally:
+                own.unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
         """The names of all files in a folder, sorted."""
+        return [file.name for file in self.files(folder)]
+
+    def files(self, folder: str) -> list[FileFound]:
+        """The same, with their sizes and when they were written."""
         start = len(self.prefix)
         with self._translated("list", folder):
             chunks = obstore.list(self.store, self.prefix + folder)
-            return sorted(meta["path"][start:] for chunk in chunks for meta in chunk)
+            found = [
+                FileFound(meta["path"][start:], meta["size"], meta["last_modified"])
+                for chunk in chunks
+                for meta in chunk
+            ]
+        return sorted(found, key=lambda file: file.name)
 
-    def unfinished(self, folder: str) -> list[str]:
+    def unfinished(self, folder: str, name: str = "*") -> list[str]:
         """What killed processes left on local disk in place of a file: NAME#1, which obstore does not list."""
         if self.root is None:
             return []
-        return sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*#*"))
+        start = f"{folder}/" if folder else ""
+        return sorted(start + path.name for path in (self.root / folder).glob(f"{name}#*"))
+
+    def unfinished_files(self, folder: str) -> list[FileFound]:
+        """The same, with their sizes and when they were written."""
+        found = []
+        for name in self.unfinished(folder):
+            assert self.root is not None
+            with suppress(FileNotFoundError):  # it is finished by now
+                about = self._path(self.root, name).stat()
+                modified = datetime.fromtimestamp(about.st_mtime, UTC)
+                found.append(FileFound(name, about.st_size, modified))
+        return found
 
     def delete(self, names: Iterable[str]) -> None:
         """Forget these files; those that are gone already are not missed."""
@@ -200,6 +270,13 @@ class Storage:
     def _translated(self, verb: str, name: str) -> Iterator[None]:
         with _translated(verb, name, self._where):
             yield
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    if path.stat().st_size == 0:  # nothing to map
+        return pa.py_buffer(b"")
+    with pa.memory_map(str(path), "r") as mapped:
+        return mapped.read_buffer()
 
 
 def _octets(data: Any) -> memoryview:

@@ -40,6 +40,7 @@ from riverrun.engine.transport import LocalCluster
 from riverrun.errors import OperatorFailed
 from riverrun.frontends.flow import Dataflow
 from riverrun.run import Commit, Result, Run
+from riverrun.state.shards import Shards
 from riverrun.state.storage import Storage, open_storage
 from riverrun.testing.script import (
     CHECKPOINT,
@@ -148,6 +149,7 @@ class _StageRun(Run):
             stage.plan,
             workers=workers,
             checkpoint=cast(Any, checkpoint),
+            take_over=checkpoint is not None,  # from one that crashed, and is still around
             every=None,
             history=way.history,
             seed=way.seed,
@@ -155,9 +157,9 @@ class _StageRun(Run):
 
     def _maker(self, history: int, memory: int | None) -> MakeInstance:
         def make(
-            index: int, bounds: tuple[int, ...], epoch: int, states: Mapping[str, Any] | None
+            index: int, shards: Shards, epoch: int, states: Mapping[str, Any] | None
         ) -> CutInstance:
-            made = CutInstance(self.plan, index, bounds, epoch, states, history=history)
+            made = CutInstance(self.plan, index, shards, epoch, states, history=history)
             made.cut, made.shuffle = self._way.cut, self._way.shuffle
             return made
 

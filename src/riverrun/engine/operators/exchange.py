@@ -1,7 +1,7 @@
 """Exchange: rows travel between workers. By key, to all, to any, or all to one.
 
 By key, a row goes to the worker that owns the hash of its key: the same for ever, whatever the
-number of workers, since a worker owns a range of hashes. All to one is the key of no columns, whose
+number of workers, since a worker owns ranges of hashes. All to one is the key of no columns, whose
 hash is 0. To any is for balance: which worker a row goes to depends on arrival.
 """
 
@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from riverrun.engine.operator import Operator
 from riverrun.state.changes import Changes
+from riverrun.state.shards import Shards
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,13 @@ class Exchange(Operator):
             by = f"by {', '.join(self.names)}" if self.names else "to one"
         return f"exchange {by}" + (", added up before" if self.combine else "")
 
-    def dispatch(
-        self, changes: Changes, bounds: tuple[int, ...], turn: int
-    ) -> list[Changes | None]:
+    def dispatch(self, changes: Changes, shards: Shards, turn: int) -> list[Changes | None]:
         """What each worker gets."""
-        workers = len(bounds) - 1
+        workers = shards.workers
         if self.route == "all":
             return [changes] * workers
         if self.route == "any":
             return [changes if at == turn % workers else None for at in range(workers)]
         if self.route == "one":
-            return [changes, *[None] * (workers - 1)]
-        return changes.partition(self.columns, bounds)
+            return [changes if at == shards.first else None for at in range(workers)]
+        return changes.partition(self.columns, shards)

@@ -98,7 +98,7 @@ class Link:
         self._actor = actor
         self.tables = tables
         self.worker = actor.context.index
-        self.workers = len(actor.context.bounds) - 1
+        self.workers = actor.context.workers
 
     def send(self, rows: Any, time: Timestamp | None, output: str | None) -> None:
         self._actor.send(rows, time, output)

@@ -460,16 +460,16 @@ def sort_plainly(
 
 @kernel
 def split_by_hash(
-    table: np.ndarray, rows: int, bounds: np.ndarray
+    table: np.ndarray, rows: int, bounds: np.ndarray, owners: np.ndarray, workers: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers in the order of the range their hash is in, each range's in order, and where ranges start.
+    """Row numbers in the order of who owns their hash, each owner's in order, and where owners start.
 
-    Range i is from bounds[i - 1] up to bounds[i], the first from 0, the last without end.
+    Shard i is from bounds[i - 1] up to bounds[i], the first from 0, the last without end; owners[i] has it.
     """
     hashes = np.empty(rows, np.uint64)
     hash_rows(table.ctypes.data, table.shape[0], rows, hashes)
-    ranges = np.empty(rows, np.int64)
-    starts = np.zeros(bounds.shape[0] + 2, np.int64)
+    takers = np.empty(rows, np.int64)
+    starts = np.zeros(workers + 1, np.int64)
     for row in range(rows):
         low, high = 0, bounds.shape[0]
         while low < high:
@@ -478,13 +478,14 @@ def split_by_hash(
                 low = middle + 1
             else:
                 high = middle
-        ranges[row] = low
-        starts[low + 1] += 1
+        taker = owners[low]
+        takers[row] = taker
+        starts[taker + 1] += 1
     for at in range(1, starts.shape[0]):
         starts[at] += starts[at - 1]
     places = starts.copy()
     order = np.empty(rows, np.int64)
     for row in range(rows):
-        order[places[ranges[row]]] = row
-        places[ranges[row]] += 1
+        order[places[takers[row]]] = row
+        places[takers[row]] += 1
     return order, starts

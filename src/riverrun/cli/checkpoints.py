@@ -1,0 +1,331 @@
+"""``riverrun checkpoints``: what lies at a path, as tables for people or JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from riverrun.errors import RiverrunError
+from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.inspecting import CheckpointFound, Found, Verified, check_number, look, verify
+from riverrun.state.manifest import Manifest, Share, manifest_name
+from riverrun.state.storage import FileFound, nothing_at, open_storage
+from riverrun.state.stored import held, outputs
+from riverrun.version import __version__
+
+DAMAGED = 1
+_SHOWN = 20  # files of one kind
+_WIDE = 200  # columns of a table that does not go to a terminal
+
+
+def run(given: argparse.Namespace) -> int:
+    """Do what was asked for; return the exit code."""
+    if given.output is not None or given.state is not None:
+        return _show_rows(given)
+    checkpoints = Checkpoints(open_storage(given.path, make=False))
+    if given.number is not None:
+        check_number(checkpoints.numbers(), given.number)
+    if given.verify:
+        return _show_verified(given, checkpoints)
+    if given.number is not None:
+        return _show_one(given, checkpoints.load(given.number))
+    found = look(checkpoints)
+    if found.empty:
+        raise nothing_at(given.path)
+    if given.json:
+        return _write_json({"path": given.path, **asdict_of(found)})
+    _show_found(found)
+    return 0
+
+
+# ---- all of them
+
+
+def _show_found(found: Found) -> None:
+    table = _table("checkpoint", "epochs", "published", "workers", "states", "changes", "bytes")
+    table.add_column("new bytes", justify="right")
+    table.add_column("riverrun")
+    for each in found.checkpoints:
+        _add(table, *_row(each))
+    if found.checkpoints:
+        _print(table)
+    else:
+        _say("no checkpoint is published")
+    for each in found.checkpoints:
+        if each.error is not None:
+            _say(f"checkpoint {each.number} cannot be read: {each.error.message}")
+    log = found.log
+    if log.records:
+        epochs = "no epochs" if log.epochs is None else f"epochs {log.epochs[0]} to {log.epochs[1]}"
+        refused = f", {log.refused} refused" if log.refused else ""
+        _say(f"log: {log.records} records, {_size(log.bytes)}, {epochs}{refused}")
+        _say(f"owner: the run {log.identity}, since {_when(log.opened)} (record {log.owner})")
+        for name in log.torn:
+            _say(f"torn: {name}")
+    if found.parcels.files:
+        _say(f"parcels: {found.parcels.files} files, {_size(found.parcels.bytes)}")
+    _say_unreferenced(found.unreferenced)
+
+
+def _row(each: CheckpointFound) -> list[str]:
+    when = _when(each.published)
+    if each.error is not None:
+        torn = each.error.code == "checkpoint.corrupt"
+        return [str(each.number), "damaged" if torn else "not readable", when, *[""] * 6]
+    epochs = "" if each.epoch is None else f"up to {each.epoch - 1}" if each.epoch else "none"
+    workers = "" if each.workers is None else str(each.workers)
+    sizes = [f"{each.rows:,}", _size(each.bytes), _size(each.fresh)]
+    return [
+        str(each.number),
+        epochs,
+        when,
+        workers,
+        str(each.states),
+        *sizes,
+        _version(each.version),
+    ]
+
+
+def _version(version: str | None) -> str:
+    if version is None:
+        return "not said"
+    return version if version == __version__ else f"{version} (this is {__version__})"
+
+
+def _say_unreferenced(files: Sequence[FileFound]) -> None:
+    if not files:
+        return
+    total = sum(file.size for file in files)
+    _say(f"named by no checkpoint and no record: {len(files)} files, {_size(total)}")
+    for file in files[:_SHOWN]:
+        _say(f"  {file.name}  {_size(file.size)}")
+    if len(files) > _SHOWN:
+        _say(f"  and {len(files) - _SHOWN} more")
+    _say("  (a run that is alive may be writing them; the next one collects what is left over)")
+
+
+# ---- whether they are whole
+
+
+def _show_verified(given: argparse.Namespace, checkpoints: Checkpoints) -> int:
+    if given.number is None and look(checkpoints).empty:
+        raise nothing_at(given.path)
+    found = verify(checkpoints, given.number)
+    code = DAMAGED if found.damages else 0
+    advice = _advice(found)
+    if given.json:
+        told = {"path": given.path, **asdict_of(found), "newest_whole": found.newest_whole}
+        _write_json({**told, "advice": advice})
+        return code
+    read = f"{found.files} files of blocks, {_size(found.bytes)}"
+    if given.number is None:
+        read += f", {found.records} records, {found.parcels} parcels"
+    _say(f"read {read}")
+    for damage in found.damages:
+        needed = ", ".join(map(str, damage.checkpoints))
+        whose = f" (checkpoint {needed})" if needed else ""
+        _say(f"damaged: {damage.file}{whose}: {damage.why}")
+    for number in found.whole:
+        _say(f"whole: checkpoint {number}")
+    if not found.damages:
+        _say("nothing is damaged")
+    for line in advice:
+        _say(line)
+    _say_unreferenced(found.unreferenced)
+    return code
+
+
+def _advice(found: Verified) -> list[str]:
+    """What to do about damage."""
+    if not found.damages:
+        return []
+    hurt = sorted({number for damage in found.damages for number in damage.checkpoints})
+    lines = []
+    if hurt and found.newest_whole is None:
+        lines.append("no checkpoint that was looked at is whole")
+    elif hurt and found.newest_whole is not None:
+        whole = found.newest_whole
+        lines.append(f"the newest whole checkpoint is {whole}: number={whole} reads it")
+        newer = [manifest_name(number) for number in hurt if number > whole]
+        if newer:
+            lines.append(
+                f"to have a run go back to it: with no run alive, move {', '.join(newer)} elsewhere. The next run then "
+                f"resumes from checkpoint {whole}, and does the epochs since again, from the log"
+            )
+    if any(not damage.checkpoints for damage in found.damages):
+        lines.append(
+            "the log is damaged: checkpoints can be read, but a run cannot resume past the damage; restore the file "
+            "from a copy, or start on another path"
+        )
+    return lines
+
+
+# ---- one of them
+
+
+def _show_one(given: argparse.Namespace, manifest: Manifest) -> int:
+    states = [_state(name, shares) for name, shares in manifest.states.items()]
+    named = {
+        name: {"state": about["state"], "columns": about["columns"]}
+        for name, about in outputs(manifest).items()
+    }
+    about = {
+        key: value for key, value in manifest.about.items() if key not in ("outputs", "fingerprint")
+    }
+    program = manifest.about.get("fingerprint", {})
+    if given.json:
+        told = {"path": given.path, "number": manifest.number, "about": about, "outputs": named}
+        return _write_json({**told, "states": states, "program": program})
+    epoch = about.get("epoch")
+    _say(
+        f"checkpoint {manifest.number} of {about.get('program', 'an unnamed program')}"
+        + ("" if epoch is None else f": epochs below {epoch}")
+        + f", written by riverrun {_version(manifest.version)}"
+    )
+    table = _table("output", "state")
+    table.add_column("columns")
+    for name, told in named.items():
+        _add(table, name, told["state"], ", ".join(told["columns"]))
+    if named:
+        _print(table)
+    table = _table("state", "epochs", "changes", "bytes", "batches", "since", "upper", "shares")
+    table.add_column("columns")
+    for each in states:
+        first, last = each["epochs"] or (None, None)
+        shown = "none" if last is None else str(last) if first == last else f"{first} to {last}"
+        _add(
+            table, each["name"], shown, f"{each['changes']:,}", _size(each["bytes"]), str(each["batches"]),
+            str(each["since"]), str(each["upper"]), str(each["shares"]), ", ".join(each["columns"]),
+        )  # fmt: skip
+    _print(table)
+    for stream, offset in about.get("offsets", {}).items():
+        _say(f"stream {stream}: {json.dumps(offset)}")
+    if about.get("application"):
+        _say(f"application: {json.dumps(about['application'])}")
+    if program:
+        table = _table("node")
+        table.add_column("what it is", overflow="fold")
+        for name, what in program.items():
+            _add(table, name, str(what))
+        _print(table)
+    return 0
+
+
+def _state(name: str, shares: tuple[Share, ...]) -> dict[str, Any]:
+    schema, epochs = shares[0].schema, held(shares)
+    files = {block.file.name: block.file.size for share in shares for block in share.blocks}
+    key = [f"{field.name}: {field.type} (key)" for field in schema.key]
+    return {
+        "name": name,
+        "columns": [*key, *(f"{field.name}: {field.type}" for field in schema.value)],
+        "epochs": [epochs[0], epochs[-1]] if epochs else None,
+        "changes": sum(block.rows for share in shares for block in share.blocks),
+        "bytes": sum(files.values()),
+        "batches": sum(len(share.batches) for share in shares),
+        "since": sorted({time for share in shares for time in share.since}),
+        "upper": list(shares[0].upper),
+        "shares": len(shares),
+    }
+
+
+# ---- rows
+
+
+def _show_rows(given: argparse.Namespace) -> int:
+    from riverrun.run import read_checkpoint
+
+    result = read_checkpoint(given.path, given.output, given.as_of, given.number, state=given.state)
+    names = list(result.schema.names)
+    batches = (batch for portion in result.portions for batch in portion.batches())
+    rows = (row.values() for batch in batches for row in batch.to_pylist())
+    shown = [list(row) for row in islice(rows, given.limit)]
+    if given.json:
+        told = {"name": result.name, "epoch": result.epoch, "columns": names, "rows": shown}
+        return _write_json({"path": given.path, **told})
+    table = _table(*names)
+    for row in shown:
+        _add(table, *("null" if value is None else str(value) for value in row))
+    _print(table)
+    more = "" if next(rows, None) is None else "; there are more, see --limit"
+    _say(f"{len(shown)} rows of {result.name!r} as of epoch {result.epoch}{more}")
+    return 0
+
+
+# ---- how it is told
+
+
+def asdict_of(found: Any) -> Any:
+    """Dataclasses, times and errors as JSON has them."""
+    if isinstance(found, RiverrunError):
+        return {"code": found.code, "message": found.message, "hint": found.hint}
+    if is_dataclass(found) and not isinstance(found, type):
+        return {name: asdict_of(getattr(found, name)) for name in found.__dataclass_fields__}
+    if isinstance(found, list | tuple):
+        return [asdict_of(each) for each in found]
+    return found.isoformat() if isinstance(found, datetime) else found
+
+
+def _write_json(told: Any) -> int:
+    sys.stdout.write(json.dumps(told, indent=1, default=str) + "\n")
+    return 0
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    numbers = {"checkpoint", "workers", "states", "changes", "bytes", "batches", "shares"}
+    for column in columns:
+        table.add_column(Text(column), justify="right" if column in numbers else "left")
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*map(Text, cells))  # what is in brackets is no markup
+
+
+def _console() -> Console:
+    # What goes to a file or a pipe is not wrapped to the width of a terminal that is not there.
+    return Console(
+        file=sys.stdout,
+        width=None if sys.stdout.isatty() else _WIDE,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _print(table: Table) -> None:
+    _console().print(table)
+
+
+def _say(line: str) -> None:
+    _console().print(Text(line))
+
+
+def _when(moment: datetime | None) -> str:
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _size(size: int) -> str:
+    """Bytes, for people.
+
+    >>> _size(999), _size(1_536), _size(5 << 30)
+    ('999 B', '1.5 KiB', '5.0 GiB')
+    """
+    if size < 1024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if amount < 1024 or unit == "TiB":
+            break
+    return f"{amount:.1f} {unit}"

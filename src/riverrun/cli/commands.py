@@ -1,0 +1,75 @@
+"""Which commands there are, and what becomes of errors. Light: a command imports what it needs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from riverrun.errors import RiverrunError
+from riverrun.version import __version__
+
+DAMAGED = 1
+FAILED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do as the arguments say; return the exit code."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.command == "version":
+        sys.stdout.write(f"riverrun {__version__}\n")
+        return 0
+    try:
+        _check(parser, given)
+        from riverrun.cli.checkpoints import run
+
+        return run(given)
+    except RiverrunError as error:
+        sys.stderr.write(f"{error.message}\n" + (f"Hint: {error.hint}\n" if error.hint else ""))
+        return FAILED
+    except BrokenPipeError:  # whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="riverrun", description="Look at what runs of Riverrun have left."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("version", help="say which version this is")
+    found = commands.add_parser(
+        "checkpoints",
+        help="list, verify and show checkpoints",
+        description="List the checkpoints at a path, verify them, or show what is in one. Nothing is changed there.",
+    )
+    found.add_argument(
+        "path", metavar="PATH", help="a directory, or a URL such as s3://bucket/path"
+    )
+    found.add_argument("number", metavar="NUMBER", nargs="?", type=int, help="one checkpoint")
+    found.add_argument(
+        "--verify", action="store_true", help="read every file; exit code 1 says damage"
+    )
+    what = found.add_mutually_exclusive_group()
+    what.add_argument("--output", metavar="NAME", help="show rows of an output")
+    what.add_argument(
+        "--state", metavar="NAME", help="show rows of a state, and how often each is there"
+    )
+    found.add_argument("--as-of", metavar="EPOCH", type=int, help="as of an epoch that is held")
+    found.add_argument(
+        "--limit", metavar="N", type=int, default=20, help="at most so many rows (20)"
+    )
+    found.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    rows = given.output is not None or given.state is not None
+    if rows and given.verify:
+        parser.error("--verify looks at files, and --output and --state show rows: one at a time")
+    if given.as_of is not None and not rows:
+        parser.error("--as-of says when rows are read: give --output or --state as well")
+    if given.limit < 0:
+        parser.error("--limit is a number of rows, from 0 on")

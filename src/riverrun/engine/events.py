@@ -1,0 +1,34 @@
+"""Events: what has happened to a run, newest last, for people and for programs that watch it.
+
+An event has a kind, the wall clock, and fields. The last `KEPT` are kept. Kinds: ``started``,
+``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``moved`` (shares),
+``checkpoint``, ``trouble``, ``closed``.
+
+>>> events = Events()
+>>> events.record("lost", worker=1, why="killed")
+>>> [(event["kind"], event["worker"]) for event in events.list()]
+[('lost', 1)]
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+KEPT = 1000
+
+
+class Events:
+    """The last events of a run. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
+
+    def record(self, kind: str, **fields: Any) -> None:
+        """Something has happened."""
+        self._kept.append({"kind": kind, "at": time.time(), **fields})
+
+    def list(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What has happened, oldest first."""
+        return [dict(event) for event in list(self._kept) if kind in (None, event["kind"])]

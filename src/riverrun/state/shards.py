@@ -1,0 +1,192 @@
+"""Shards: which worker owns which hashes.
+
+A *shard* is a range of hashes, from one number up to, not including, another. The shards of a run
+cover all hashes, and each has one owner, the index of a worker. Laws:
+
+1. **Whole.** Every hash has one owner.
+2. **Little moves.** When workers come, go, or are to have more or less, nobody gives away more than
+   what it has too much of; what was owned by nobody who is left, and what is given away, goes to
+   those who have too little. So a worker that keeps or gains share keeps all it had.
+3. **Repeatable.** The same shards and the same wish give the same new shards.
+
+>>> two = Shards.even(2)
+>>> [[hex(low) for low, _ in two.of(index)] for index in range(2)]
+[['0x0'], ['0x8000000000000000']]
+>>> three = two.resized(3)
+>>> [round(share, 2) for share in three.shares], round(three.moved_from(two, (0, 1, 2)), 2)
+([0.33, 0.33, 0.33], 0.33)
+>>> three.without(1).owners  # what worker 1 had is shared by the others, who keep theirs
+(0, 1, 0, 1)
+
+Cost: some microseconds. There are a few shards for each worker at most: when moving has cut them
+too often, they are cut anew (law 2 is then given up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+END = 1 << 64  # the end of the range of hashes
+PIECES = 16  # shards for each worker, at most
+
+Range: TypeAlias = tuple[int, int]
+"""Hashes from the first number up to, not including, the second."""
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The cuts between shards, from 0 up to 2**64, and the owner of each shard."""
+
+    bounds: tuple[int, ...]
+    owners: tuple[int, ...]
+    workers: int
+
+    @classmethod
+    def even(cls, workers: int) -> Shards:
+        """One shard for each worker, all of one size."""
+        return cls(_even(workers), tuple(range(workers)), workers)
+
+    @property
+    def first(self) -> int:
+        """Who owns hash 0: the hash of a key of no columns."""
+        return self.owners[0]
+
+    def of(self, index: int) -> tuple[Range, ...]:
+        """What a worker owns: ranges that do not touch, in order."""
+        return self._owned[index]
+
+    @property
+    def shares(self) -> list[float]:
+        """Which part of all hashes each worker owns."""
+        return [sum(high - low for low, high in self.of(at)) / END for at in range(self.workers)]
+
+    def without(self, index: int) -> Shards:
+        """The others take over what a worker had; those behind it move up by one."""
+        kept = [at - (at > index) for at in range(self.workers)]
+        return self._moved(
+            [None if at == index else kept[at] for at in range(self.workers)],
+            _sizes([1.0] * (self.workers - 1)),
+        )
+
+    def resized(self, workers: int) -> Shards:
+        """For another number of workers: the last ones go, or new ones come."""
+        owners = [at if at < workers else None for at in range(self.workers)]
+        return self._moved(owners, _sizes([1.0] * workers))
+
+    def weighted(self, weights: Sequence[float]) -> Shards:
+        """The same workers, with shares in proportion to these weights."""
+        return self._moved(list(range(self.workers)), _sizes(weights))
+
+    def moved_from(self, before: Shards, indices: Sequence[int | None]) -> float:
+        """Which part of all hashes has changed hands; `indices` say who each worker is now."""
+        kept = 0
+        for old, new in enumerate(indices):
+            if new is not None and old < before.workers and new < self.workers:
+                kept += sum(high - low for low, high in intersect(before.of(old), self.of(new)))
+        return 1 - kept / END
+
+    def _moved(self, indices: Sequence[int | None], sizes: Sequence[int]) -> Shards:
+        """`indices` say who each owner is now, None for nobody; `sizes` what each should have."""
+        left = list(sizes)
+        pieces: list[tuple[int, int, int | None]] = []
+        for low, high, owner in zip(self.bounds, self.bounds[1:], self.owners, strict=False):
+            now = indices[owner]
+            kept = 0 if now is None else min(high - low, left[now])
+            if now is not None and kept:
+                left[now] -= kept
+                pieces.append((low, low + kept, now))
+            if low + kept < high:
+                pieces.append((low + kept, high, None))
+        given: list[tuple[int, int, int]] = []
+        short = [at for at, missing in enumerate(left) if missing]
+        for low, high, keeper in pieces:
+            if keeper is not None:
+                given.append((low, high, keeper))
+                continue
+            while low < high:
+                taker = short[0]
+                size = min(high - low, left[taker])
+                given.append((low, low + size, taker))
+                left[taker] -= size
+                low += size
+                if not left[taker]:
+                    short.pop(0)
+        merged: list[list[int]] = []
+        for low, high, taker in given:
+            if merged and merged[-1][2] == taker:
+                merged[-1][1] = high
+            else:
+                merged.append([low, high, taker])
+        if len(merged) > PIECES * len(sizes):
+            bounds = [0]
+            for size in sizes:
+                bounds.append(bounds[-1] + size)
+            merged = [
+                [low, high, at] for at, (low, high) in enumerate(pairwise(bounds)) if low < high
+            ]
+        return Shards(
+            (0, *(high for _, high, _ in merged)),
+            tuple(taker for _, _, taker in merged),
+            len(sizes),
+        )
+
+    @cached_property
+    def _owned(self) -> tuple[tuple[Range, ...], ...]:
+        found: list[list[Range]] = [[] for _ in range(self.workers)]
+        for low, high, owner in zip(self.bounds, self.bounds[1:], self.owners, strict=False):
+            mine = found[owner]
+            if mine and mine[-1][1] == low:
+                mine[-1] = (mine[-1][0], high)
+            else:
+                mine.append((low, high))
+        return tuple(map(tuple, found))
+
+
+def intersect(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...]:
+    """What is in both.
+
+    >>> intersect([(0, 10), (20, 30)], [(5, 25)])
+    ((5, 10), (20, 25))
+    """
+    found = []
+    for low, high in some:
+        for start, stop in others:
+            if max(low, start) < min(high, stop):
+                found.append((max(low, start), min(high, stop)))
+    return tuple(sorted(found))
+
+
+def subtract(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...]:
+    """What is in the first, and not in the second.
+
+    >>> subtract([(0, 10), (20, 30)], [(5, 25)])
+    ((0, 5), (25, 30))
+    """
+    left = list(some)
+    for start, stop in others:
+        cut = []
+        for low, high in left:
+            cut += [(low, min(high, start)), (max(low, stop), high)]
+        left = [(low, high) for low, high in cut if low < high]
+    return tuple(sorted(left))
+
+
+def _even(workers: int) -> tuple[int, ...]:
+    return tuple(index * END // workers for index in range(workers + 1))
+
+
+def _sizes(weights: Sequence[float]) -> list[int]:
+    """All hashes, cut in proportion to weights."""
+    total, bounds, so_far = sum(weights), [0], 0.0
+    if len(set(weights)) == 1:
+        bounds = list(_even(len(weights)))
+    else:
+        for weight in weights:
+            so_far += weight
+            bounds.append(min(int(so_far / total * (1 << 53)) << 11, END))
+        bounds[-1] = END
+    return [high - low for low, high in pairwise(bounds)]

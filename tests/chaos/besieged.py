@@ -1,0 +1,663 @@
+"""A life: one driver process with a run under load, whose workers are killed; the laws that hold all the while.
+
+A feeder commits, waiting for some epochs and not for others; a meddler asks for checkpoints and other
+numbers of workers; the killer kills. Then all hold still, and are judged:
+
+1. **Right.** Every output as of the last epoch is what recomputation gives over all that was committed.
+2. **Once.** A follower was given every epoch once, in order; up to each, what it was told adds up to
+   the result as of it, and the files of a sink do so across all lives.
+3. **Soon.** After a kill, the next epoch is complete within `PATIENCE`.
+4. **Clean.** No lease, parcel, process or thread is left when nobody needs it.
+
+Every choice comes from the seed; when it strikes, the machine decides.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+import polars as pl
+
+from riverrun.engine import remote
+from riverrun.engine.instance import Maker
+from riverrun.errors import CheckpointError, OperatorFailed, TransportError
+from riverrun.run import live
+from riverrun.run.live import Run
+from tests.chaos.loads import Change, Load, Row
+from tests.engine.launchers import Processes, Threads
+
+PATIENCE = 90.0  # seconds for a recovery; the machine may be busy with others
+LAG = 12  # commits that are under way
+SILENT = 8  # ticks
+
+
+class Wrong(AssertionError):
+    """A law is broken."""
+
+
+@dataclass(frozen=True)
+class Siege:
+    """What is done to a run."""
+
+    seed: int
+    kills: int
+    on: str = "processes"
+    """threads, processes, spark or standalone."""
+    program: str = "count"
+    path: str = ""
+    workers: int = 2
+    most: int = 4
+    life: int = 0
+    stream: bool = False
+    frames: bool = False
+    poison: float = 0.0
+    endless: bool = False
+    """Whether the load goes on when all kills are done, until this process is killed too."""
+    kinds: tuple[str, ...] = ()
+    """Which kinds of kills; by default all that the place knows."""
+    first: tuple[str, ...] = ()
+    """What to begin with."""
+
+
+@dataclass
+class Report:
+    """What was done."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    epochs: int = 0
+    commits: int = 0
+    comparisons: int = 0
+    recoveries: list[float] = field(default_factory=list)
+    checkpoints: int = 0
+    scalings: int = 0
+    refusals: int = 0
+    retries: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Report) -> None:
+        for name, value in vars(other).items():
+            mine = getattr(self, name)
+            if isinstance(mine, Counter):
+                mine.update(value)
+            elif name == "epochs":  # they are counted from the beginning of the path
+                self.epochs = max(self.epochs, value)
+            else:
+                setattr(self, name, mine + value)
+
+    def summed(self) -> dict[str, Any]:
+        """For a line of JSON."""
+        return {
+            **vars(self),
+            "killed": self.kills.total(),
+            "recoveries": len(self.recoveries),
+            "p50_recovery_s": round(median(self.recoveries), 3) if self.recoveries else None,
+            "slowest_recovery_s": round(max(self.recoveries), 3) if self.recoveries else None,
+        }
+
+
+class ProcessRun(Run):
+    """A run whose workers are processes, or threads, without Spark."""
+
+    def __init__(self, plan: Any, launcher: type[Threads], **options: Any) -> None:
+        def make(maker: Any, workers: int, seed: Any = None, **durability: Any) -> Any:
+            self.launcher = launcher(maker)
+            return remote.RemoteCluster(self.launcher, workers, timeout=PATIENCE, **durability)
+
+        with patch.object(live, "LocalCluster", make):
+            super().__init__(plan, **options)
+
+    def _maker(self, history: int, memory: int | None) -> Any:
+        return Maker(self.plan, history + 1, memory)
+
+    def _attach(self, *arguments: Any) -> Any:
+        sink = super()._attach(*arguments)
+        if self._driver is None:
+            self._driver = threading.Thread(target=self._drive, daemon=True)
+            self._driver.start()
+        return sink
+
+
+KINDS = {
+    "threads": ("lost", "two", "reading"),
+    "processes": ("kill", "kill", "kill", "two", "replacement", "newborn", "zombie", "reading"),
+    "spark": ("kill", "kill", "kill", "two", "replacement", "zombie", "reading"),
+    "standalone": ("kill", "kill", "two", "replacement", "zombie", "reading", "executor"),
+}
+
+
+def besiege(
+    siege: Siege,
+    spark: Any = None,
+    say: Callable[[str], None] = print,
+    spent: Callable[[Report, list[int]], None] | None = None,
+) -> Report:
+    """Live a life; return what was done, or raise what is wrong.
+
+    One without end tells `spent` what was done, and who its workers are, and goes on until it is killed.
+    """
+    before = set(threading.enumerate())
+    with patch.object(remote, "SILENT", SILENT):
+        life = Life(siege, spark, say)
+        life.spent = spent
+        try:
+            life.go()
+        except BaseException as error:
+            say(f"FAILED: {type(error).__name__}: {error}")
+            with suppress(Exception):
+                say(f"  {life.run._cluster.status()}")
+            faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+            life.stop.set()
+            life.turn = threading.RLock()
+            life.run.close()
+            raise
+    check_gone(life.seen, before)
+    return life.report
+
+
+class Life:
+    def __init__(self, siege: Siege, spark: Any, say: Callable[[str], None]) -> None:
+        self.siege, self.spark = siege, spark
+        self.begun = time.monotonic()
+        self.spent: Callable[[Report, list[int]], None] | None = None
+        self._say = say
+        self.source = random.Random(f"{siege.seed}.{siege.life}")
+        self.report = Report()
+        self.load = Load(siege.program, siege.seed, siege.poison)
+        self.stop = threading.Event()
+        self.turn = threading.RLock()
+        self.trouble: list[BaseException] = []
+        self.seen: set[int] = set()
+        self.snapshots: dict[int, tuple[int, dict[str, Counter[Row]]]] = {}
+        self.given: list[tuple[int, int, list[Row]]] = []
+        self.sums: Counter[Row] = Counter()
+        self.next = 0
+        self.lengths: list[float] = [0.02]
+        self.first = list(siege.first)
+        self.files = Path(siege.path).parent / "files"
+        every = self.source.choice((None, 1, 3, 10, 40, timedelta(seconds=0.5)))
+        workers = siege.workers if siege.life == 0 else self.source.randint(1, siege.most)
+        self.say(f"life {siege.life} of {siege}: {workers} workers, every={every}")
+        self.run = self._start(workers, every)
+        self.say(f"at epoch {self.run.epoch}, {self.pids()}")
+        self._take_up()
+
+    def say(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self.begun:8.3f} {text}")
+
+    def _start(self, workers: int, every: Any) -> Run:
+        siege, flow = self.siege, self.load.program.flow
+        options = {"workers": workers, "checkpoint": siege.path, "every": every}
+        if siege.poison:
+            options["skip_failing"] = True
+        if self.spark is None:
+            launcher = Threads if siege.on == "threads" else Processes
+            return ProcessRun(flow.plan, launcher, **options)
+        return flow.run(on=self.spark, timeout=PATIENCE, **options)
+
+    def _take_up(self) -> None:
+        """Know what other lives have committed, and follow on."""
+        if self.run.epoch is not None:
+            ((_, mark),) = self.rows("marks") or [(0, -1)]
+            self.load.draw_until(mark)
+            self.say(f"the last commit that counts is {mark}")
+        self.sink = self.run.for_each_epoch("out", self._told)
+        self.written = self.run.write_parquet("out", f"{self.siege.path}-out")
+        self.query = None
+        if self.siege.stream:
+            self.files.mkdir(exist_ok=True)
+            for number in range(len(list(self.files.glob("*.json")))):
+                self.load.streamed.update(self.load.batch_of_stream(number))
+            self._stream()
+
+    def _stream(self) -> None:
+        frame = self.spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 2)
+        mode = "upsert" if self.load.program.keyed else "insert"
+        self.query = self.run.stream(
+            "a", frame.json(str(self.files)), mode=mode, processingTime="100 milliseconds"
+        )
+
+    def _told(self, changes: Any, epoch: int) -> None:
+        rows = list(zip(*changes.to_arrow().to_pydict().values(), strict=True))
+        self.given.append((changes.from_epoch, epoch, rows))
+
+    # ---- what goes on all the while
+
+    def go(self) -> None:
+        feeder = threading.Thread(target=self._guarded, args=(self._feed,), name="feeder")
+        meddler = threading.Thread(target=self._guarded, args=(self._meddle,), name="meddler")
+        threading.Thread(target=self._watch, name="watcher", daemon=True).start()
+        feeder.start()
+        meddler.start()
+        try:
+            while (
+                self.report.kills.total() < self.siege.kills or self.siege.endless
+            ) and not self.trouble:
+                if self.report.kills.total() >= self.siege.kills:
+                    self.judge()
+                    assert self.spent is not None
+                    self.report.epochs = self.run.completed
+                    self.spent(self.report, self.pids())
+                    self.stop.wait()  # until it is killed, under load
+                    break
+                self._strike()
+                if self.source.random() < 0.3:
+                    self.judge()
+        finally:
+            self.stop.set()
+            meddler.join(PATIENCE)
+            feeder.join(PATIENCE)
+        if self.trouble:
+            raise self.trouble[0]
+        if feeder.is_alive() or meddler.is_alive():
+            raise Wrong("the feeder or the meddler does not come back")
+        self.judge()
+        self._check_leases()
+        self.report.epochs = self.run.completed
+        self.run.close()
+        self._check_files()
+
+    def _watch(self) -> None:
+        """Tell where a run stands that stands still."""
+        last, since = -1, time.monotonic()
+        while not self.stop.wait(1):
+            status = self.status()
+            if status["reported"] != last:
+                last, since = status["reported"], time.monotonic()
+            elif time.monotonic() - since > 4:
+                cluster: Any = self.run._cluster
+                names = ("phase", "execution", "queued", "completed", "reported", "checkpoint")
+                shown = {name: status[name] for name in names}
+                self.say(
+                    f"stands still: {shown} members {cluster._coordinator.members} "
+                    f"joined {cluster._coordinator._joined} not granted {cluster._ungranted} tickets {cluster._tickets}"
+                )
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self.say(f"in {threading.current_thread().name}: {type(error).__name__}: {error}")
+            self.trouble.append(error)
+            self.stop.set()
+
+    def _feed(self) -> None:
+        waiting: list[tuple[Any, Change]] = []
+        source = random.Random(f"{self.siege.seed}.{self.siege.life}.feed")
+        while not self.stop.is_set():
+            with self.turn:
+                if self.siege.stream and self.load.number % 10 == 5:
+                    self._put_file()
+                change = self.load.draw()
+                self._apply(change, source)
+                start, wait = time.monotonic(), source.random() < 0.3
+                try:
+                    commit = self.run.commit(wait=wait)
+                except OperatorFailed as error:
+                    self._expect_poison(change, error)
+                    continue
+                finally:
+                    self.report.commits += 1
+                    if wait:
+                        self.lengths = [*self.lengths[-20:], time.monotonic() - start]
+                if not wait:
+                    waiting.append((commit, change))
+                if source.random() < 0.3 and not change.poison:
+                    self.snapshots[commit.epoch] = change.number, self.load.rows
+            while len(waiting) > LAG or (waiting and source.random() < 0.05):
+                commit, change = waiting.pop(0)
+                try:
+                    commit.wait()
+                except OperatorFailed as error:
+                    self._expect_poison(change, error)
+
+    def _expect_poison(self, change: Change, error: OperatorFailed) -> None:
+        if not change.poison or "poison" not in str(error):
+            raise error
+        self.report.refusals += 1
+
+    def _apply(self, change: Change, source: random.Random) -> None:
+        run, keyed = self.run, self.load.program.keyed
+        for tries in range(20):
+            try:
+                for name, rows in change.old.items():
+                    run.delete(name, [(k,) for k, _ in rows] if keyed else rows)
+                for name, rows in change.new.items():
+                    given: Any = rows
+                    if self.siege.frames and len(rows) > 10 and source.random() < 0.3:
+                        frame = pl.DataFrame(rows, ["k", "v"], orient="row").to_arrow()
+                        given = self.spark.createDataFrame(frame).repartition(1 if keyed else 2)
+                        if keyed:  # rows of one partition keep their order
+                            given = given.coalesce(1)
+                    (run.upsert if keyed else run.insert)(name, given)
+                run.upsert("marks", [(0, -1 if change.poison else change.number)])
+                return
+            except (TransportError, OperatorFailed) as error:
+                if getattr(error, "code", "") == "operator.failed" or tries == 19:
+                    raise
+                self.report.retries[f"insert: {error.code}"] += 1
+                self.say(f"insert is repeated: {error.code}: {error.message[:200]}")
+                run.rollback()
+
+    def _put_file(self) -> None:
+        number = len(list(self.files.glob("*.json")))
+        rows = self.load.batch_of_stream(number)
+        scratch = self.files / f".{number}"
+        scratch.write_text("".join(f'{{"k": {k}, "v": {v}}}\n' for k, v in rows))
+        scratch.rename(self.files / f"{number:06}.json")
+        self.load.streamed.update(rows)
+
+    def _meddle(self) -> None:
+        source = random.Random(f"{self.siege.seed}.{self.siege.life}.meddle")
+        while not self.stop.wait(source.uniform(0.05, 2.0)):
+            what = source.choice(("checkpoint", "checkpoint", "scale"))
+            workers = source.randint(1, self.siege.most)
+            try:
+                if what == "checkpoint":
+                    number = self.run.checkpoint()
+                    self.say(f"checkpoint {number}")
+                    self.report.checkpoints += 1
+                else:
+                    self.run.scale(workers)
+                    self.say(f"scaled to {workers}")
+                    self.report.scalings += 1
+            except CheckpointError as error:
+                if self.run._cluster.closed:
+                    raise
+                self.say(f"no {what}: {error.code}: {error.message[:200]}")
+                self.report.retries[f"{what}: {error.code}"] += 1
+
+    # ---- kills
+
+    def pids(self) -> list[int]:
+        found = [each["pid"] for each in self.status()["processes"] if each]
+        self.seen.update(found)
+        return found
+
+    def status(self) -> dict[str, Any]:
+        return self.run._cluster.status()
+
+    def _strike(self) -> None:
+        """Kill, and wait until the run has recovered."""
+        kind = self.source.choice(self.siege.kinds or KINDS[self.siege.on])
+        if self.first:
+            kind = self.first.pop(0)
+        length = median(self.lengths)
+        time.sleep(self.source.uniform(0, 1.5) * min(length, 2.0))
+        before = self.status()["reported"]
+        victims = getattr(self, f"_{kind}")()
+        start = time.monotonic()
+        if not victims:
+            return
+        if kind in ("replacement", "zombie", "newborn"):
+            before = self.status()["reported"]
+        self.report.kills[kind] += len(victims)
+        self.say(f"{kind}: {victims} at epoch {before}, {self.report.kills.total()} so far")
+        if self.source.random() < 0.15:
+            return  # the next one comes while it recovers
+        self._await(lambda: self._recovered(victims, before), f"recovery from {kind} of {victims}")
+        taken = time.monotonic() - start
+        self.report.recoveries.append(taken)
+        self.say(f"recovered in {taken:.3f} s, {self.pids()}")
+
+    def _recovered(self, victims: list[int], before: int) -> bool:
+        status = self.status()
+        now = {each.get("pid") for each in status["processes"]}
+        return (
+            status["phase"] == "running"
+            and status["completed"] >= status["reported"] > before
+            and (self.siege.on == "threads" or not now & set(victims))
+        )
+
+    def _await(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            if self.trouble:
+                raise self.trouble[0]
+            if time.monotonic() > deadline:
+                raise Wrong(f"no {what} within {PATIENCE:.0f} s: {self.status()}")
+            time.sleep(0.005)
+
+    def _send(self, victims: list[int], sign: int = signal.SIGKILL) -> list[int]:
+        """Those that were there to be killed."""
+        reached = [pid for pid in victims if alive(pid)]  # killed before, it may not be buried yet
+        for pid in reached:
+            with suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        return reached
+
+    def _kill(self, count: int = 1) -> list[int]:
+        if self.siege.on == "threads":
+            return self._lost(count)
+        pids = self.pids()
+        return self._send(self.source.sample(pids, min(count, len(pids))))
+
+    def _two(self) -> list[int]:
+        return self._kill(2)
+
+    def _lost(self, count: int = 1) -> list[int]:
+        done = []
+        for _ in range(count):
+            index = self.source.randrange(self.status()["workers"])
+            with suppress(IndexError):
+                self.run._cluster.kill(index)
+                done.append(index)
+        return done
+
+    def _replacement(self) -> list[int]:
+        """Kill one, then whoever comes for it, as soon as it is there."""
+        before = set(self.pids())
+        first = self._kill()
+        self._await(lambda: bool(set(self.pids()) - before), f"replacement of {first}")
+        time.sleep(self.source.choice((0, 0, 0.01, 0.1, 0.3)))
+        new = sorted(set(self.pids()) - before)
+        return first + self._send(new[:1])
+
+    def _newborn(self) -> list[int]:
+        """Kill one, then the process that is started for it, before it has reported."""
+        processes = self.run.launcher.processes  # type: ignore[attr-defined]
+        known = set(processes)
+        first = self._kill()
+        self._await(lambda: bool(set(processes) - known), f"replacement of {first}")
+        time.sleep(self.source.uniform(0, 1.2))
+        (ticket, *_) = sorted(set(processes) - known)
+        pid = processes[ticket].pid
+        self.seen.add(pid)
+        return first + self._send([pid] if processes[ticket].poll() is None else [])
+
+    def _zombie(self) -> list[int]:
+        """Stop one until it is thought dead; then let it go on."""
+        victims = self._send([self.source.choice(self.pids())], signal.SIGSTOP)
+        self._await(
+            lambda: not set(self.pids()) & set(victims), f"sign that {victims} is thought dead"
+        )
+        time.sleep(self.source.uniform(0, 4))
+        self._send(victims, signal.SIGCONT)
+        return victims
+
+    def _reading(self) -> list[int]:
+        """Kill one while results are read and compared."""
+        killed: list[int] = []
+        length = self.source.uniform(0, 0.3)
+        striking = threading.Timer(length, lambda: killed.extend(self._kill()))
+        striking.start()
+        self.judge()
+        striking.join()
+        return killed
+
+    def _executor(self) -> list[int]:
+        """Kill the JVM that has a worker, and with it whatever else it has."""
+        worker = self.source.choice(self.pids())
+        with suppress(OSError, ValueError):
+            return self._send([parent(parent(worker))])
+        return []
+
+    # ---- judgement
+
+    def rows(self, output: str) -> list[Row]:
+        """What an output has; whoever had it may be killed while it is fetched."""
+        for _ in range(10):
+            try:
+                return self.run.read(output).rows()
+            except TransportError as error:
+                self.report.retries[f"read: {error.code}"] += 1
+                self.say(f"read is repeated: {error.code}: {error.message[:200]}")
+        raise Wrong(f"{output} cannot be read")
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        deadline = time.monotonic() + PATIENCE
+        while not self.turn.acquire(timeout=1):
+            if self.trouble:
+                raise self.trouble[0]
+            if time.monotonic() > deadline:
+                raise Wrong(f"a commit takes longer than {PATIENCE:.0f} s: {self.status()}")
+        try:
+            if self.query is not None:
+                self._finish_stream()
+            last = self.run._cluster.epoch - 1
+            with suppress(OperatorFailed):
+                self.run._wait(last)
+            yield
+        finally:
+            self.turn.release()
+
+    def _finish_stream(self) -> None:
+        for tries in range(3):
+            assert self.query is not None
+            try:
+                self.query.processAllAvailable()
+                return
+            except Exception as error:
+                if tries == 2 or self.query.isActive:
+                    raise
+                self.report.retries["stream"] += 1
+                self.say(f"the stream is started again: {str(error)[:600]}")
+                self._stream()
+
+    def judge(self) -> None:
+        """All is as if made from scratch, and told once."""
+        with self._quiet():
+            epoch = self.run.epoch
+            if epoch is None:
+                return
+            found, expected = self.rows("out"), self.load.expected()
+            marks = self.rows("marks")
+            if found != expected:
+                raise Wrong(f"epoch {epoch}: {different(found, expected)}")
+            if marks != ([(0, self.load.mark)] if self.load.mark >= 0 else []):
+                raise Wrong(f"epoch {epoch}: marks are {marks}, not {self.load.mark}")
+            if self.run.epoch != epoch:
+                raise Wrong(f"epoch {self.run.epoch} came out of nothing")
+            self.sink.wait(epoch, PATIENCE)
+            self._judge_told(epoch, expected)
+            self.report.comparisons += 2
+            self.say(f"right: epoch {epoch}, commit {self.load.mark}, {len(found)} rows")
+
+    def _judge_told(self, last: int, expected: list[Row]) -> None:
+        """Law 2: what the follower was given since it was last looked at."""
+        given, self.given = self.given, []
+        for first, epoch, rows in given:
+            if first != self.next and self.next:
+                raise Wrong(f"{self.next} was to follow, and {first} to {epoch} came")
+            for *row, diff in rows:
+                self.sums[tuple(row)] += diff
+            self.next = epoch + 1
+            if epoch in self.snapshots and not self.siege.stream:
+                number, kept = self.snapshots.pop(epoch)
+                wanted = self.load.program.oracle(kept)
+                told = sorted((+self.sums).elements())
+                if told != wanted:
+                    raise Wrong(f"as of {epoch} (commit {number}): {different(told, wanted)}")
+                self.report.comparisons += 1
+        told = sorted((+self.sums).elements())
+        if self.next != last + 1 or told != expected or min(self.sums.values(), default=0) < 0:
+            raise Wrong(f"told up to {self.next - 1} of {last}: {different(told, expected)}")
+        self.sums = +self.sums
+        self.snapshots.clear()
+
+    def _check_leases(self) -> None:
+        """Law 4: workers keep nothing that nobody needs."""
+        with suppress(OperatorFailed):
+            self.run.commit()  # parcels of an epoch go with the one after it
+
+        def clean() -> bool:
+            gc.collect()
+            cluster: Any = self.run._cluster
+            held = [answer for _, answer in cluster._ask_all("stats")]
+            self.held = [(each["leases"], each["parcels"]) for each in held]
+            return not any(leases or parcels for leases, parcels in self.held)
+
+        deadline = time.monotonic() + 15
+        while not clean():
+            if time.monotonic() > deadline:
+                raise Wrong(f"leases and parcels are left at the workers: {self.held}")
+            time.sleep(0.2)
+        if self.query is not None:
+            self.query.stop()
+
+    def _check_files(self) -> None:
+        """Law 2 for a sink: what all lives wrote adds up, each epoch in one file."""
+        names = sorted(Path(f"{self.siege.path}-out").glob("**/*.parquet"))
+        sums: Counter[Row] = Counter()
+        epochs: Counter[int] = Counter()
+        for name in names:
+            rows = pl.read_parquet(name)
+            epochs.update(rows["epoch"].unique().to_list())
+            for *row, diff in rows.drop("epoch").select(pl.exclude("diff"), "diff").iter_rows():
+                sums[tuple(row)] += diff
+        doubled = [epoch for epoch, files in epochs.items() if files > 1]
+        if doubled:
+            raise Wrong(f"epochs {doubled} are in several files")
+        if sorted((+sums).elements()) != self.load.expected() or min(sums.values(), default=0) < 0:
+            raise Wrong(f"files: {different(sorted((+sums).elements()), self.load.expected())}")
+        self.report.comparisons += 1
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def alive(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def check_gone(pids: set[int], before: set[threading.Thread], seconds: float = 20) -> None:
+    """Law 4: of a life that is over nothing is left. Python processes of Spark live on: they are used again."""
+    deadline = time.monotonic() + seconds
+    ours = {pid for pid in pids if pid != os.getpid()}
+    while True:
+        left = {pid for pid in ours if alive(pid) and parent(pid) == os.getpid()}
+        threads = {
+            thread.name
+            for thread in set(threading.enumerate()) - before
+            if not isinstance(thread, threading._DummyThread)
+            and not thread.name.startswith(("Thread-", "ThreadPoolExecutor"))  # Spark's
+        }
+        if not left and not threads:
+            return
+        if time.monotonic() > deadline:
+            raise Wrong(f"left over: processes {left}, threads {threads}")
+        time.sleep(0.05)
+
+
+def different(found: list[Row], expected: list[Row]) -> str:
+    """What is too much, and what is missing."""
+    more, less = Counter(found), Counter(expected)
+    return f"{len(found)} rows; too many {list((more - less).items())[:5]}, missing {list((less - more).items())[:5]}"

@@ -1,0 +1,155 @@
+"""Loads: programs under random input, each commit a function of a seed and its number, and what should come out.
+
+Whoever resumes a run that somebody else fed knows what was fed: every commit upserts its number into the
+input `marks`, in the epoch that has its rows, and what a commit has is drawn from the seed and that number.
+So a driver process can be killed at any moment, and the next one still has something to compare with.
+
+>>> load = Load("count", seed=7)
+>>> first = load.draw()
+>>> other = Load("count", seed=7)
+>>> other.draw() == first and other.expected() == load.expected()
+True
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.algorithms import components, strongly_connected_components
+from tests.algorithms import reference
+from tests.spark.programs import Program, Rows, counting, joining, upserting
+
+Row = tuple[Any, ...]
+POISON = -1
+STREAMED = 1000
+"""Where the keys of streamed rows begin: nobody deletes those."""
+
+
+def _graph(name: str, make: Callable[[Any], Any], judge: Callable[[Any, Any], Any]) -> Program:
+    flow = rr.Dataflow(name)
+    edges = flow.input("a", {"k": pl.Int64, "v": pl.Int64}).rename(src="k", dst="v")
+    flow.output("out", make(edges))
+
+    def oracle(rows: Rows) -> list[Row]:
+        pairs = set(rows["a"])
+        return sorted(judge({end for pair in pairs for end in pair}, pairs).items())
+
+    return Program(flow, oracle)
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "count": counting,
+    "join": joining,
+    "upsert": upserting,
+    "components": lambda: _graph("components", components, reference.components),
+    "scc": lambda: _graph(
+        "scc", strongly_connected_components, reference.strongly_connected_components
+    ),
+}
+KEYS = {"count": 200, "join": 60, "upsert": 200, "components": 40, "scc": 24}
+MOST = {"count": 3000, "join": 150, "upsert": 200, "components": 60, "scc": 40}
+"""About how many rows an input has."""
+
+
+def program_with_marks(name: str) -> Program:
+    """A program that also keeps the number of the last commit. A mark below zero makes its epoch fail."""
+
+    def refuse(row: dict[str, Any]) -> list[dict[str, Any]]:
+        if row["n"] < 0:
+            raise ValueError("poison was found")
+        return [row]
+
+    program = PROGRAMS[name]()
+    shape = {"id": pl.Int64, "n": pl.Int64}
+    marks = program.flow.input("marks", shape, key="id")
+    program.flow.output("marks", marks.flat_map(refuse, shape))
+    return program
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one commit does."""
+
+    number: int
+    new: dict[str, list[Row]]
+    old: dict[str, list[Row]]
+    poison: bool = False
+
+
+@dataclass
+class Load:
+    """What was committed so far, and what comes next."""
+
+    name: str
+    seed: int
+    poison: float = 0.0
+    """The share of commits that are to fail."""
+    number: int = 0
+    """How many were drawn."""
+    mark: int = POISON
+    """The last one that counts."""
+    rows: Rows = field(default_factory=dict)
+    streamed: Counter[Row] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.program = program_with_marks(self.name)
+        self.inputs = [each for each in self.program.flow.inputs if each != "marks"]
+        self.rows = {name: Counter() for name in self.inputs}
+
+    def draw(self) -> Change:
+        """The next commit; it is counted unless it is to fail."""
+        source = random.Random(f"{self.seed}/{self.number}")
+        poison = source.random() < self.poison
+        new: dict[str, list[Row]] = {}
+        old: dict[str, list[Row]] = {}
+        after: Rows = {}
+        for name in self.inputs:
+            kept, size = self.rows[name], source.choice((0, 1, 5, 30, 30, 100))
+            size = min(size, MOST[self.name] // 4)
+            keys = KEYS[self.name]
+            graph = self.name in ("components", "scc")
+            new[name] = [
+                (source.randrange(keys), source.randrange(keys if graph else 50))
+                for _ in range(size)
+            ]
+            there = sorted(kept.elements())
+            gone = size // 2 + max(0, len(there) - MOST[self.name])
+            old[name] = source.sample(there, min(gone, len(there)))
+            if self.program.keyed:
+                deleted = {k for k, _ in old[name]}
+                latest = {k: v for k, v in kept if k not in deleted} | dict(new[name])
+                after[name] = Counter(latest.items())
+            else:
+                after[name] = Counter(kept)
+                after[name].subtract(old[name])
+                after[name].update(new[name])
+                after[name] = +after[name]
+        change = Change(self.number, new, old, poison)
+        if not poison:
+            self.rows, self.mark = after, self.number
+        self.number += 1
+        return change
+
+    def draw_until(self, mark: int) -> None:
+        """Count what somebody else has committed, up to a mark; what fails right behind it may come again."""
+        while self.mark < mark:
+            self.draw()
+
+    def expected(self) -> list[Row]:
+        """The rows of the output, from scratch."""
+        rows = dict(self.rows)
+        rows["a"] = rows["a"] + self.streamed
+        return self.program.oracle(rows)
+
+    def batch_of_stream(self, number: int) -> list[Row]:
+        """The rows of a file that is streamed in."""
+        return [(STREAMED + number, number), (STREAMED + number, STREAMED + number // 2)][
+            : 1 if self.program.keyed else 2
+        ]

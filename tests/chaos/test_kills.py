@@ -1,0 +1,61 @@
+"""Real kills, in brief; ``KILLS=200 make test TESTS=tests/chaos/test_kills.py`` takes longer (docs/testing.md)."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.besieged import Report, Siege
+from tests.chaos.kills import suite
+from tests.chaos.loads import PROGRAMS, Load
+
+LONG = int(os.environ.get("KILLS", "0"))
+
+
+def held(report: Report, kills: int) -> None:
+    """What a suite must have done to have shown anything."""
+    print(report.summed())
+    assert report.kills.total() >= kills
+    assert report.comparisons >= 4
+    assert report.epochs > 0
+
+
+def drawn() -> int:
+    seed = int(os.environ.get("KILLS_SEED", random.SystemRandom().randrange(1 << 20)))
+    print("KILLS_SEED", seed)
+    return seed
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+@pytest.mark.parametrize("program", PROGRAMS if LONG else ["scc"])
+def test_processes_are_killed_and_their_driver_too(tmp_path: Path, program: str) -> None:
+    kills = LONG or 7
+    siege = Siege(
+        drawn(), kills, "processes", program, str(tmp_path / "run"), most=3, poison=0.03
+    )  # fmt: skip
+    held(suite(siege, max(1, LONG // 50), say=say), kills + 1)
+
+
+def test_workers_that_are_threads_are_lost(tmp_path: Path) -> None:
+    siege = Siege(drawn(), LONG or 8, "threads", "join", str(tmp_path / "run"), poison=0.03)
+    held(suite(siege, say=say), LONG or 8)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_load_is_a_function_of_its_seed(name: str) -> None:
+    """One that takes up what another has committed knows what it was, poison included."""
+    one, other = Load(name, 3, poison=0.2), Load(name, 3, poison=0.2)
+    changes = [one.draw() for _ in range(30)]
+    assert any(change.poison for change in changes)
+    assert any(any(change.old.values()) for change in changes)
+    other.draw_until(one.mark)
+    assert other.mark == one.mark
+    assert other.expected() == one.expected() != []
+    assert Load(name, 4).draw() != changes[0] or Load(name, 4).draw().new == changes[0].new

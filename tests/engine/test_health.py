@@ -1,0 +1,236 @@
+"""Workers that hang, are slow, or have too much to do: found out by signs of life, in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import riverrun as rr
+from riverrun.engine import health, hosting
+from riverrun.engine.instance import Maker
+from riverrun.engine.remote import RemoteCluster
+from tests.engine.flows import Model, check, graph_maker
+from tests.engine.launchers import Processes, Threads
+
+MAKER = graph_maker()
+
+
+def until(so: Callable[[], Any], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def commit(cluster: Any, model: Model) -> None:
+    cluster.wait(cluster.submit(model.draw()))
+
+
+@pytest.mark.parametrize("policy", ["replace", "spread"])
+def test_survivors_of_a_kill_are_not_restarted_and_read_nothing(
+    tmp_path: Path, policy: str
+) -> None:
+    launcher, model = Processes(MAKER), Model(41)
+    with RemoteCluster(
+        launcher, 3, checkpoint=tmp_path, every=None, timeout=60, policy=policy
+    ) as cluster:
+        for _ in range(3):
+            commit(cluster, model)
+        cluster.checkpoint()
+        commit(cluster, model)
+        before = [each["pid"] for each in cluster.status()["processes"]]
+        read = {pid: _bytes_read(pid) for pid in before}
+        os.kill(before[1], signal.SIGKILL)
+        commit(cluster, model)
+        check(cluster, model)
+        after = {each["pid"] for each in cluster.status()["processes"]}
+        assert {before[0], before[2]} <= after
+        if (
+            policy == "replace"
+        ):  # a block is some kilobytes; Python's own files may be read meanwhile
+            assert _opened(before[0], tmp_path) == _opened(before[2], tmp_path) == []
+            assert all(_bytes_read(pid) - read[pid] < 1 << 20 for pid in (before[0], before[2]))
+        until(lambda: cluster.status()["workers"] == 3)
+        commit(cluster, model)
+        check(cluster, model)
+        shares = cluster.status()["shares"]
+        assert shares == pytest.approx([1 / 3] * 3)
+        kinds = Counter(event["kind"] for event in cluster.events.list())
+        assert kinds["lost"] == kinds["recovered"] == 1
+
+
+def _bytes_read(pid: int) -> int:
+    text = Path(f"/proc/{pid}/io").read_text()
+    return int(next(line for line in text.splitlines() if line.startswith("rchar")).split()[1])
+
+
+def _opened(pid: int, folder: Path) -> list[str]:
+    found = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    return [name for name in found if name.startswith(str(folder))]
+
+
+def test_a_process_that_hangs_is_replaced_and_refused_when_it_wakes_up(tmp_path: Path) -> None:
+    launcher, model = Processes(MAKER), Model(42)
+    with RemoteCluster(
+        launcher, 2, checkpoint=tmp_path, every=2, timeout=60, silence=3.0
+    ) as cluster:
+        for _ in range(3):
+            commit(cluster, model)
+        hung = cluster.status()["processes"][1]["pid"]
+        ticket = next(t for t, process in launcher.processes.items() if process.pid == hung)
+        os.kill(hung, signal.SIGSTOP)
+        started = time.monotonic()
+        commit(cluster, model)
+        assert 2 < time.monotonic() - started < 30
+        check(cluster, model)
+        assert hung not in {each["pid"] for each in cluster.status()["processes"]}
+        if launcher.processes[ticket].poll() is None:
+            os.kill(hung, signal.SIGCONT)
+        for _ in range(3):
+            commit(cluster, model)
+            check(cluster, model)
+        until(lambda: launcher.processes[ticket].poll() is not None)
+
+
+def sleeping_maker(folder: Path) -> Maker:
+    """A program whose code sleeps for the number that a row has."""
+
+    def slowly(row: dict[str, Any]) -> list[dict[str, Any]]:
+        time.sleep(row["seconds"])
+        return [row]
+
+    flow = rr.Dataflow("slow")
+    rows = flow.input("rows", {"key": pl.Int64, "seconds": pl.Float64})
+    slow = rows.flat_map(slowly, {"key": pl.Int64, "seconds": pl.Float64})
+    flow.output("counts", slow.group_by("key").count())
+    return Maker(flow.plan, 2)
+
+
+def test_slow_code_is_reported_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "SLOW", 1.5)
+    launcher = Processes(sleeping_maker(tmp_path))
+    with RemoteCluster(
+        launcher, 2, checkpoint=tmp_path, every=None, timeout=60, silence=2.5
+    ) as cluster:
+        pids = [each["pid"] for each in cluster.status()["processes"]]
+        batch = pa.record_batch({"key": [1], "seconds": [6.0], "diff": [1]})
+        epoch = cluster.submit({"rows": batch})
+        seen = []
+        while cluster.completed <= epoch:
+            seen += [each for each in cluster.status()["processes"] if each["doing"]]
+            time.sleep(0.2)
+        assert [
+            each["pid"] for each in cluster.status()["processes"]
+        ] == pids  # nobody was thought dead
+        assert {each["doing"] for each in seen} == {"flat-map-1"}
+        assert max(each["for"] for each in seen) > 3
+        assert cluster.events.list("lost") == []
+        assert {event["node"] for event in cluster.events.list("slow code")} == {"flat-map-1"}
+        assert "it lives, and is waited for" in caplog.text
+
+
+class Hampered(Maker):
+    """Makes instances of which that of the first worker takes its time."""
+
+    def __call__(self, index: int, shards: Any, epoch: int, states: Any) -> Any:
+        made = super().__call__(index, shards, epoch, states)
+        if index == 0:
+            work, share = made.work, shards.shares[0]
+
+            def slowly() -> bool:
+                did = work()
+                if did:
+                    time.sleep(0.02 * share)  # it is as slow as it has keys
+                return did
+
+            made.work = slowly  # type: ignore[method-assign]
+        return made
+
+
+def test_keys_move_away_from_a_straggler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverrun.engine.balancing.WINDOW", 1.5)
+    monkeypatch.setattr(hosting, "BEAT", 0.3)
+    model, maker = Model(43), Hampered(MAKER.plan, 2)
+    with RemoteCluster(
+        Threads(maker), 2, checkpoint=tmp_path, every=None, timeout=60, balance="move"
+    ) as cluster:
+        deadline = time.monotonic() + 60
+        while cluster.status()["shares"][0] > 0.4:
+            assert time.monotonic() < deadline
+            commit(cluster, model)
+        check(cluster, model)
+        (first, *_) = cluster.events.list("slow worker")
+        assert first["worker"] == 0
+        assert first["busy"] > 1.5 * first["others"]
+        assert cluster.events.list("moved")[0]["away_from"] == 0
+        commit(cluster, model)
+        check(cluster, model)
+
+
+def test_a_straggler_gets_a_colleague(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverrun.engine.balancing.WINDOW", 1.5)
+    monkeypatch.setattr(hosting, "BEAT", 0.3)
+    model, maker = Model(44), Hampered(MAKER.plan, 2)
+    with RemoteCluster(
+        Threads(maker), 2, checkpoint=tmp_path, every=None, timeout=60, balance="grow", most=3
+    ) as cluster:
+        deadline = time.monotonic() + 60
+        while cluster.status()["workers"] < 3:
+            assert time.monotonic() < deadline
+            commit(cluster, model)
+        check(cluster, model, changes=False)
+        assert cluster.events.list("scaled")[-1]["workers"] == 3
+
+
+def test_a_change_whose_newcomers_do_not_come_is_given_up(tmp_path: Path) -> None:
+    class Few(Threads):
+        def start(self, ticket: int) -> None:
+            if ticket <= 2:
+                super().start(ticket)
+
+    model = Model(45)
+    with RemoteCluster(Few(MAKER), 2, checkpoint=tmp_path, every=None, timeout=2) as cluster:
+        commit(cluster, model)
+        with pytest.raises(rr.RiverrunError, match="cannot go on with 3 workers") as caught:
+            cluster.scale(3)
+        assert caught.value.code == "run.no_newcomer"
+        commit(cluster, model)
+        check(cluster, model)
+        assert cluster.status()["workers"] == 2
+
+
+def test_epochs_go_on_until_newcomers_are_there(tmp_path: Path) -> None:
+    class Late(Threads):
+        waiting = 0
+
+        def start(self, ticket: int) -> None:
+            if ticket <= 2:
+                super().start(ticket)
+            else:
+                self.waiting = ticket
+
+    launcher, model = Late(MAKER), Model(46)
+    with RemoteCluster(launcher, 2, checkpoint=tmp_path, every=None, timeout=60) as cluster:
+        commit(cluster, model)
+        with cluster._changed:
+            cluster._ask(lambda: cluster._coordinator.scale(3))
+        for _ in range(3):
+            commit(cluster, model)
+            check(cluster, model)
+        assert cluster.status()["workers"] == 2
+        assert cluster.status()["becoming"] == 3
+        Threads.start(launcher, launcher.waiting)
+        until(lambda: cluster.status()["workers"] == 3 and cluster._recovered())
+        commit(cluster, model)
+        check(cluster, model)
