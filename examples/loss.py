@@ -23,6 +23,7 @@ def lose_a_worker(registry: Registry, npm: Npm, console: Console) -> None:
         run.checkpoint()
         gone = [package for package in victims(npm) if package in registry.published]
         before = pids(registry)
+        run.spark.sparkContext.setLogLevel("OFF")  # Spark would tell of it at length
         usual = []
         for package in gone[:BEFORE]:
             registry.unpublish(package)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from riverrun.engine.losses import explained
+from riverrun.spark.launching import _said
 from tests.chaos.besieged import Siege
 from tests.chaos.kills import suite
 from tests.chaos.loads import PROGRAMS
@@ -38,3 +40,16 @@ def test_workers_and_executors_of_a_cluster_are_killed(tmp_path: Path) -> None:
         report = suite(siege, LONG // 50, cluster=cluster, say=say)
     held(report, kills)
     assert report.kills["executor"]
+
+
+def test_what_spark_says_of_a_killed_worker_is_told_and_explained() -> None:
+    java = (
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: Lost task 0.0\n"
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider something.\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1136)\n"
+        "Caused by: java.io.EOFException\n"
+        "\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)\n"
+    )
+    said = _said(RuntimeError(java))
+    assert "Python worker exited unexpectedly" in said
+    assert "lack of memory" in explained(said)

@@ -131,6 +131,7 @@ def _said(error: BaseException) -> str:
     telling = [
         line for line in lines
         if ("Error" in line or "Exception" in line) and not line.startswith(("at ", "File "))
+        and not line.endswith("java.io.EOFException")  # a process that is gone: the line before says so
     ]  # fmt: skip
     shown = telling[-1] if telling else lines[0] if lines else type(error).__name__
     return shown[:_SAID]
