@@ -44,7 +44,7 @@ from tests.engine.launchers import Processes, Threads
 
 PATIENCE = 90.0  # seconds for a recovery; the machine may be busy with others
 LAG = 12  # commits that are under way
-SILENT = 8  # ticks
+SILENCE = 4.0  # seconds
 
 
 class Wrong(AssertionError):
@@ -121,7 +121,9 @@ class ProcessRun(Run):
     def __init__(self, plan: Any, launcher: type[Threads], **options: Any) -> None:
         def make(maker: Any, workers: int, seed: Any = None, **durability: Any) -> Any:
             self.launcher = launcher(maker)
-            return remote.RemoteCluster(self.launcher, workers, timeout=PATIENCE, **durability)
+            return remote.RemoteCluster(
+                self.launcher, workers, timeout=PATIENCE, **{**durability, "silence": SILENCE}
+            )
 
         with patch.object(live, "LocalCluster", make):
             super().__init__(plan, **options)
@@ -156,20 +158,19 @@ def besiege(
     One without end tells `spent` what was done, and who its workers are, and goes on until it is killed.
     """
     before = set(threading.enumerate())
-    with patch.object(remote, "SILENT", SILENT):
-        life = Life(siege, spark, say)
-        life.spent = spent
-        try:
-            life.go()
-        except BaseException as error:
-            say(f"FAILED: {type(error).__name__}: {error}")
-            with suppress(Exception):
-                say(f"  {life.run._cluster.status()}")
-            faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
-            life.stop.set()
-            life.turn = threading.RLock()
-            life.run.close()
-            raise
+    life = Life(siege, spark, say)
+    life.spent = spent
+    try:
+        life.go()
+    except BaseException as error:
+        say(f"FAILED: {type(error).__name__}: {error}")
+        with suppress(Exception):
+            say(f"  {life.run._cluster.status()}")
+        faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+        life.stop.set()
+        life.turn = threading.RLock()
+        life.run.close()
+        raise
     check_gone(life.seen, before)
     return life.report
 
@@ -207,12 +208,13 @@ class Life:
     def _start(self, workers: int, every: Any) -> Run:
         siege, flow = self.siege, self.load.program.flow
         options = {"workers": workers, "checkpoint": siege.path, "every": every}
+        options["recovery"] = self.source.choice(("replace", "spread"))
         if siege.poison:
             options["skip_failing"] = True
         if self.spark is None:
             launcher = Threads if siege.on == "threads" else Processes
             return ProcessRun(flow.plan, launcher, **options)
-        return flow.run(on=self.spark, timeout=PATIENCE, **options)
+        return flow.run(on=self.spark, timeout=PATIENCE, silence=SILENCE, **options)
 
     def _take_up(self) -> None:
         """Know what other lives have committed, and follow on."""

@@ -644,10 +644,9 @@ def test_a_worker_that_falls_silent_is_replaced(
 ) -> None:
     """Its connections are open, and nothing comes."""
     monkeypatch.setattr(remote, "TICK", 0.05)
-    monkeypatch.setattr(remote, "SILENT", 40)
     monkeypatch.setattr(hosting, "BEAT", 0.05)
     monkeypatch.setattr(remote, "GRACE", 0.5)
-    with remotely(2, checkpoint=tmp_path, every=None) as cluster:
+    with remotely(2, checkpoint=tmp_path, every=None, silence=2) as cluster:
         model = Model(6)
         commit(cluster, model)
         silent = hosts[0]

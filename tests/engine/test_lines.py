@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from riverrun.engine import remote
 from riverrun.engine.lines import Line, watched
 from riverrun.engine.remote import RemoteCluster
 from riverrun.errors import TransportError
@@ -46,12 +45,9 @@ def within(seconds: float, what: Callable[[], Any]) -> Any:
     return result
 
 
-def test_a_process_that_is_stopped_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote, "SILENT", 6)
+def test_a_process_that_is_stopped_is_not_waited_for(tmp_path: Path) -> None:
     launcher, model = CutOff(graph_maker()), Model(51)
-    with RemoteCluster(launcher, 2, checkpoint=tmp_path, timeout=60) as cluster:
+    with RemoteCluster(launcher, 2, checkpoint=tmp_path, timeout=60, silence=3) as cluster:
         cluster.wait(cluster.submit(model.draw()))
         portions = cluster.read("degrees", 0)
         assert contents(portions) == model.rows("degrees")

@@ -275,7 +275,9 @@ class RemoteCluster(Cluster):
             status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
             status["garbage"] = self.garbage + self._elsewhere["garbage"]
             status["processes"] = [
-                {**self._processes.get(member, {}), **self._health.about(member)}
+                {**self._processes[member], **self._health.about(member)}
+                if member in self._processes
+                else {}  # it is being started
                 for member in self._coordinator.members
             ]
             return status
