@@ -269,12 +269,16 @@ def published_checkpoints_are_not_surveyed() -> Any:
 
 @mutant
 def rows_are_fed_twice() -> Any:
-    def share(inputs: Any, index: int, count: int) -> Any:
-        return {
-            name: batch.slice(batch.num_rows * index // count) for name, batch in inputs.items()
-        }
+    def shares(inputs: Any, shards: Any, routes: Any) -> Any:
+        return [
+            {
+                name: batch.slice(batch.num_rows * index // shards.workers)
+                for name, batch in inputs.items()
+            }
+            for index in range(shards.workers)
+        ]
 
-    return replaced(coordinator, "share_of", share)
+    return replaced(coordinator, "shares_of", shares)
 
 
 @contextlib.contextmanager

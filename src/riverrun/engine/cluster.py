@@ -47,6 +47,7 @@ from riverrun.engine.plan import Plan
 from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import Resume, decide
 from riverrun.engine.roster import Policy
+from riverrun.engine.shares import routes_of
 from riverrun.engine.storing import execute
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
@@ -127,6 +128,7 @@ class Cluster(ABC):
             deadline=deadline,
             skip_failing=durability.skip_failing,
             keep_numbers=keep_numbers,
+            routes=None if plan is None else routes_of(plan),
             patience=durability.patience,
         )
         self._errors: dict[int, RiverrunError] = {}

@@ -98,7 +98,7 @@ from riverrun.engine.outage import Outage
 from riverrun.engine.resuming import not_rebuilt
 from riverrun.engine.roster import Change, Policy, Roster
 from riverrun.engine.saving import Saver
-from riverrun.engine.shares import share_of, share_of_parcels, stored_parcels
+from riverrun.engine.shares import Route, share_of_parcels, shares_of, stored_parcels
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.state.log import Opening
 
@@ -143,13 +143,15 @@ class Coordinator:
         deadline: int | None = None,
         skip_failing: bool = True,
         keep_numbers: bool = False,
+        routes: Mapping[str, Route] | None = None,
         patience: float | None = None,
     ) -> None:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
 
         An epoch of the log that fails when it is done again is refused with `skip_failing`; otherwise
         the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent. With `keep_numbers`
-        the number of a refused epoch is never given to another: for clients that do not wait for each epoch. A storage
+        the number of a refused epoch is never given to another: for clients that do not wait for each epoch.
+        `routes` say where the rows of some inputs go first. A storage
         that fails for longer than `patience`, in seconds, ends the run.
         """
         if workers < 1:
@@ -182,6 +184,7 @@ class Coordinator:
         self._lineage = lineage
         self._deadline = deadline
         self._keep_numbers = keep_numbers
+        self._routes = routes or {}
         self._base = (epoch, ORIGIN)
         self._waiting: set[int] = set()
         self._now: float | None = None
@@ -492,13 +495,13 @@ class Coordinator:
         self.released = completed + 1
         members = self.members
         self._waiting = set(members)
-        execution, inputs, count = self.execution, entry.inputs, len(members)
-        if count == 1:
+        execution, inputs = self.execution, entry.inputs
+        if len(members) == 1:
             feed = Feed(execution, completed, inputs, entry.parcels)
             self._out.append((members[0], feed))
             return
-        for index, member in enumerate(members):
-            share = share_of(inputs, index, count)
+        shares = shares_of(inputs, self.roster.shards, self._routes)
+        for index, (member, share) in enumerate(zip(members, shares, strict=True)):
             parcels = share_of_parcels(entry.parcels, index, members) if entry.parcels else {}
             self._out.append((member, Feed(execution, completed, share, parcels)))
 

@@ -1,28 +1,84 @@
 """Shares: which rows of an epoch each worker gets.
 
+Rows of an input that goes straight into an exchange by key go to the workers that own their hashes, so
+that they need not travel again; those of others are cut evenly. Which worker takes a row in makes no
+difference to results.
+
 >>> import pyarrow as pa
+>>> from riverrun.state.shards import Shards
 >>> rows = pa.record_batch({"n": [1, 2, 3]})
->>> [share_of({"a": rows}, index, 2)["a"].num_rows for index in (0, 1)]
+>>> [share["a"].num_rows for share in shares_of({"a": rows}, Shards.even(2), {})]
 [1, 2]
+>>> routes = {"a": Route(pa.schema({"n": pa.int64()}), (0,))}
+>>> [share["a"].column(0).to_pylist() for share in shares_of({"a": rows}, Shards.even(2), routes)]
+[[3], [1, 2]]
+
+Cost: some 30 ns a row that is routed, and nothing per row otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
+
 from riverrun.engine.messages import Inputs, Parcel, Parcels
+from riverrun.engine.operators.exchange import Exchange
+from riverrun.engine.operators.linear import Input, canonical_columns
+from riverrun.engine.plan import Plan, Port
+from riverrun.state.changes import split_rows
+from riverrun.state.shards import Shards
 
 
-def share_of(inputs: Inputs, index: int, count: int) -> Inputs:
-    """The rows of one of `count` workers: about as many for each."""
-    share = {}
+@dataclass(frozen=True)
+class Route:
+    """Where the rows of an input go first: to whom owns the hash of the columns at these positions."""
+
+    schema: pa.Schema
+    columns: tuple[int, ...]
+
+    def split(self, batch: pa.RecordBatch, shards: Shards) -> list[pa.RecordBatch]:
+        """The rows of each worker."""
+        keys = canonical_columns(
+            batch.select(list(self.columns)),
+            pa.schema([self.schema.field(at) for at in self.columns]),
+        )
+        order, starts = split_rows(keys, batch.num_rows, shards)
+        ordered = batch.take(pa.array(order))
+        return [ordered.slice(start, stop - start) for start, stop in pairwise(starts)]
+
+
+def routes_of(plan: Plan) -> dict[str, Route]:
+    """Of each input that goes straight into an exchange by key, and nowhere else, which one that is."""
+    routes = {}
+    for node in plan.nodes:
+        if isinstance(node.operator, Input):
+            takers = {taker.operator for taker, _ in plan.consumers.get(Port(node.number), [])}
+            if len(takers) == 1:
+                (operator,) = takers
+                if isinstance(operator, Exchange) and operator.route == "key" and operator.columns:
+                    routes[node.operator.name] = Route(node.schemas[0], operator.columns)
+    return routes
+
+
+def shares_of(inputs: Inputs, shards: Shards, routes: Mapping[str, Route]) -> list[Inputs]:
+    """The rows of each worker."""
+    count = shards.workers
+    shares: list[dict[str, pa.RecordBatch]] = [{} for _ in range(count)]
     for name, batch in inputs.items():
         rows = batch.num_rows
-        start, stop = rows * index // count, rows * (index + 1) // count
-        if start < stop:
-            share[name] = batch.slice(start, stop - start)
-    return share
+        if name in routes and rows:
+            parts = routes[name].split(batch, shards)
+        else:
+            cuts = [rows * index // count for index in range(count + 1)]
+            parts = [batch.slice(start, stop - start) for start, stop in pairwise(cuts)]
+        for share, part in zip(shares, parts, strict=True):
+            if part.num_rows:
+                share[name] = part
+    return list(shares)
 
 
 def share_of_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcels:

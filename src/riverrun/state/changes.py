@@ -159,10 +159,7 @@ class Changes:
         """
         if shards.workers == 1:
             return [self if self.rows else None]
-        inner, owners = _cuts(shards)
-        table = column_table([self.columns[at] for at in positions])
-        order, places = sorting.split_by_hash(table, self.rows, inner, owners, shards.workers)
-        starts = places.tolist()
+        order, starts = split_rows([self.columns[at] for at in positions], self.rows, shards)
         sizes = [b - a for a, b in pairwise(starts)]
         if max(sizes) == self.rows:
             return [self if size and self.rows else None for size in sizes]
@@ -196,6 +193,15 @@ class Changes:
             return Changes(columns, count, self.times, None, diff, many)
         times, kept = _trim(self.times, codes)
         return Changes(columns, count, times, kept, diff, many)
+
+
+def split_rows(columns: Sequence[pa.Array], rows: int, shards: Shards) -> tuple[Ints, list[int]]:
+    """Row numbers by who owns the hash of these columns, each worker's in order, and where each worker's start."""
+    inner, owners = _cuts(shards)
+    order, places = sorting.split_by_hash(
+        column_table(columns), rows, inner, owners, shards.workers
+    )
+    return order, places.tolist()
 
 
 def _codes_of(piece: Changes, times: Times) -> Codes:
