@@ -89,9 +89,9 @@ class DuckStore:
 
 
 class RocksStore:
-    """RocksDB through rocksdict, raw bytes, write batches, write-ahead log off."""
+    """RocksDB through rocksdict, raw bytes, write batches; its write-ahead log is off unless `logged`."""
 
-    def __init__(self, rows: int, folder: str) -> None:
+    def __init__(self, rows: int, folder: str, *, logged: bool = False) -> None:
         from rocksdict import Options, Rdict, WriteOptions
 
         self.version = version("rocksdict")
@@ -101,7 +101,7 @@ class RocksStore:
         options.increase_parallelism(2)
         self._base = Rdict(f"{folder}/db", options)
         self._write = WriteOptions()
-        self._write.disable_wal = True
+        self._write.disable_wal = not logged
         for start in range(0, rows, 100_000):
             keys = np.arange(start, min(start + 100_000, rows))
             self.upsert(keys, keys * 2)

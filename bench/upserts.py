@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,16 @@ import polars as pl
 import pyarrow as pa
 
 import riverrun as rr
-from bench.measure import at_least, ratio, scale
+from bench import redis_server
+from bench.apart import run_apart
+from bench.measure import at_least, installed, ratio, scale
+from bench.peers import DictStore, RocksStore
 from bench.sessions import session
 
 WORKERS = 2
 ROW = 16
 LOAD = 4_000_000
+PEER_SECONDS = 5
 
 
 def main() -> dict[str, Any]:
@@ -38,10 +43,17 @@ def main() -> dict[str, Any]:
     with session(WORKERS, "1g") as spark:
         for kind, size in sizes.items():
             found[kind] = ours(spark, size // ROW, batch, span)
+    fast, peers = found["small"]["upserts_per_s"], beside(sizes["small"] // ROW, batch)
     return {
         "batch": batch,
         "workers": WORKERS,
         **found,
+        "peers": peers,
+        "ratios": {
+            name: ratio(fast, peer["upserts_per_s"])
+            for name, peer in peers.items()
+            if "upserts_per_s" in peer
+        },
         "asked": {
             "small_per_s": at_least(found["small"]["upserts_per_s"], 1_000_000),
             "large_per_s": at_least(found["large"]["upserts_per_s"], 1_000_000),
@@ -50,6 +62,42 @@ def main() -> dict[str, Any]:
             ),
         },
     }
+
+
+def beside(rows: int, batch: int) -> dict[str, dict[str, Any]]:
+    """The peers with the smaller state, each for some seconds."""
+    peers: dict[str, dict[str, Any]] = {}
+
+    def measure(name: str, version: str, upsert: Callable[[Any, Any], None]) -> None:
+        rng, count, began = np.random.default_rng(0), 0, time.perf_counter()
+        spent = 0.0
+        while time.perf_counter() - began < PEER_SECONDS:
+            keys = rng.integers(0, rows, batch)
+            start = time.perf_counter()
+            upsert(keys, keys + count)
+            spent += time.perf_counter() - start
+            count += 1
+        peers[name] = {"version": version, "upserts_per_s": round(count * batch / spent)}
+
+    for name, append_only in (("redis", False), ("redis_append_only", True)):
+        if not redis_server.installed():
+            peers[name] = {"skipped": "not installed: redis-server"}
+            continue
+        with redis_server.Redis(append_only=append_only) as redis:
+            for start in range(0, rows, batch):
+                keys = np.arange(start, min(start + batch, rows))
+                redis.upsert(keys, keys)
+            measure(name, redis.version, redis.upsert)
+    if installed("rocksdict"):
+        with tempfile.TemporaryDirectory() as folder:
+            rocks = RocksStore(rows, folder, logged=True)
+            measure("rocksdb", rocks.version, rocks.upsert)
+    else:
+        peers["rocksdb"] = {"skipped": "not installed: rocksdict"}
+    cells = DictStore(rows)
+    measure("dict", cells.version, cells.upsert)
+    peers["spark_apply_in_pandas_with_state"] = run_apart("spark_upserts", "pyspark", rows=rows)
+    return peers
 
 
 def program() -> rr.Dataflow:

@@ -291,7 +291,8 @@ class Life:
                 shown = {name: status[name] for name in names}
                 self.say(
                     f"stands still: {shown} members {cluster._coordinator.members} "
-                    f"joined {cluster._coordinator.roster._joined} not granted {cluster._ungranted} tickets {cluster._tickets}"
+                    f"joined {cluster._coordinator.roster._joined} not granted {cluster._ungranted} "
+                    f"tickets {cluster._tickets}"
                 )
 
     def _guarded(self, work: Callable[[], None]) -> None:

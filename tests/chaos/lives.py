@@ -98,6 +98,7 @@ class Life:
             retain=draw.choice((1, 2, 2, 3)),
             policy=draw.choice(("replace", "spread")),
             deadline=draw.choice((None, 8, 20)),
+            keep=draw.choice((None, 0, 100)),
         )
         self.workers: dict[int, Process] = {}
         self.links: dict[tuple[int, int], deque[Any]] = {}

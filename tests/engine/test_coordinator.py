@@ -35,6 +35,7 @@ from riverrun.engine.messages import (
     Publish,
     Published,
     Ready,
+    Recall,
     Refused,
     Reported,
     Saved,
@@ -580,3 +581,26 @@ def test_by_time() -> None:
     assert not saver.is_due(2, 109.0)
     assert saver.is_due(2, 110.0)
     assert not Saver(every=timedelta(seconds=0)).is_due(0, 1.0)  # nothing has happened
+
+
+def test_rows_that_do_not_fit_are_read_from_the_log_again() -> None:
+    coordinator = Coordinator(1, opening=Opening(0, 0, 0, 0, 0, 1, ()), keep=0)
+    rows = {"n": pa.record_batch({"n": [1, 2, 3]})}
+    coordinator.submit(rows)
+    for message in Join(), Ready(1):
+        coordinator.receive(1, message)
+    (append,) = [message for to, message in coordinator.take() if to == STORAGE]
+    coordinator.receive(STORAGE, Outcome(append))
+    coordinator.receive(1, Completed(1, 1))
+    coordinator.take()
+    coordinator.lost(1)
+    coordinator.receive(2, Join())
+    coordinator.receive(2, Ready(2))
+    asked = [(to, message) for to, message in coordinator.take() if type(message) is Recall]
+    assert asked == [(STORAGE, Recall(append.position))]
+    lost = TransportError("storage.unreachable", "gone", hint="")
+    coordinator.receive(STORAGE, Outcome(Recall(append.position), error=lost))
+    assert of(coordinator.take(), Recall) == [(STORAGE, Recall(append.position))]  # once more
+    coordinator.receive(STORAGE, Outcome(Recall(append.position), rows))
+    ((to, feed),) = of(coordinator.take(), Feed)
+    assert (to, feed.inputs) == (2, rows)

@@ -52,12 +52,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
 from riverrun.engine.appending import Appender
+from riverrun.engine.backlog import Backlog, Entry
 from riverrun.engine.messages import (
     CLIENT,
     NO_EPOCH,
@@ -87,6 +88,7 @@ from riverrun.engine.messages import (
     Publish,
     Published,
     Ready,
+    Recall,
     Refused,
     Reported,
     Saved,
@@ -115,17 +117,6 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-@dataclass(slots=True)
-class Entry:
-    """An epoch that may have to be done, or done again."""
-
-    position: int
-    inputs: Inputs
-    parcels: Parcels = field(default_factory=dict)
-    offsets: Mapping[str, Any] = field(default_factory=dict)
-    refused: bool = False
-
-
 class Coordinator:
     """Leads a run; see the module."""
 
@@ -144,6 +135,7 @@ class Coordinator:
         skip_failing: bool = True,
         keep_numbers: bool = False,
         routes: Mapping[str, Route] | None = None,
+        keep: int | None = None,
         patience: float | None = None,
     ) -> None:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
@@ -151,7 +143,8 @@ class Coordinator:
         An epoch of the log that fails when it is done again is refused with `skip_failing`; otherwise
         the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent. With `keep_numbers`
         the number of a refused epoch is never given to another: for clients that do not wait for each epoch.
-        `routes` say where the rows of some inputs go first. A storage
+        `routes` say where the rows of some inputs go first, `keep` how many bytes
+        of rows stay in memory for when they are needed again (`backlog`). A storage
         that fails for longer than `patience`, in seconds, ends the run.
         """
         if workers < 1:
@@ -188,8 +181,8 @@ class Coordinator:
         self._base = (epoch, ORIGIN)
         self._waiting: set[int] = set()
         self._now: float | None = None
-        self._entries: dict[int, Entry] = {}
-        self._oldest = epoch
+        self._backlog = Backlog(epoch, None if opening is None else opening.offsets, keep)
+        self._recalling: set[int] = set()
         self.log = Appender(0, 0) if opening is None else Appender(opening.next, opening.owner)
         self.reads = Outage(
             "what a worker lost cannot be read from the storage", "it is tried again"
@@ -199,15 +192,15 @@ class Coordinator:
         self._refusing: tuple[int, RiverrunError] | None = None
         self.changing = False
         self._out: Outputs = []
-        self._settled: dict[str, Any] = {} if opening is None else dict(opening.offsets)
         if opening is not None:
             for pending in opening.pending:
                 parcels = stored_parcels(pending.header.get("parcels", {}))
                 offsets = pending.header.get("offsets", {})
-                self._entries[self.next] = Entry(
-                    pending.position, pending.inputs, parcels, offsets, pending.refused
-                )
+                entry = Entry(pending.position, pending.inputs, parcels, offsets, pending.refused)
+                self._backlog.add(self.next, entry)
+                self._backlog.drop_rows(self.next)
                 self.next += 1
+            self.opening = replace(opening, pending=())
         self._accepted = 0 if skip_failing else self.next
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Completed: self._on_completed,
@@ -238,7 +231,8 @@ class Coordinator:
         self._check_open()
         epoch = self.next
         self.next = epoch + 1
-        self._entries[epoch] = Entry(self.log.position, inputs, parcels or {}, offsets or {})
+        entry = Entry(self.log.position, inputs, parcels or {}, offsets or {})
+        self._backlog.add(epoch, entry)
         if self.opening is not None:
             header = {"kind": "epoch", "epoch": epoch, "reported": self.reported}
             if offsets:
@@ -255,15 +249,7 @@ class Coordinator:
     @property
     def offsets(self) -> dict[str, Any]:
         """Of each stream, how far it was accepted and not refused."""
-        return self._offsets_before(self.next)
-
-    def _offsets_before(self, epoch: int) -> dict[str, Any]:
-        found = dict(self._settled)
-        for number in sorted(self._entries):
-            entry = self._entries[number]
-            if number < epoch and not entry.refused:
-                found.update(entry.offsets)
-        return found
+        return self._backlog.offsets_before(self.next)
 
     def checkpoint(self) -> None:
         """Ask for a checkpoint at the next boundary."""
@@ -485,25 +471,43 @@ class Coordinator:
             self._announce()
         if self.roster.change is not None and self._prepare(self.roster.change):
             return
-        entry = self._entries.get(completed)
+        entry = self._backlog.get(completed)
         if entry is None or completed >= self.limit:
             return
         if self.opening is not None and entry.position >= self.log.durable:
             return
         if self._refusing is not None and self._refusing[0] == completed:
             return
+        if entry.dropped:
+            if entry.position not in self._recalling:
+                self._recalling.add(entry.position)
+                self._out.append((STORAGE, Recall(entry.position)))
+            return
         self.released = completed + 1
         members = self.members
         self._waiting = set(members)
-        execution, inputs = self.execution, entry.inputs
+        execution = self.execution
         if len(members) == 1:
-            feed = Feed(execution, completed, inputs, entry.parcels)
+            feed = Feed(execution, completed, entry.inputs, entry.parcels)
             self._out.append((members[0], feed))
             return
-        shares = shares_of(inputs, self.roster.shards, self._routes)
-        for index, (member, share) in enumerate(zip(members, shares, strict=True)):
+        for index, (member, share) in enumerate(zip(members, self._shares(entry), strict=True)):
             parcels = share_of_parcels(entry.parcels, index, members) if entry.parcels else {}
             self._out.append((member, Feed(execution, completed, share, parcels)))
+        entry.shares = None
+
+    def make_ready(self) -> None:
+        """While workers are at an epoch, make ready what they get of the next one; may be called at any time."""
+        entry = self._backlog.get(self.released)
+        if entry is not None and self._routes and len(self.members) > 1:
+            self._shares(entry)
+
+    def _shares(self, entry: Entry) -> list[Inputs]:
+        """The rows of each worker, as the shards are now."""
+        if entry.shares is None or entry.shares[0] is not self.roster.shards:
+            shards = self.roster.shards
+            entry.shares = shards, shares_of(entry.inputs, shards, self._routes)
+        return entry.shares[1]
 
     def _on_completed(self, sender: int, message: Completed) -> None:
         if message.execution != self.execution or self.phase is not Phase.RUNNING:
@@ -515,13 +519,15 @@ class Coordinator:
             return
         epoch, self.completed = self.completed, self.released
         self._idle_failures = 0
+        if self.opening is not None:
+            self._backlog.drop_rows(epoch)
         if self.reads.error is not None:
             self._say(self.reads.over(self._now))
         if self.opening is not None and self.saver.epoch <= epoch == self.opening.done - 1:
             self.saver.wanted = True  # what was built anew is not built again
         if epoch >= self.reported:
             self.reported = epoch + 1
-            if not self._entries[epoch].refused:
+            if not self._backlog[epoch].refused:
                 self._out.append((CLIENT, Reported(epoch)))
         self._forget()
         self._advance()
@@ -531,11 +537,18 @@ class Coordinator:
         floor = self.completed
         if self.opening is not None and self.saver.epoch < floor:
             floor = self.saver.epoch
-        while self._oldest < floor:
-            entry = self._entries.pop(self._oldest)
-            if not entry.refused:
-                self._settled.update(entry.offsets)
-            self._oldest += 1
+        self._backlog.forget(floor)
+
+    def _on_recalled(self, position: int, inputs: Inputs, error: RiverrunError | None) -> None:
+        self._recalling.discard(position)
+        if error is None:
+            self._backlog.recalled(position, inputs)
+        elif isinstance(error, TransportError):
+            self._say(self.reads.failed(error, self._now))
+        else:
+            self.close(error)
+            return
+        self._advance()
 
     def _on_failed(self, sender: int, message: Failed) -> None:
         if message.execution != self.execution:
@@ -552,7 +565,7 @@ class Coordinator:
                     self.close(error)
             elif self.opening is not None and self.opening.epoch == epoch == self.opening.done - 1:
                 self.close(not_rebuilt(error))
-            elif epoch < self._said_complete() or self._entries[epoch].refused:
+            elif epoch < self._said_complete() or self._backlog[epoch].refused:
                 # A file that is damaged says so itself: its rows would not be there the next time either.
                 damaged = isinstance(error, CheckpointError)
                 self.close(error if damaged else _not_repeatable(epoch, error))
@@ -568,8 +581,8 @@ class Coordinator:
 
     def _refuse(self, epoch: int, error: RiverrunError) -> None:
         """Forget the rows of an epoch (law 6)."""
-        entry = self._entries[epoch]
-        entry.inputs, entry.parcels, entry.refused = {}, {}, True
+        entry = self._backlog[epoch]
+        entry.refuse()
         self.phase = Phase.REFUSING
         self._refusing = (epoch, error)
         if self.opening is None:
@@ -583,7 +596,7 @@ class Coordinator:
         (epoch, error), self._refusing = self._refusing, None
         if self.next == epoch + 1 and not self._keep_numbers:
             self.next = epoch
-            del self._entries[epoch]
+            self._backlog.remove(epoch)
         self._out.append((CLIENT, Refused(epoch, error)))
         if self.phase is Phase.REFUSING:
             self._begin(self.completed, PINNED)
@@ -631,7 +644,7 @@ class Coordinator:
             saver.wanted = False
             self._out.append((CLIENT, Saved(saver.number, epoch)))
             return
-        entry = self._entries.get(epoch)
+        entry = self._backlog.get(epoch)
         position = self.log.position if entry is None else entry.position
         if not saver.covers(position):
             return
@@ -669,7 +682,7 @@ class Coordinator:
             ],
             "fingerprint": self._fingerprint,
             "application": dict(self.application),
-            "offsets": self._offsets_before(attempt.epoch),
+            "offsets": self._backlog.offsets_before(attempt.epoch),
         }
 
     def _on_published(self, publish: Publish, error: RiverrunError | None) -> None:
@@ -740,6 +753,8 @@ class Coordinator:
             self._on_published(instruction, error)
         elif type(instruction) is Survey:
             self._on_surveyed(outcome.result, error)
+        elif type(instruction) is Recall:
+            self._on_recalled(instruction.position, outcome.result, error)
 
     def _check_open(self) -> None:
         if self.phase is Phase.CLOSED:

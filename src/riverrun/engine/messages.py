@@ -19,7 +19,7 @@ Laws, on which `worker` and `coordinator` build:
 Data(execution=3, number=0, payload='rows')
 
 Instructions are messages to the storage (`Append`, `Write`, `Publish`, `Collect`, `Survey`,
-`Read`): whoever carries messages has them executed (`storing.execute`) and brings the `Outcome`
+`Read`, `Recall`): whoever carries messages has them executed (`storing.execute`) and brings the `Outcome`
 back.
 """
 
@@ -379,6 +379,13 @@ class Read:
     execution: int
     source: int
     ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Read the rows of an epoch again, from its record in the log."""
+
+    position: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ from riverrun.engine.messages import (
     Broken,
     Completed,
     Failed,
+    Feed,
     Heartbeat,
     Inputs,
     Join,
@@ -62,6 +63,7 @@ from riverrun.engine.messages import (
     Outputs,
     Parcels,
     Ready,
+    Recall,
     Start,
     Wrote,
 )
@@ -483,6 +485,8 @@ class RemoteCluster(Cluster):
                 self._supervise(message)
         if told or out:
             self._changed.notify_all()
+        if any(type(message) is Feed for _, message in out):
+            self._coordinator.make_ready()
         if self._lost_at is not None and self._recovered():
             seconds, self._lost_at = time.monotonic() - self._lost_at, None
             self.events.record("recovered", seconds=round(seconds, 3))
@@ -608,12 +612,12 @@ class RemoteCluster(Cluster):
 
     def _instruct(self, instruction: Any) -> None:
         thread = self._store_thread
-        if type(instruction) is Append:
+        if type(instruction) in (Append, Recall):
             thread = self._log_thread
 
         def execute() -> None:
             outcome = self._execute(instruction)
-            if type(instruction) is Append:
+            if type(instruction) in (Append, Recall):
                 self._appends = 0 if outcome.error is None else self._appends + 1
                 self._stopped.wait(delay(self._appends))
             self._outcome(outcome)

@@ -21,6 +21,7 @@ from riverrun.engine.messages import (
     Outcome,
     Publish,
     Read,
+    Recall,
     States,
     Survey,
     Write,
@@ -56,6 +57,8 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
             return Found(manifest.number, manifest.about, top)
         case Read():
             return _read(checkpoints, instruction)
+        case Recall():
+            return log.read(instruction.position).inputs
         case _:
             raise TypeError(f"{instruction!r} is no instruction to the storage")
     return None

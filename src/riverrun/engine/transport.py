@@ -60,6 +60,7 @@ from riverrun.engine.messages import (
     Outcome,
     Outputs,
     Read,
+    Recall,
     Start,
     Stop,
 )
@@ -393,7 +394,7 @@ class LocalCluster(Cluster):
     def _answered(self, sender: int, outcome: Outcome) -> None:
         """Bring an answer back; one that makes its receiver try again waits for a moment."""
         kind = type(outcome.instruction)
-        if outcome.error is not None and kind in (Append, Read):
+        if outcome.error is not None and kind in (Append, Read, Recall):
             self._try_later((sender, kind), lambda: self._deliver(sender, STORAGE, outcome))
         else:
             self._failures.pop((sender, kind), None)

@@ -1,0 +1,71 @@
+"""A Redis server of our own on loopback, where one is installed, and just enough of its protocol to write to it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from typing import Any, Self
+
+import numpy as np
+
+CHUNK = 10_000
+
+
+class Redis:
+    """Redis with or without its append-only file (synced every second), written to with pipelined MSETs."""
+
+    def __init__(self, *, append_only: bool) -> None:
+        self._folder = tempfile.mkdtemp(prefix="riverrun-bench-")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._server = subprocess.Popen(
+            [
+                "redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", self._folder,
+                "--appendonly", "yes" if append_only else "no", "--appendfsync", "everysec",
+            ],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        for _ in range(200):
+            try:
+                self._socket = socket.create_connection(("127.0.0.1", port))
+                break
+            except OSError:
+                time.sleep(0.05)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        told = subprocess.run(
+            ["redis-server", "--version"], capture_output=True, text=True, check=True
+        )
+        self.version = "redis " + told.stdout.split("v=")[1].split()[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+        self._server.terminate()
+        self._server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def upsert(self, keys: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+        """Set all these keys, `CHUNK` in a command, and wait for the answers."""
+        cells = np.column_stack([keys, values]).astype("<i8").tobytes()
+        commands, count = [], 0
+        for start in range(0, len(keys), CHUNK):
+            pairs = min(CHUNK, len(keys) - start)
+            some = cells[start * 16 : (start + pairs) * 16]
+            parts = [b"$8\r\n" + some[at : at + 8] + b"\r\n" for at in range(0, len(some), 8)]
+            commands.append(b"*%d\r\n$4\r\nMSET\r\n" % (2 * pairs + 1) + b"".join(parts))
+            count += 1
+        self._socket.sendall(b"".join(commands))
+        answer = b""
+        while len(answer) < 5 * count:
+            answer += self._socket.recv(1 << 16)
+        assert answer == b"+OK\r\n" * count
+
+
+def installed() -> bool:
+    return shutil.which("redis-server") is not None
