@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -527,3 +528,28 @@ def test_more_workers_than_slots_are_refused_when_scaling(
     with program.flow.run(on=spark, workers=1) as run, pytest.raises(RiverrunError) as refusal:
         run.scale(2)
     assert refusal.value.code == "checkpoint.no_path"
+
+
+def test_a_process_that_spark_keeps_gives_the_memory_of_states_back(spark: SparkSession) -> None:
+    flow = rr.Dataflow("large")
+    rows = flow.input("rows", {"key": pl.Int64, "value": pl.Int64}, key="key")
+    flow.output("rows", rows)
+    with flow.run(on=spark, workers=1) as run:
+        keys = np.arange(8_000_000)
+        run.upsert("rows", pa.table({"key": keys, "value": keys}))
+        run.commit()
+        (process,) = run.status()["processes"]
+        before = _own_memory(process["pid"])
+    deadline = time.monotonic() + 30
+    while (left := _own_memory(process["pid"])) > before - (100 << 20):
+        assert time.monotonic() < deadline, (before, left)
+        time.sleep(0.1)
+
+
+def _own_memory(pid: int) -> int:
+    """Bytes that a process has for itself alone; 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except FileNotFoundError:
+        return 0
+    return int(next(line for line in lines if line.startswith("Anonymous")).split()[1]) * 1024

@@ -15,6 +15,7 @@ endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import queue
@@ -61,6 +62,7 @@ from riverrun.errors import TransportError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
+from riverrun.state.slabs import SLABS
 
 BEAT = 1.0  # seconds between signs of life
 SILENCE = 60.0  # seconds without any from the coordinator, after which it is thought gone
@@ -512,6 +514,19 @@ class _Host:
             self._scratch.cleanup()
         # A peer may hold its stream open for a while longer: do not wait for it.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """The process may be used for something else: Spark keeps it. Give the memory of the states back."""
+        if self._worker is not None:
+            self._worker.receive(COORDINATOR, Leave())
+        self._leases.clear()
+        self._streams.clear()
+        while not self._inbox.empty():
+            self._inbox.get()
+        gc.collect()
+        SLABS.release()
+        pa.default_memory_pool().release_unused()
 
 
 def _moved(name: str) -> TransportError:
