@@ -19,7 +19,7 @@ from rich.text import Text
 from riverrun.errors import RiverrunError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.inspecting import CheckpointFound, Found, Verified, check_number, look, verify
-from riverrun.state.manifest import Manifest, Share, manifest_name
+from riverrun.state.manifest import Manifest, Share
 from riverrun.state.storage import FileFound, nothing_at, open_storage
 from riverrun.state.stored import held, outputs
 from riverrun.version import __version__
@@ -157,11 +157,9 @@ def _advice(found: Verified) -> list[str]:
     elif hurt and found.newest_whole is not None:
         whole = found.newest_whole
         lines.append(f"the newest whole checkpoint is {whole}: number={whole} reads it")
-        newer = [manifest_name(number) for number in hurt if number > whole]
-        if newer:
+        if any(number > whole for number in hurt):
             lines.append(
-                f"to have a run go back to it: with no run alive, move {', '.join(newer)} elsewhere. The next run then "
-                f"resumes from checkpoint {whole}, and does the epochs since again, from the log"
+                f"to go on from it: flow.run(..., from_checkpoint={whole}), which does the epochs since again"
             )
     if any(not damage.checkpoints for damage in found.damages):
         lines.append(

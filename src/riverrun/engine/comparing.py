@@ -273,7 +273,8 @@ class _Comparing:
         here = [at for at in self._upstream(number) if self.plan.nodes[at].name in differ]
         first = [at for at in here if not any(b != at and b in here for b in self._upstream(at))]
         names = [self.plan.nodes[at].name for at in sorted(first or here)]
-        if not names:
+        new = [difference.name for difference in self.differences if difference.was is None]
+        if not names or (names == [self.plan.nodes[number].name] and names[0] in new):
             return "which the checkpoint does not have"
         return f"because of {', '.join(map(repr, names))}"
 
