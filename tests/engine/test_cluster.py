@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from riverrun.engine import remote
+from riverrun.engine import backlog, remote, storing
 from riverrun.engine.asking import Asker
 from riverrun.engine.cluster import Cluster
 from riverrun.engine.coordinator import Phase
@@ -389,6 +389,62 @@ def test_without_a_path_a_loss_ends_the_run(start: Start) -> None:
         assert "checkpoint=PATH" in str(caught.value)
     assert time.monotonic() - began < 10
     assert "worker 1 is lost" in str(cluster.closed)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_rows_that_are_in_the_log_only_are_done_again(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Beyond a bound the rows since the last checkpoint are not in memory; some of these inputs are routed by key."""
+    monkeypatch.setattr(backlog, "KEEP", 0)
+    cluster, model = start(workers, checkpoint=tmp_path, every=None), Model(25)
+    for at in range(8):
+        commit(cluster, model)
+        if at == 2:
+            cluster.checkpoint()
+    for index in range(workers):
+        cluster.kill(index)
+        check(cluster, model, changes=False)
+        commit(cluster, model)
+        check(cluster, model)
+    cluster.close()
+    again = start(workers % 3 + 1, checkpoint=tmp_path, every=None)
+    check(again, model, changes=False)
+    for _ in range(3):
+        commit(again, model)
+        check(again, model)
+
+
+def test_survivors_read_nothing_after_a_resume_and_after_scaling(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    original = storing._read
+
+    def read(checkpoints: Any, instruction: Any) -> Any:
+        asked.append(instruction.ranges)
+        return original(checkpoints, instruction)
+
+    monkeypatch.setattr(storing, "_read", read)
+    first, model = start(2, checkpoint=tmp_path, every=None), Model(26)
+    for _ in range(3):
+        commit(first, model)
+    first.checkpoint()
+    first.close()
+    cluster = start(2, checkpoint=tmp_path, every=None)
+    for _ in range(4):
+        commit(cluster, model)
+    for again in range(2):
+        asked.clear()
+        members = len(cluster.stats())
+        cluster.kill(1)
+        commit(cluster, model)
+        check(cluster, model)
+        assert len(asked) == 1, (again, members, asked)  # what the lost one had, and no more
+        if again == 0:
+            cluster.scale(3)
+            for _ in range(4):
+                commit(cluster, model)
 
 
 def test_scaling_with_a_path(start: Start, tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ def test_a_process_that_hangs_is_replaced_and_refused_when_it_wakes_up(tmp_path:
         commit(cluster, model)
         assert 2 < time.monotonic() - started < 30
         check(cluster, model)
+        (lost,) = cluster.events.list("lost")
+        assert (lost["worker"], lost["pid"]) == (1, hung)
+        assert "no sign of life" in lost["why"]
+        assert len(cluster.events.list("recovered")) == 1
         assert hung not in {each["pid"] for each in cluster.status()["processes"]}
         if launcher.processes[ticket].poll() is None:
             os.kill(hung, signal.SIGCONT)

@@ -276,7 +276,7 @@ def test_a_manifest_of_another_version(kept: Path) -> None:
     path.write_text(json.dumps(body))
     error = refused(kept)
     assert error.code == "checkpoint.incompatible"
-    assert "has version 2, and this Riverrun reads version 1" in error.message
+    assert "has version 2, and this Riverrun (" in error.message
     assert "version of Riverrun that wrote it" in (error.hint or "")
 
 
@@ -591,3 +591,56 @@ def test_status_is_told_while_another_thread_waits(
         weather.fine()
         waiting.join()
         assert counts(run) == {"sea": 1, "sky": 1}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_directory_that_goes_away_is_waited_for(tmp_path: Path, workers: int) -> None:
+    """As when it is not mounted for a while. Nothing is made in its place, and nothing is lost."""
+    kept, away = tmp_path / "kept", tmp_path / "away"
+    flow = rr.Dataflow("numbers")
+    numbers = flow.input("numbers", {"n": pl.Int64})
+    flow.output("counts", numbers.group_by("n").count())
+    with flow.run(workers=workers, checkpoint=kept, every=1) as run:
+        for _ in range(3):
+            run.insert("numbers", [(1,)])
+            run.commit()
+        kept.rename(away)
+        back = threading.Timer(1.5, lambda: away.rename(kept))
+        back.start()
+        started = time.monotonic()
+        run.insert("numbers", [(2,)])
+        run.commit()
+        assert time.monotonic() - started > 1
+        back.join()
+        run.insert("numbers", [(3,)])
+        run.commit()
+        run.checkpoint()
+        assert run.read("counts").rows() == [(1, 3), (2, 1), (3, 1)]
+    assert not away.exists()
+    with flow.run(checkpoint=kept) as run:
+        assert run.completed == 5
+        assert run.read("counts").rows() == [(1, 3), (2, 1), (3, 1)]
+
+
+def test_the_log_goes_on_to_keep_all_rows_until_told_otherwise(tmp_path: Path) -> None:
+    def program(least: int) -> rr.Dataflow:
+        flow = rr.Dataflow("numbers")
+        numbers = flow.input("numbers", {"n": pl.Int64})
+        flow.output("counts", numbers.filter(pl.col("n") >= least).group_by("n").count())
+        return flow
+
+    for keep in (True, None):
+        with program(0).run(checkpoint=tmp_path, every=1, keep_inputs=keep) as run:
+            for n in range(4):
+                run.insert("numbers", [(n,)])
+                run.commit()
+                run.checkpoint()
+    with program(2).run(checkpoint=tmp_path, rebuild=True) as run:
+        assert run.read("counts").rows() == [(2, 2), (3, 2)]
+    with program(2).run(checkpoint=tmp_path, every=1, keep_inputs=False) as run:
+        for n in range(3):
+            run.insert("numbers", [(n,)])
+            run.commit()
+            run.checkpoint()
+    with pytest.raises(rr.CheckpointError, match="the log does not have them"):
+        program(1).run(checkpoint=tmp_path, rebuild=True)

@@ -48,6 +48,8 @@ class Entry:
     """What each worker gets, where that was made ready, and for which shards."""
     dropped: bool = False
     """Whether the rows are in the log only."""
+    names: tuple[str, ...] = ()
+    """Of a dropped one, the inputs that it has rows of; its record may have others that do not count."""
     kept: int = 0
     """Bytes of rows that count as kept."""
 
@@ -104,6 +106,7 @@ class Backlog:
     def drop_rows(self, epoch: int) -> None:
         """An epoch is in the log, and is not to be done now: its rows stay only where there is room (law 1)."""
         entry = self._entries[epoch]
+        entry.shares = None
         size = sum(batch.nbytes for batch in entry.inputs.values())
         if entry.kept or not size:
             return
@@ -111,10 +114,11 @@ class Backlog:
             self._kept += size
             entry.kept = size
         else:
-            entry.inputs, entry.dropped = {}, True
+            entry.names, entry.inputs, entry.dropped = tuple(entry.inputs), {}, True
 
     def recalled(self, position: int, inputs: Inputs) -> None:
         """The rows of an epoch, from its record."""
         for entry in self._entries.values():
             if entry.position == position and entry.dropped:
-                entry.inputs, entry.dropped = inputs, False
+                entry.inputs = {name: inputs[name] for name in entry.names}
+                entry.dropped, entry.shares = False, None

@@ -88,7 +88,7 @@ class Durability:
     """The program, to be compared with that of the checkpoint."""
     rebuild: bool = False
     """Whether states that the checkpoint does not have are built anew."""
-    keep_inputs: bool = False
+    keep_inputs: bool | None = None
     """Whether the log keeps all rows."""
 
 

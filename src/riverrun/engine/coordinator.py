@@ -96,12 +96,12 @@ from riverrun.engine.messages import (
     Survey,
     Wrote,
 )
-from riverrun.engine.outage import Outage
+from riverrun.engine.outage import Outage, is_outage
 from riverrun.engine.resuming import not_rebuilt
 from riverrun.engine.roster import Change, Policy, Roster
 from riverrun.engine.saving import Saver
 from riverrun.engine.shares import Route, share_of_parcels, shares_of, stored_parcels
-from riverrun.errors import CheckpointError, RiverrunError, TransportError
+from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.state.log import Opening
 
 IDLE_FAILURES = 3  # executions in a row that fail with no epoch under way
@@ -350,16 +350,18 @@ class Coordinator:
         roster.replace(member)
         self._gather()
 
-    def tick(self, now: float | None = None) -> None:
-        """Time has passed: `now` in seconds, for checkpoints that are due by time."""
+    def tick(self, now: float | None = None) -> list[int]:
+        """Time has passed: `now` in seconds, for checkpoints that are due by time; who was too silent, and is lost."""
         if self.phase is Phase.CLOSED:
-            return
+            return []
         if now is not None:
             self.clock(now)
             self._watch(now)
-        for member in self.roster.silent(self._deadline):
-            self.lost(member)
+        silent = self.roster.silent(self._deadline)
+        for member in silent:
+            self.lost(member, "it gave no sign of life")
         self._advance()
+        return silent
 
     def clock(self, now: float) -> None:
         """What time it is, in seconds."""
@@ -445,7 +447,7 @@ class Coordinator:
     def _on_not_ready(self, sender: int, message: NotReady) -> None:
         if message.execution != self.execution or self.phase is Phase.GATHERING:
             return
-        if isinstance(message.error, TransportError):
+        if is_outage(message.error):
             self._say(self.reads.failed(message.error, self._now))
         elif self.phase is not Phase.STARTING:
             return
@@ -499,7 +501,7 @@ class Coordinator:
     def make_ready(self) -> None:
         """While workers are at an epoch, make ready what they get of the next one; may be called at any time."""
         entry = self._backlog.get(self.released)
-        if entry is not None and self._routes and len(self.members) > 1:
+        if entry is not None and not entry.dropped and self._routes and len(self.members) > 1:
             self._shares(entry)
 
     def _shares(self, entry: Entry) -> list[Inputs]:
@@ -543,7 +545,7 @@ class Coordinator:
         self._recalling.discard(position)
         if error is None:
             self._backlog.recalled(position, inputs)
-        elif isinstance(error, TransportError):
+        elif is_outage(error):
             self._say(self.reads.failed(error, self._now))
         else:
             self.close(error)
@@ -707,7 +709,8 @@ class Coordinator:
         error = self.saver.error
         self._out.append((CLIENT, Saved(number, epoch, error)))
         change = self.roster.change
-        if change is not None and error is not None and self.roster.is_there(change):
+        wanted = change is not None and not change.own
+        if wanted and error is not None and change is not None and self.roster.is_there(change):
             self.give_up(error)  # epochs are held back for it: better to go on as we are
         self._advance()
 
@@ -738,7 +741,8 @@ class Coordinator:
             if saver.attempt is None and not saver.surveying:
                 saver.wanted = True
                 self._announce()
-            return saver.attempt is not None or saver.surveying
+            attempt = saver.attempt  # epochs go on while an older one is being written
+            return saver.surveying or (attempt is not None and attempt.epoch == self.completed)
         for member in roster.make(change):
             self._dismiss(member)
         self.changing = True

@@ -58,11 +58,12 @@ from riverrun.engine.resuming import Resume, told
 from riverrun.engine.staging import Staging
 from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
-from riverrun.errors import TransportError
+from riverrun.errors import CheckpointError, TransportError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
 from riverrun.state.slabs import SLABS
+from riverrun.state.storage import Storage, open_storage
 
 BEAT = 1.0  # seconds between signs of life
 SILENCE = 60.0  # seconds without any from the coordinator, after which it is thought gone
@@ -142,6 +143,7 @@ class _Host:
         self._over = Event()
         self._heard = time.monotonic()
         self._busy = 0.0  # seconds
+        self._silence = SILENCE
         self._security = rendezvous.security
         self._make = make
         self._staging: Staging | None = None
@@ -176,12 +178,13 @@ class _Host:
             return
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
+        self._silence = max(SILENCE, 2 * granted.get("silence", 0.0))
         scratch: Path | None = None
         if granted["checkpoint"] is not None:
             if getattr(self._make, "memory", None) is not None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
                 scratch = Path(self._scratch.name)
-            self._checkpoints = Checkpoints(granted["checkpoint"], scratch=scratch)
+            self._checkpoints = Checkpoints(_opened(granted["checkpoint"]), scratch=scratch)
             self._log = Log(self._checkpoints.storage)
         self._staging = Staging(
             self._worker.incarnation,
@@ -231,8 +234,8 @@ class _Host:
             self._busy += time.monotonic() - started
         except queue.Empty:
             pass
-        if time.monotonic() - self._heard > SILENCE:
-            self._why = f"the coordinator was not heard for {SILENCE:.0f} s"
+        if time.monotonic() - self._heard > self._silence:
+            self._why = f"the coordinator was not heard for {self._silence:.0f} s"
 
     def _carry(self, out: Outputs) -> None:
         """Send messages, those to one receiver together."""
@@ -289,6 +292,8 @@ class _Host:
     # ---- what comes in, in the thread of whoever brings it
 
     def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+        if stream is self._leader:
+            self._heard = time.monotonic()
         self._inbox.put(lambda: self._frames(sender, stream, frames, size))
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
@@ -527,6 +532,18 @@ class _Host:
         gc.collect()
         SLABS.release()
         pa.default_memory_pool().release_unused()
+
+
+def _opened(place: str) -> Storage:
+    """The storage of the run. A path that is not there is away: made anew, it would be another one."""
+    deadline = time.monotonic() + SILENCE
+    while True:
+        try:
+            return open_storage(place, make=False)
+        except CheckpointError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(BEAT / 4)
 
 
 def _moved(name: str) -> TransportError:

@@ -83,6 +83,10 @@ class Losses:
         if why:
             self._why = {member: why}  # of the others nobody will ask
 
+    def calm(self) -> None:
+        """All is done that was to be done, or what was lost was not needed: nothing kills its worker."""
+        self._recoveries = self._early = 0
+
     def too_many(self, reported: int) -> TransportError | None:
         """Why the run is to end; None while it may go on."""
         self._look(reported)

@@ -39,6 +39,11 @@ def delay(failures: int) -> float:
     return DELAYS[min(failures, len(DELAYS)) - 1] if failures else 0.0
 
 
+def is_outage(error: RiverrunError) -> bool:
+    """Whether what could not be read may be readable later: the storage is away, or does not let us in for now."""
+    return isinstance(error, TransportError) or error.code == "checkpoint.refused"
+
+
 class Outage:
     """One thing that the storage may fail to do; `since` is None while it does it."""
 

@@ -23,6 +23,7 @@ Cost: about 0.3 ms for an epoch, besides what the workers do.
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import time
@@ -64,6 +65,7 @@ from riverrun.engine.messages import (
     Parcels,
     Ready,
     Recall,
+    Scaled,
     Start,
     Wrote,
 )
@@ -77,6 +79,7 @@ from riverrun.progress import Antichain
 from riverrun.state.lanes import Lane
 from riverrun.state.storage import Storage
 
+_LOG = logging.getLogger(__name__)
 TICK = 0.5
 GRANT = 10.0  # seconds that a process waits for an identity
 LAST_WORDS = 1.0  # seconds
@@ -131,6 +134,7 @@ class RemoteCluster(Cluster):
             raise TypeError("workers open the storage themselves: give a path or URL")
         super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
         self._health = Health(self.events, balance, most)
+        self._silence = silence
         self._lost_at: float | None = None
         self._overseer = Overseer(
             self._coordinator, launcher, self._health, timeout, self._check_room
@@ -440,18 +444,27 @@ class RemoteCluster(Cluster):
 
     def _tick_on(self) -> None:
         while not self._stopped.wait(TICK):
-            with self._changed:
-                if self._coordinator.phase is Phase.CLOSED:
-                    continue
-                now = time.monotonic()
-                self._coordinator.tick(now)
-                losing = self._losses.too_many(self._coordinator.reported)
-                over = losing or self._overseer.look(now, self._present)
-                self._send(COORDINATOR, self._coordinator.take())
-                if over is not None:
-                    self._end(over)
-                self._send_released()
-            self._tell_workers(["beat", 0])
+            try:
+                self._tick()
+            except Exception:  # beats and deadlines must go on
+                _LOG.exception("looking after the run failed")
+
+    def _tick(self) -> None:
+        with self._changed:
+            if self._coordinator.phase is Phase.CLOSED:
+                return
+            now = time.monotonic()
+            members = list(self._coordinator.members)
+            for member in self._coordinator.tick(now):
+                self._note_loss(member, members, "it gave no sign of life")
+                self._forget(member)
+            losing = self._losses.too_many(self._coordinator.reported)
+            over = losing or self._overseer.look(now, self._present)
+            self._send(COORDINATOR, self._coordinator.take())
+            if over is not None:
+                self._end(over)
+            self._send_released()
+        self._tell_workers(["beat", 0])
 
     @property
     def _present(self) -> int:
@@ -491,6 +504,8 @@ class RemoteCluster(Cluster):
             seconds, self._lost_at = time.monotonic() - self._lost_at, None
             self.events.record("recovered", seconds=round(seconds, 3))
             self._health.changed()
+            if self._caught_up():
+                self._losses.calm()
 
     def _send_to(self, member: int, message: Any) -> None:
         link = self._links.get(member)
@@ -516,14 +531,21 @@ class RemoteCluster(Cluster):
                 self._send_to(member, message)
 
     def _lose(self, member: int, why: str = "") -> None:
-        members = self._coordinator.members
-        if member in members:
-            about = self._processes.get(member, {})
-            self.events.record("lost", worker=members.index(member), pid=about.get("pid"), why=why)
-            self._lost_at = self._lost_at or time.monotonic()
+        self._note_loss(member, self._coordinator.members, why)
         self._forget(member)
         self._coordinator.lost(member, why)
         self._send(COORDINATOR, self._coordinator.take())
+
+    def _note_loss(self, member: int, members: Sequence[int], why: str) -> None:
+        if member in members:
+            pid = self._processes.get(member, {}).get("pid")
+            self.events.record("lost", worker=members.index(member), pid=pid, why=why)
+            self._lost_at = self._lost_at or time.monotonic()
+
+    def _note(self, message: Any) -> None:
+        super()._note(message)
+        if isinstance(message, Scaled) and message.error is not None:
+            self._losses.calm()  # newcomers that were not needed after all
 
     def _suspect(self, member: int) -> None:
         """A connection broke. Where that ends the run, the process has a moment to say why it died."""
@@ -747,6 +769,7 @@ class RemoteCluster(Cluster):
             "checkpoint": self.path,
             "window": self._window,
             "patience": self._patience,
+            "silence": self._silence,
         }
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

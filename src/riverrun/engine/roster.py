@@ -47,6 +47,8 @@ class Change:
     weights: tuple[float, ...] | None = None
     newcomers: list[int] = field(default_factory=list)
     losses: int = 0
+    own: bool = False
+    """Whether nobody asked for it: it makes up for a loss."""
 
 
 class Roster:
@@ -111,7 +113,7 @@ class Roster:
             del self.members[at]
             self.shards = self.shards.without(at)
         if self.change is not None or len(self.members) < wanted:
-            self.want(self.change or Change(wanted))
+            self.want(self.change or Change(wanted, own=True))
 
     def replace_newcomer(self, member: int, why: str) -> TransportError | None:
         """A newcomer was lost, and dismissed; why not to try again, after some tries."""

@@ -80,7 +80,8 @@ from riverrun.engine.messages import (
     Write,
     Wrote,
 )
-from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
+from riverrun.engine.outage import is_outage
+from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError
 from riverrun.state.joining import join_views
 from riverrun.state.shards import Range, intersect, subtract
 
@@ -263,6 +264,8 @@ class Worker:
             return
         self.execution = message.execution
         self.instance = None
+        if message.source > ORIGIN:  # a checkpoint: should somebody be lost, we come back to it
+            self._published = message.epoch
         self._begin = message
         self._indices = {peer: index for index, peer in enumerate(message.peers)}
         self._sent = [0] * len(message.peers)
@@ -368,7 +371,7 @@ class Worker:
             self._assembled(message.result)
         else:
             self._out.append((COORDINATOR, NotReady(instruction.execution, error)))
-            if isinstance(error, TransportError):  # an outage: whoever carries this waits a little
+            if is_outage(error):  # an outage: whoever carries this waits a little
                 self._out.append((STORAGE, instruction))
 
 

@@ -218,7 +218,7 @@ class Dataflow:
         history: int = 1,
         skip_failing: bool = False,
         rebuild: bool = False,
-        keep_inputs: bool = False,
+        keep_inputs: bool | None = None,
         seed: int | None = None,
         on: Any = None,
         memory: int | str | None = None,
@@ -257,10 +257,10 @@ class Dataflow:
         is refused; `take_over` takes it away from that one, which then ends. `from_checkpoint` goes back to an older
         checkpoint, when the newest is damaged, and does the epochs since then again.
 
-        A program that has changed since takes those states from the checkpoint that are what it would have
-        made itself. If that is not all it needs, it is refused, and told what differs; with `rebuild` the rest
-        is built anew, from the states that are kept. With `keep_inputs` the log keeps all rows, so that
-        whatever changes can be built anew.
+        A program that has changed since takes those states from the checkpoint that are what it would have made
+        itself. If that is not all it needs, it is refused, and told what differs; with `rebuild` the rest is built
+        anew, from the states that are kept. With `keep_inputs` the log keeps all rows, so that whatever changes can be
+        built anew; later runs at the path go on to keep them, until one says False.
         """
         if not self._outputs:
             raise PlanError(

@@ -137,7 +137,7 @@ class Run:
         history: int = 1,
         skip_failing: bool = False,
         rebuild: bool = False,
-        keep_inputs: bool = False,
+        keep_inputs: bool | None = None,
         seed: int | None = None,
         on: Any = None,
         memory: int | str | None = None,

@@ -32,7 +32,7 @@ def check_every(given: object) -> None:
 def check_durable(checkpoint: object, **options: object) -> None:
     """Options that say what is done with a checkpoint path."""
     for name, given in options.items():
-        if not isinstance(given, bool):
+        if given is not None and not isinstance(given, bool):
             raise PlanError(
                 "plan.run",
                 f"cannot run with {name}={given!r}: that is True or False",

@@ -21,6 +21,7 @@ interpreter ends without them, after some seconds. Laws:
 from __future__ import annotations
 
 import atexit
+import logging
 import queue
 import time
 import weakref
@@ -31,6 +32,7 @@ from typing import TypeVar
 T = TypeVar("T")
 U = TypeVar("U")
 
+_LOG = logging.getLogger(__name__)
 EXIT = 5.0  # seconds that what is under way has when the interpreter ends
 
 
@@ -78,7 +80,10 @@ def _end() -> None:
 
 def _work(todo: queue.SimpleQueue[Callable[[], object] | None], dropped: Event) -> None:
     while (act := todo.get()) is not None and not dropped.is_set():
-        act()
+        try:
+            act()
+        except Exception:  # what comes after must be done
+            _LOG.exception("something that a thread was asked for failed")
         del act  # or it would be kept until the next one comes
 
 

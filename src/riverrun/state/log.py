@@ -261,7 +261,7 @@ class Log:
             for position in self.positions():
                 if position not in self._opened:
                     self.read(position)
-            named = {file for files in self._files.values() for file in files}
+            named = {file for files in list(self._files.values()) for file in files}
             left = [name for name in left if name not in named]
             self.storage.delete(left)
         return left
@@ -274,17 +274,18 @@ def take_over(
     identity: str,
     fingerprint: Mapping[str, Any] | None = None,
     decide: Decide | None = None,
-    keep_inputs: bool = False,
+    keep_inputs: bool | None = None,
     number: int | None = None,
 ) -> Opening:
     """Own the path from here on, and find what it has. `identity` is a word that nobody else uses.
 
-    Without `decide`, a program with another fingerprint is refused. With `keep_inputs` the log is kept whole. With a
+    Without `decide`, a program with another fingerprint is refused. With `keep_inputs` the log is kept whole; without
+    either, as it was. With a
     `number`, go back to that checkpoint in place of the newest (law 6).
     """
     if number is not None:
         opening = _go_back(checkpoints, log, number, identity, dict(fingerprint or {}), decide)
-        return replace(opening, kept=_kept_since(checkpoints.latest())) if keep_inputs else opening
+        return _keeping(opening, checkpoints.latest(), keep_inputs)
     for tries in range(TRIES):
         manifest = checkpoints.latest()
         for skipped in manifest.skipped if manifest is not None else ():
@@ -297,7 +298,7 @@ def take_over(
             opening = _take_over(
                 checkpoints, log, manifest, identity, dict(fingerprint or {}), decide
             )
-            return replace(opening, kept=_kept_since(manifest)) if keep_inputs else opening
+            return _keeping(opening, manifest, keep_inputs)
         except CheckpointError as error:
             # The owner before may have published and collected while we were reading.
             if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
@@ -417,6 +418,13 @@ def _take_over(
         base=base,
         covered=covered,
     )
+
+
+def _keeping(opening: Opening, manifest: Manifest | None, keep_inputs: bool | None) -> Opening:
+    """Whether the log is kept whole: as asked for, or else as it was."""
+    before = manifest is not None and "kept" in manifest.about
+    keeps = before if keep_inputs is None else keep_inputs
+    return replace(opening, kept=_kept_since(manifest)) if keeps else opening
 
 
 def _kept_since(manifest: Manifest | None) -> int:

@@ -122,6 +122,8 @@ class Storage:
         self.store = store
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.synced = synced
+        self._base = None if self.root is None else Path(str(getattr(self.store, "prefix", "")))
+        self._place = None if self._base is None else _identity(self._base)
 
     def __repr__(self) -> str:
         return f"Storage({self._where})"
@@ -177,6 +179,7 @@ class Storage:
 
         Linked where that can be, otherwise copied. The file has no name when this returns, and goes with the buffer.
         """
+        folder.mkdir(parents=True, exist_ok=True)  # it is empty, and may have been tidied away
         own = folder / uuid4().hex
         with self._translated("take", name):
             try:
@@ -269,7 +272,21 @@ class Storage:
     @contextmanager
     def _translated(self, verb: str, name: str) -> Iterator[None]:
         with _translated(verb, name, self._where):
+            if self._base is not None and self._place != _identity(self._base):
+                # Writing would make it anew, beside what is there when it comes back.
+                raise OSError(
+                    "the directory is not the one it was: it was moved, or is not mounted"
+                )
             yield
+
+
+def _identity(root: Path) -> tuple[int, int] | None:
+    """Which directory a path leads to."""
+    try:
+        found = root.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _mapped(path: Path) -> pa.Buffer:
