@@ -355,7 +355,7 @@ def test_a_log_that_is_kept_whole_builds_anything_anew(tmp_path: Any, workers: i
     assert manifest.about["kept"] == 0
     with stock(2).run(**options) as run:  # and once more, over what two programs have logged
         assert run.read("few").rows() == [("mast", 1), ("rope", 1)]
-    with stock(2).run(checkpoint=tmp_path, every=1) as run:  # the log need not be kept any more
+    with stock(2).run(checkpoint=tmp_path, every=1, keep_inputs=False) as run:  # not any more
         for n in range(3):
             run.insert("items", [("rope", n)])
             run.commit()

@@ -410,7 +410,8 @@ class _Host:
             case ["peers", dict(addresses)]:
                 self._addresses = addresses
                 for gone in [to for to in self._links if to and to not in addresses]:
-                    self._links.pop(gone).close()
+                    # It may be stopped, or cut off, and never answer.
+                    Thread(target=self._links.pop(gone).close, daemon=True).start()
             case ["release", int(lease)]:
                 self._leases.pop(lease, None)
             case ["forget", str(upload), list(but)]:
