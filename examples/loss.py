@@ -47,8 +47,8 @@ def lose_a_worker(registry: Registry, npm: Npm, console: Console) -> None:
         f"While packages were unpublished one by one, the worker with process id {before[0]} was killed (-9) in the "
         f"middle of epoch {commit.epoch}.\nIts answers were there {taken:.1f} s later, as a rule it takes "
         f"{median * 1e3:.0f} ms: process {max(set(after) - {before[1]})} took the place, and its part of the states "
-        f"from the checkpoint and the log;\nprocess {before[1]} was not started again, and read nothing. {AFTER} more changes, and all "
-        "four answers equal recomputation.\n"
+        f"from the checkpoint and the log;\nprocess {before[1]} was not started again, and read nothing. "
+        f"{AFTER} more changes, and all four answers equal recomputation.\n"
     )
 
 
