@@ -63,7 +63,10 @@ class Site:
             self.world.workers == 1 and time[0] >= self.fed
         ):  # alone, an epoch causes nothing in others
             return
+        self.world.happened["pushed"] += 1
         if time[0] >= EPOCHS or max(time) > 9 or self.pushes > 30:  # it ends some time
+            return
+        if self.world.happened["pushed"] > 20_000:  # and soon: some worlds are very lively
             return
         for target, _ in self.world.graph.steps.get(output, ()):
             self.arrive(target, time)
