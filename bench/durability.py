@@ -2,10 +2,9 @@
 
 Batches of 100,000 upserts (int64 key and value) go into a table that has been loaded, for so many seconds in each of
 four ways, in turns: without a path; with the log alone; with the log and a checkpoint every few seconds, written in the
-background; and with the log, where the feeder waits until each checkpoint is whole ("stop the world", the whole state
-each time where asked for by a new path is not tried: the same increments). Throughput is over all batches, which are
-not waited for one by one; then one-row epochs are waited for, and their latencies measured, with checkpoints of the
-state going on.
+background; and with the log, where the feeder waits until each checkpoint is whole ("stop the world"; the same
+increments, not the whole state). Throughput is over all batches, which are not waited for one by one; then one-row
+epochs are waited for, and their latencies measured, with checkpoints of the state going on.
 """
 
 from __future__ import annotations
