@@ -36,6 +36,21 @@ if TYPE_CHECKING:
     from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
     from riverrun.frontends.flow import Dataflow
     from riverrun.frontends.grouping import Grouped
+    from riverrun.frontends.shared import (
+        State,
+        add,
+        append,
+        compaction,
+        drop_before,
+        fetch_rule,
+        fold,
+        keep_latest,
+        latest,
+        replace,
+        total,
+        update_rule,
+        within,
+    )
     from riverrun.run import Commit, Result, Run, Sink, read_checkpoint
 
 __all__ = [
@@ -57,18 +72,31 @@ __all__ = [
     "Run",
     "SchemaError",
     "Sink",
+    "State",
     "TimeViolation",
     "TransportError",
     "Vertex",
+    "add",
+    "append",
+    "compaction",
     "count",
     "count_distinct",
+    "drop_before",
+    "fetch_rule",
     "first",
+    "fold",
+    "keep_latest",
     "last",
+    "latest",
     "max",
     "mean",
     "min",
     "read_checkpoint",
+    "replace",
     "sum",
+    "total",
+    "update_rule",
+    "within",
 ]
 
 _HOMES = {
@@ -103,6 +131,21 @@ _HOMES = {
     ),
     "riverrun.frontends.flow": ("Dataflow",),
     "riverrun.frontends.grouping": ("Grouped",),
+    "riverrun.frontends.shared": (
+        "State",
+        "add",
+        "append",
+        "compaction",
+        "drop_before",
+        "fetch_rule",
+        "fold",
+        "keep_latest",
+        "latest",
+        "replace",
+        "total",
+        "update_rule",
+        "within",
+    ),
     "riverrun.run": ("Commit", "Result", "Run", "Sink", "read_checkpoint"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -147,6 +147,9 @@ class CountingInstance:
         out, self._out = self._out, []
         return out
 
+    def notes(self) -> tuple[dict[str, Any], ...]:
+        return ()
+
     def pin(self) -> Mapping[str, View]:
         assert self.fed == self.completed
         return {"counts": self.spine.view()}

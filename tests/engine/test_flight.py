@@ -562,6 +562,9 @@ class _Flood:
         out, self.out = self.out, []
         return out
 
+    def notes(self) -> tuple[dict[str, Any], ...]:
+        return ()
+
     def pin(self) -> dict[str, Any]:
         return {}
 

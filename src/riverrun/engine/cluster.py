@@ -40,6 +40,7 @@ from riverrun.engine.messages import (
     Outputs,
     Parcels,
     Refused,
+    Reported,
     Saved,
     Scaled,
 )
@@ -434,7 +435,10 @@ class Cluster(ABC):
     def _tell(self, message: Any) -> None:
         """The coordinator says something to the client."""
         kind = type(message)
-        if kind is Refused:
+        if kind is Reported:
+            for note in message.notes:
+                self.events.add(**note)
+        elif kind is Refused:
             self._errors[message.epoch] = message.error
         elif kind is Logged:
             self._logged = message.epoch

@@ -375,8 +375,8 @@ class _Comparing:
             at
             for at in sorted(sources)
             if any(
-                taker.number in taken and not taker.operator.reads_arrangements
-                for taker, _ in plan.consumers.get(Port(at), [])
+                taker.number in taken and not taker.operator.reads(input_)
+                for taker, input_ in plan.consumers.get(Port(at), [])
             )
         ]
         return Flow(

@@ -59,6 +59,7 @@ from typing import Any
 
 from riverrun.engine.appending import Appender
 from riverrun.engine.backlog import Backlog, Entry
+from riverrun.engine.losses import not_durable, not_repeatable
 from riverrun.engine.messages import (
     CLIENT,
     NO_EPOCH,
@@ -180,6 +181,7 @@ class Coordinator:
         self._routes = routes or {}
         self._base = (epoch, ORIGIN)
         self._waiting: set[int] = set()
+        self._notes: list[dict[str, Any]] = []
         self._now: float | None = None
         self._backlog = Backlog(epoch, None if opening is None else opening.offsets, keep)
         self._recalling: set[int] = set()
@@ -345,7 +347,7 @@ class Coordinator:
                 self.give_up(error)
             return
         if self.opening is None:
-            self.close(_not_durable(roster.members.index(member), why))
+            self.close(not_durable(roster.members.index(member), why))
             return
         roster.replace(member)
         self._gather()
@@ -488,6 +490,7 @@ class Coordinator:
         self.released = completed + 1
         members = self.members
         self._waiting = set(members)
+        self._notes = []
         execution = self.execution
         if len(members) == 1:
             feed = Feed(execution, completed, entry.inputs, entry.parcels)
@@ -517,9 +520,11 @@ class Coordinator:
         if message.epoch != self.released or message.epoch == self.completed:
             return
         self._waiting.discard(sender)
+        self._notes += message.notes
         if self._waiting:
             return
         epoch, self.completed = self.completed, self.released
+        notes, self._notes = tuple(self._notes), []
         self._idle_failures = 0
         if self.opening is not None:
             self._backlog.drop_rows(epoch)
@@ -530,7 +535,7 @@ class Coordinator:
         if epoch >= self.reported:
             self.reported = epoch + 1
             if not self._backlog[epoch].refused:
-                self._out.append((CLIENT, Reported(epoch)))
+                self._out.append((CLIENT, Reported(epoch, notes)))
         self._forget()
         self._advance()
 
@@ -570,7 +575,7 @@ class Coordinator:
             elif epoch < self._said_complete() or self._backlog[epoch].refused:
                 # A file that is damaged says so itself: its rows would not be there the next time either.
                 damaged = isinstance(error, CheckpointError)
-                self.close(error if damaged else _not_repeatable(epoch, error))
+                self.close(error if damaged else not_repeatable(epoch, error))
             else:
                 self._refuse(epoch, error)
         elif self.phase is Phase.STARTING:
@@ -774,25 +779,3 @@ def closed_error(reason: RiverrunError | None) -> RiverrunError:
     )
     error.__cause__ = reason
     return error
-
-
-def _not_durable(index: int, why: str) -> CheckpointError:
-    return CheckpointError(
-        "checkpoint.none",
-        f"cannot go on: worker {index} is lost, and with it its part of the states"
-        + (f"; its process said: {why}" if why else ""),
-        hint="run with checkpoint=PATH: then lost workers are replaced",
-        worker=index,
-    )
-
-
-def _not_repeatable(epoch: int, error: RiverrunError) -> CheckpointError:
-    wrapped = CheckpointError(
-        "run.not_repeatable",
-        f"cannot do epoch {epoch} again: it was accepted before, and now fails: {error.message}",
-        hint="nothing is lost: mend what fails and run again; functions that a run calls must give the same result "
-        "for the same input. run(skip_failing=True) refuses such an epoch for good",
-        epoch=epoch,
-    )
-    wrapped.__cause__ = error
-    return wrapped

@@ -2,7 +2,8 @@
 
 An event has a kind, the wall clock, and fields. The last `KEPT` are kept. Kinds: ``started``,
 ``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``moved`` (shares),
-``checkpoint``, ``trouble``, ``closed``.
+``checkpoint``, ``trouble``, ``closed``, ``late`` (rows of a stream that a state dropped; one event for each
+stream, with how many in all).
 
 >>> events = Events()
 >>> events.record("lost", worker=1, why="killed")
@@ -28,6 +29,15 @@ class Events:
     def record(self, kind: str, **fields: Any) -> None:
         """Something has happened."""
         self._kept.append({"kind": kind, "at": time.time(), **fields})
+
+    def add(self, kind: str, rows: int, **fields: Any) -> None:
+        """Something has happened to some rows: one event for all that agree in the other fields."""
+        for event in self._kept:
+            if event["kind"] == kind and all(event.get(name) == fields[name] for name in fields):
+                event["rows"] += rows
+                event["at"] = time.time()
+                return
+        self.record(kind, rows=rows, **fields)
 
     def list(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What has happened, oldest first."""

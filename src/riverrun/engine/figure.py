@@ -109,12 +109,12 @@ class Figure:
         for box in self.boxes:
             inside = {node.number for node in box.nodes}
             for node in box.nodes:
-                for port in node.inputs:
+                for input_, port in enumerate(node.inputs):
                     source, exchanges = self._origin(port)
                     returns = node.operator.is_feedback
                     if source.number in inside and not returns:
                         continue
-                    reads = node.operator.reads_arrangements
+                    reads = node.operator.reads(input_)
                     arrow = Arrow(at[source.number], box.number, exchanges, returns, reads)
                     found[arrow] = None
         return tuple(found)

@@ -105,6 +105,7 @@ class Instance:
         self._pushes: dict[Port, Push] = {}
         self._entries: dict[int, Push] = {}
         self._turns = 0
+        self._notes: list[dict[str, Any]] = []
         self.doing: str | None = None
         """The node whose code runs; any thread may look."""
         self.calls = 0
@@ -120,7 +121,10 @@ class Instance:
             if node.operator.reads_arrangements:
                 sources = [self._actors[port.node] for port in node.inputs]
             first = epoch if self._backfill is None else epoch + 1
-            context = Context(node, index, workers, self._states, sources, history, first, spill)
+            context = Context(
+                node, index, shards, self._states, sources, history, first, spill, self._actors
+            )
+            context.note = self._note
             self._actors[node.number] = node.operator.start(context)
         for actor in self._actors.values():
             self._connect(actor)
@@ -232,7 +236,18 @@ class Instance:
 
     def pin(self) -> dict[str, View]:
         """The states at the boundary, which nothing that comes after will change."""
-        return {name: spine.view() for name, spine in self._states.items()}
+        views = {name: spine.view() for name, spine in self._states.items()}
+        for actor in self._actors.values():
+            views.update(actor.saved(self._boundary))
+        return views
+
+    def notes(self) -> tuple[dict[str, Any], ...]:
+        """What there is to be told to who watches the run, since it was asked for last."""
+        noted, self._notes = self._notes, []
+        return tuple(noted)
+
+    def _note(self, kind: str, **fields: Any) -> None:
+        self._notes.append({"kind": kind, **fields})
 
     def _tell(self) -> bool:
         """Put what the others should know now behind the rows that they get; whether there is any."""
@@ -278,7 +293,7 @@ class Instance:
     def _takers(self, port: Port) -> list[tuple[Node, int]]:
         """Who takes changes from a port, rather than batches of its arrangement."""
         found = self.plan.consumers.get(port, [])
-        return [(node, at) for node, at in found if not node.operator.reads_arrangements]
+        return [(node, at) for node, at in found if not node.operator.reads(at)]
 
     def _needed(self, node: Node) -> Sequence[int] | None:
         """Which columns of what a node sends are looked at, if that is known."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from riverrun.errors import TransportError
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
 
 RECOVERIES = 8
 
@@ -130,3 +130,27 @@ def explained(why: str) -> str:
     if not why or any(sign in why for sign in _MEMORY):
         return memory
     return "what ends it is in the log of that process; " + memory
+
+
+def not_durable(index: int, why: str) -> CheckpointError:
+    """What ends a run that loses a worker and has no checkpoints."""
+    return CheckpointError(
+        "checkpoint.none",
+        f"cannot go on: worker {index} is lost, and with it its part of the states"
+        + (f"; its process said: {why}" if why else ""),
+        hint="run with checkpoint=PATH: then lost workers are replaced",
+        worker=index,
+    )
+
+
+def not_repeatable(epoch: int, error: RiverrunError) -> CheckpointError:
+    """What ends a run in which an epoch fails that was accepted before."""
+    wrapped = CheckpointError(
+        "run.not_repeatable",
+        f"cannot do epoch {epoch} again: it was accepted before, and now fails: {error.message}",
+        hint="nothing is lost: mend what fails and run again; functions that a run calls must give the same result "
+        "for the same input. run(skip_failing=True) refuses such an epoch for good",
+        epoch=epoch,
+    )
+    wrapped.__cause__ = error
+    return wrapped

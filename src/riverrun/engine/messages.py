@@ -93,6 +93,9 @@ class Instance(Protocol):
     def pin(self) -> Mapping[str, View]:
         """The declared states as of `completed`; called when every epoch that was fed is complete."""
 
+    def notes(self) -> tuple[dict[str, Any], ...]:
+        """What there is to be told to who watches the run, since it was asked for last."""
+
     @property
     def touched(self) -> int:
         """How many changes were made so far."""
@@ -197,6 +200,8 @@ class Completed:
 
     execution: int
     epoch: int
+    notes: tuple[dict[str, Any], ...] = ()
+    """What there is to be told to who watches the run: a kind, and fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +265,8 @@ class Reported:
     """An epoch is complete everywhere. Said once for each."""
 
     epoch: int
+    notes: tuple[dict[str, Any], ...] = ()
+    """What workers noted in it."""
 
 
 @dataclass(frozen=True, slots=True)

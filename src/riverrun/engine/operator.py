@@ -23,15 +23,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
+
 from riverrun.errors import OperatorFailed, RiverrunError
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state import Schema, Spine
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.shards import Shards
 from riverrun.state.view import View
 
 if TYPE_CHECKING:
-    from riverrun.engine.plan import Node
+    from riverrun.engine.plan import Node, Plan
 
 _PLAIN = (
     NoneType, bool, int, float, complex, str, bytes, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal,
@@ -55,6 +58,18 @@ class Operator:
     """Whether progress is tracked at its ports; time passes the others unchanged and at once."""
     passes_all: ClassVar[bool] = False
     """Whether it gives what it gets, and is there for people only."""
+
+    def reads(self, at: int) -> bool:
+        """Whether what comes to its input `at` is read where it is kept, rather than sent as changes."""
+        return self.reads_arrangements
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether what it gives in an epoch is added up: the same rows however they came, none of which cancel."""
+        return self.keeps_state
+
+    def check(self, plan: Plan, node: Node) -> None:
+        """Refuse a plan, once it is whole, in which the node cannot do its work."""
 
     @property
     def from_content(self) -> bool:
@@ -103,24 +118,28 @@ class Context:
     """What an actor is given: its node, its place among the workers, and what it may ask for."""
 
     __slots__ = (
-        "_spill", "arrive", "epoch", "has_consumers", "history", "index", "needed", "node", "push", "request",
-        "sources", "states", "workers",
+        "_spill", "actors", "arrive", "epoch", "has_consumers", "history", "index", "needed", "node", "note", "push",
+        "request", "shards", "sources", "states", "workers",
     )  # fmt: skip
 
     def __init__(
         self,
         node: Node,
         index: int,
-        workers: int,
+        shards: Shards,
         states: dict[str, Spine],
         sources: Sequence[Actor],
         history: int,
         epoch: int,
         spill: Mapping[str, Any] | None = None,
+        actors: Mapping[int, Actor] | None = None,
     ) -> None:
         self.node = node
         self.index = index
-        self.workers = workers
+        self.shards = shards
+        self.workers = shards.workers
+        self.actors = actors or {}
+        """The actors of this worker by the number of their node: of those before it, while it is being made."""
         self.states = states
         self._spill = spill or {}
         self.sources = sources
@@ -135,6 +154,8 @@ class Context:
         """To be told when a batch of an arrangement arrives at an input."""
         self.push: Callable[[Changes, int], None] = _unbound
         self.request: Callable[[Timestamp], None] = _unbound
+        self.note: Callable[..., None] = _unnoted
+        """To have something told to who watches the run (`engine.events`): a kind, and fields."""
 
     def spine(self, schema: Schema, suffix: str = "") -> Spine:
         """The state that this node declares under its name: restored, or empty."""
@@ -143,12 +164,24 @@ class Context:
             self.states[name] = Spine(name, schema, depth=self.node.depth, **self._spill)
         return self.states[name]
 
+    def restored(self, schema: Schema, suffix: str = "") -> pa.RecordBatch | None:
+        """What was saved of a state that the node keeps in a form of its own (`Actor.saved`); a last column counts."""
+        spine = self.states.pop(self.node.name + suffix, None)
+        if spine is None:
+            return None
+        view, now = present(spine)
+        return view.to_batch(now)
+
 
 def _unbound(*arguments: Any) -> None:
     raise AssertionError("an actor neither sends nor asks for times while it is being made")
 
 
 def _nothing(port: int, time: Timestamp) -> None:
+    pass
+
+
+def _unnoted(kind: str, **fields: Any) -> None:
     pass
 
 
@@ -172,6 +205,10 @@ class Actor:
 
     def boundary(self, epoch: int) -> None:
         """All epochs before `epoch` are complete, everywhere."""
+
+    def saved(self, epoch: int) -> dict[str, View]:
+        """At a boundary: the states that it keeps in a form of its own, by name, as they are to be saved."""
+        return {}
 
 
 class Arrangement:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -252,12 +252,13 @@ class PlanBuilder:
     @contextmanager
     def whole_or_not(self) -> Iterator[None]:
         """What is added inside is forgotten when something raises: a program goes on as if it were not written."""
-        nodes, scopes = len(self.nodes), len(self.scopes)
+        nodes, scopes = list(self.nodes), len(self.scopes)
         shared, waiting = dict(self.shared), dict(self._open)
         try:
             yield
         except BaseException:
-            del self.nodes[nodes:], self.scopes[scopes:]
+            del self.scopes[scopes:]
+            self.nodes[:] = nodes
             self.shared, self._open = shared, waiting
             raise
 
@@ -302,17 +303,16 @@ class PlanBuilder:
 
     def close(self, feedback: Port, source: Port) -> None:
         """Lead `source` into a feedback that was added without an input."""
-        node = self._open.pop(feedback.node)
+        self.lead(source, feedback)
+        del self._open[feedback.node]
+
+    def lead(self, source: Port, to: Port, operator: Operator | None = None) -> None:
+        """Lead `source` into one more input of a node, which may be another operator with it."""
+        node = self.nodes[to.node]
         if self.nodes[source.node].scope is not node.scope:
             raise self._scope_error(node.operator, source, users_line())
-        self.nodes[node.number] = Node(
-            node.number,
-            node.name,
-            node.operator,
-            node.scope,
-            (source,),
-            node.schemas,
-            node.line,
+        self.nodes[node.number] = replace(
+            node, inputs=(*node.inputs, source), operator=operator or node.operator
         )
 
     def build(self) -> Plan:
@@ -328,6 +328,8 @@ class PlanBuilder:
             )
         plan = Plan(self.name, tuple(self.nodes), tuple(self.scopes))
         _ = plan.topology
+        for node in plan.nodes:
+            node.operator.check(plan, node)
         return plan
 
     def _name(self, operator: Operator, scope: Scope, name: str | None) -> str:

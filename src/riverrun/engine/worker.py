@@ -245,7 +245,7 @@ class Worker:
         assert self._begin is not None
         self._pins[completed] = Pin(_ranges(self._begin), instance.pin())
         self._reported = completed
-        self._out.append((COORDINATOR, Completed(self.execution, completed)))
+        self._out.append((COORDINATOR, Completed(self.execution, completed, instance.notes())))
 
     def _fail(self, error: BaseException) -> None:
         """The instance raised, or was interrupted by a user who then gets to know it."""

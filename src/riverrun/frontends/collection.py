@@ -61,6 +61,9 @@ from riverrun.engine.operators.linear import (
 )
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.engine.operators.reshape import Windows
+from riverrun.engine.operators.shared.answers import FetchRule
+from riverrun.engine.operators.shared.answers import Latest as LatestValue
+from riverrun.engine.operators.shared.rules import Replace, UpdateRule
 from riverrun.engine.operators.upsert import Upsert
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
@@ -83,8 +86,11 @@ from riverrun.state import Order
 
 if TYPE_CHECKING:
     from riverrun.frontends.grouping import Grouped
+    from riverrun.frontends.shared import Arranged, State
 
 Column = str | pl.Expr
+REPLACE = Replace()
+LATEST = LatestValue()
 
 
 class Collection:
@@ -464,6 +470,110 @@ class Collection:
         """The rows that have none: ``join(..., how="anti")``."""
         return self.join(other, on, how="anti", **keys)
 
+    # -- states with times of their own
+
+    def update(
+        self,
+        state: State,
+        *,
+        key: Any = None,
+        time: Any = None,
+        value: Any = None,
+        rule: UpdateRule = REPLACE,
+        late: int | timedelta = 0,
+        by: str | None = None,
+        idle: int | None = None,
+        progress: bool = True,
+    ) -> Collection:
+        """Update a state (`Dataflow.state`) with these rows, and give them on.
+
+        `key`, `time` and `value` are columns or expressions for those of the state: a name, several in its order, or
+        a mapping; left out, columns of the same names. The `rule` is what an update does: ``rr.replace`` the value
+        at its time, ``rr.append`` one, ``rr.add`` an increment, or ``rr.update_rule(function)``.
+
+        The stream reports its progress itself: its greatest time so far, less `late`, which is how far behind that an
+        update may come; those that come later still are dropped and counted (``run.events("late")``). `by` names a
+        column that tells sources apart, of which the slowest counts; one that is silent for `idle` epochs does not.
+        With ``progress=False`` it reports nothing (`progress` does).
+        """
+        from riverrun.frontends.shared import update
+
+        return update(
+            self, state, key=key, time=time, value=value, rule=rule, late=late, by=by, idle=idle,
+            progress=progress,
+        )  # fmt: skip
+
+    def fetch(
+        self,
+        state: State | Arranged,
+        *,
+        key: Any = None,
+        at: Any = None,
+        since: Any = None,
+        rule: FetchRule = LATEST,
+        read: str = "committed",
+        closed: str = "both",
+        how: str = "left",
+        time: str | None = None,
+        late: int | timedelta = 0,
+        by: str | None = None,
+        idle: int | None = None,
+        progress: bool | None = None,
+        requests: Callable[[dict[str, Any]], Any] | None = None,
+        name: str | None = None,
+        suffix: str = "_right",
+    ) -> Collection:
+        """These rows with what a state has for them, from when it is known.
+
+        Values of the `key` at times up to `at`, and from `since` on, are looked up; whether those at the bounds
+        themselves count is `closed`: both, left, right or none. The `rule` makes an answer of them: ``rr.latest``,
+        ``rr.within`` (all, a row for each, with its time), ``rr.total`` (the sum of increments) or
+        ``rr.fetch_rule(function, schema)``. `time` names a column for the time of the value.
+
+        Read *committed*, a row waits until all updates up to `at` are in. Read *uncommitted*, it waits for those
+        before `since` only, or not at all, and sees what there is. Rows without an answer have nulls, or with
+        ``how="inner"`` go no further. Rows that are deleted take their answers back.
+
+        A `key` that is a list makes a request for each element; `requests`, a function of a row, gives a list of
+        requests, dicts of key, `at` and `since`. The row goes on when all replies are there, which are lists then.
+
+        The fetch reports its own progress, for compaction, as an update does. Of a collection (`as_state`) a row gets
+        what is there as of its epoch, and keeps it.
+        """
+        from riverrun.frontends.fetching import fetch
+
+        return fetch(
+            self, state, key=key, at=at, since=since, rule=rule, read=read, closed=closed, how=how,
+            time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name,
+            suffix=suffix,
+        )  # fmt: skip
+
+    def progress(
+        self,
+        state: State,
+        side: str,
+        at: Any,
+        *,
+        by: str | None = None,
+        idle: int | None = None,
+    ) -> Collection:
+        """Tell a state that no more updates, or fetches, will come at times before `at`; and give these rows on.
+
+        `side` is "update" or "fetch", `at` a column or expression that only grows, of each source in `by`.
+        """
+        from riverrun.frontends.shared import progress
+
+        return progress(self, state, side, at, by, idle)
+
+    def as_state(self, key: str | Sequence[str]) -> Arranged:
+        """This collection, by key, for others to fetch from: each row gets what is there as of its epoch, and keeps it.
+
+        What is to be kept up to date is a `join`.
+        """
+        from riverrun.frontends.shared import Arranged
+
+        return Arranged(self, (key,) if isinstance(key, str) else tuple(key))
+
     # -- loops
 
     def iterate(
@@ -586,7 +696,7 @@ class Collection:
             node = nodes[waiting.pop()]
             if isinstance(node.operator, Join | Leave):
                 return False
-            if not node.operator.keeps_state and not isinstance(node.operator, Consolidate):
+            if not node.operator.adds_up and not isinstance(node.operator, Consolidate):
                 waiting += [port.node for port in node.inputs]
         return True
 

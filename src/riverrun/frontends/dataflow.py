@@ -54,6 +54,7 @@ from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.frontends.expressions import canonical
 from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.progress import Timestamp
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Schema
@@ -259,6 +260,28 @@ class Loop:
         columns = as_schema(schema, "declare what goes back in a loop")
         port = self._builder.add(Feedback(limit), [], [columns], scope=self.scope)
         return Back(self._builder, port)
+
+    def state(
+        self,
+        name: str,
+        key: Any,
+        value: Any,
+        *,
+        time: Any = INT64,
+        start: Any = None,
+        compact: Any = None,
+        compaction: str = "lazy",
+        sweep: int = SWEEP,
+        accelerate: bool = True,
+    ) -> State:
+        """A state in the loop (`Dataflow.state`), for programs whose updates come from its own fetches.
+
+        Such updates, and such reports of progress, go back to it by themselves, one round later; what waits is
+        answered at the round at which it may be.
+        """
+        return add_state(
+            self._builder, self.scope, name, key, value, time, start, compact, compaction, sweep, accelerate
+        )  # fmt: skip
 
     def leave(self, collection: Collection) -> Collection:
         """What a collection inside comes to, outside: its changes of all rounds."""

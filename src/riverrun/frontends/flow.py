@@ -36,6 +36,7 @@ from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
 from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.run import Run
 from riverrun.run.rows import as_schema
 
@@ -162,6 +163,32 @@ class Dataflow:
         one they stay where they are. `tables` declares state: by name, the key and the other columns.
         """
         return add_vertex(self._builder, make, inputs, outputs, routes, tables, name)
+
+    def state(
+        self,
+        name: str,
+        key: Any,
+        value: Any,
+        *,
+        time: Any = INT64,
+        start: Any = None,
+        compact: Any = None,
+        compaction: str = "lazy",
+        sweep: int = SWEEP,
+        accelerate: bool = True,
+    ) -> State:
+        """Declare a state that streams update and fetch from by key and time (`frontends.shared`).
+
+        `key` and `value` are its columns, `time` the type of its times, or a name and a type. No update will come
+        before `start`, if that is given: fetches up to it need not wait. `compact` is what may
+        be left of values that no fetch will be at any more: ``rr.keep_latest``, ``rr.fold`` (increments are added
+        up), ``rr.drop_before(span)`` or ``rr.compaction(function)``. That is done in passing, to what is touched and
+        to `sweep` rows besides; with ``compaction="active"`` to everything at once whenever there is progress.
+        With ``accelerate=False``, progress waits for the replies to the updates before it.
+        """
+        return add_state(
+            self._builder, self._builder.root, name, key, value, time, start, compact, compaction, sweep, accelerate
+        )  # fmt: skip
 
     def clock(self) -> Collection:
         """One row for each epoch, with its number in the column `epoch`: something happens in every one."""

@@ -33,7 +33,6 @@ import pyarrow as pa
 
 from riverrun.engine.operators.arrange import Consolidate
 from riverrun.engine.operators.linear import PATIENCE, Delay, Feedback, Leave
-from riverrun.engine.operators.vertex import VertexOperator
 from riverrun.engine.plan import Node
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection
@@ -135,8 +134,7 @@ def _passes_no_state(nodes: Sequence[Node], end: int, start: int) -> bool:
         if number == start:
             return True
         operator = nodes[number].operator
-        adds_up = operator.keeps_state and not isinstance(operator, VertexOperator)
-        if adds_up or isinstance(operator, Consolidate):
+        if operator.adds_up or isinstance(operator, Consolidate):
             continue
         fresh = {port.node for port in nodes[number].inputs} - seen
         seen |= fresh

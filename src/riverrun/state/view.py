@@ -8,6 +8,7 @@ at or before t and gives what does not cancel.
 - `first` and `last`: at most k live values of each key from either end of the declared order: min,
   max, top-k; with `at`, only values whose first order column comes at or before a bound: the as-of
   read of an application's own time;
+- `between`: the live values of some keys between two bounds on that column;
 - `changes`: the changes of some keys with their times, not added up;
 - `later`: the times after one given at which some keys change;
 - `scan`: everything, in the order of hashes, in pieces of bounded size.
@@ -215,16 +216,54 @@ class View:
         limit = self._check_k(k)
         if at is None:
             return self._look_up(keys, as_of, limit, True, skip_null)
-        nodes, rows, exact, _kept = self._asked(keys)
-        places, total = self._search(nodes, rows, exact)
+        places, _kept = self._places(keys)
         self._bound(at, closed, places)
-        time = self._check_time(as_of)
+        return self._add_up(places, as_of, limit, True, skip_null)
+
+    def between(
+        self,
+        keys: Asked,
+        as_of: Timestamp,
+        since: pa.Array | None = None,
+        until: pa.Array | None = None,
+        *,
+        closed: tuple[bool, bool] = (True, True),
+    ) -> Selection:
+        """Every live value of each key whose first order column lies between two bounds, in declared order.
+
+        Bounds are given per key; without one, that end is open to all. `closed` says of each end whether
+        values at the bound count.
+        """
+        places, _kept = self._places(keys)
+        starts = None
+        if since is not None:
+            before = places.copy()
+            self._bound(since, not closed[0], before)
+            starts = np.where(before[0] >= 0, before[2], places[1])
+        if until is not None:
+            self._bound(until, closed[1], places)
+        if starts is not None:
+            places[1] = starts
+            places[0][places[1] >= places[2]] = -1
+        return self._add_up(places, as_of, _ALL, False, False)
+
+    def _places(self, keys: Asked) -> tuple[Ints, object]:
+        """Where each key is in each run, and what to keep as long as that is used."""
+        nodes, rows, exact, kept = self._asked(keys)
+        return self._search(nodes, rows, exact)[0], kept
+
+    def _add_up(
+        self, places: Ints, as_of: Timestamp, limit: int, backward: bool, skip_null: bool
+    ) -> Selection:
+        """At most `limit` live values of each of some ranges."""
+        time, rows = self._check_time(as_of), places.shape[1]
+        total = int((places[2] - places[1])[places[0] >= 0].sum())
         limit = min(limit, total)
         written = np.empty((3, min(total, limit * rows)), np.int64)
         key_end, end = self.schema.key_end, self.schema.starts[-1]
         visible, flags = searching.flag_visible(self.descriptors, time)
         count = searching.add_up(
-            self.descriptors, visible, flags, places, rows, 0, key_end, end, True, limit, True,
+            self.descriptors, visible, flags, places, rows, 0, key_end, end, backward, limit, True,
             skip_null and key_end < end, written, 0,
         )  # fmt: skip
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])

@@ -80,6 +80,10 @@ class VertexOperator(Operator):
         return f"{self.describe()} {code_of(self.make)} {tables}".rstrip()
 
     @property
+    def adds_up(self) -> bool:
+        return False
+
+    @property
     def from_content(self) -> bool:
         return False  # it is told of times, and of changes as they come
 

@@ -1,0 +1,214 @@
+"""Fetch rules: what is made of the values that a request finds.
+
+A request has a key and bounds on time; what it finds is the values of its key between them, in the order
+of time. A rule gives, for some requests at once, columns and which request each row answers. Law: an
+answer depends on the request and the values in its bounds, on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operator import code_of
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.engine.operators.shared.rules import Convert, added_up, called
+from riverrun.errors import SchemaError
+from riverrun.progress import Timestamp
+from riverrun.state.columns import Ints
+from riverrun.state.keys import Keys
+from riverrun.state.view import Selection, View
+
+REQUEST = "request"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Some requests, and the state that they are about."""
+
+    view: View
+    as_of: Timestamp
+    keys: Keys
+    since: pa.Array | None
+    until: pa.Array | None
+    closed: tuple[bool, bool]
+
+    def between(self) -> Selection:
+        """The values in the bounds of each request."""
+        return self.view.between(self.keys, self.as_of, self.since, self.until, closed=self.closed)
+
+
+class Answer(NamedTuple):
+    """Columns; which request each row answers, ascending; and how often it is there (None: once)."""
+
+    queries: Ints
+    columns: tuple[pa.Array, ...]
+    counts: Ints | None = None
+
+
+class FetchRule:
+    """What is made of what requests find."""
+
+    name: ClassVar[str]
+    single: ClassVar[bool] = True
+    """Whether a request has one answer at most."""
+    timed: ClassVar[bool] = False
+    """Whether the time of a value is part of the answer whether or not it is asked for."""
+
+    def identity(self) -> str:
+        return self.name
+
+    def gives(self, time: pa.Field | None, value: pa.Schema) -> pa.Schema:
+        """The columns of an answer. `time` is asked for, under that name, unless it is None."""
+        return pa.schema([*([] if time is None else [time]), *value])
+
+    def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
+        """The answers; `positions` are the columns of the state that are asked for."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Latest(FetchRule):
+    """The latest value in the bounds; of several at that time the greatest."""
+
+    name: ClassVar[str] = "latest"
+
+    def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
+        found = asked.view.last(asked.keys, asked.as_of, 1, at=asked.until, closed=asked.closed[1])
+        assert found.queries is not None
+        columns = tuple(found.canonicals(positions))
+        if asked.since is None:
+            return Answer(found.queries, columns)
+        at = len(asked.view.schema.key)
+        times = found.canonical(at)
+        since = asked.since.take(pa.array(found.queries))
+        compare = pa.compute.greater_equal if asked.closed[0] else pa.compute.greater
+        kept = compare(times, since).to_numpy(zero_copy_only=False)
+        rows = pa.array(np.flatnonzero(kept))
+        return Answer(found.queries[kept], tuple(column.take(rows) for column in columns))
+
+
+@dataclass(frozen=True)
+class Within(FetchRule):
+    """All values in the bounds, each with its time."""
+
+    name: ClassVar[str] = "within"
+    single: ClassVar[bool] = False
+    timed: ClassVar[bool] = True
+
+    def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
+        found = asked.between()
+        assert found.queries is not None
+        return Answer(found.queries, tuple(found.canonicals(positions)), found.counts)
+
+
+@dataclass(frozen=True)
+class Total(FetchRule):
+    """The sum of the increments in the bounds, column by column. Sums of floats are exact and rounded once."""
+
+    name: ClassVar[str] = "total"
+
+    def gives(self, time: pa.Field | None, value: pa.Schema) -> pa.Schema:
+        if time is not None:
+            raise SchemaError(
+                "state.total_time",
+                "cannot give the time of a total: it is made of values of several times",
+                hint="leave out time=, or fetch rr.latest",
+            )
+        for field in value:
+            if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+                raise SchemaError(
+                    "state.total_type",
+                    f"cannot add up {field.name!r}: it is {field.type}, not a number",
+                    hint="fetch rr.latest or rr.within",
+                )
+        return value
+
+    def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
+        found = asked.between()
+        assert found.queries is not None
+        if not len(found):
+            return Answer(found.queries, tuple(found.canonicals(positions)))
+        changed = np.append(True, found.queries[1:] != found.queries[:-1])
+        ranks, firsts = np.cumsum(changed) - 1, np.flatnonzero(changed)
+        columns = []
+        for column in found.canonicals(positions):
+            sums = added_up(column, found.counts, ranks, len(firsts))[0]
+            columns.append(pa.array(sums).cast(column.type))
+        return Answer(found.queries[firsts], tuple(columns))
+
+
+@dataclass(frozen=True)
+class Collected(FetchRule):
+    """The answers of another rule as lists, one answer for each request: for records with several requests."""
+
+    rule: FetchRule
+    name: ClassVar[str] = "collected"
+
+    def identity(self) -> str:
+        return f"lists of {self.rule.identity()}"
+
+    def gives(self, time: pa.Field | None, value: pa.Schema) -> pa.Schema:
+        return pa.schema(
+            [pa.field(f.name, pa.large_list(f.type)) for f in self.rule.gives(time, value)]
+        )
+
+    def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
+        queries, columns, counts = self.rule.answer(asked, positions)
+        if counts is not None and len(counts) and (counts != 1).any():
+            rows = np.repeat(np.arange(len(queries)), counts)
+            queries = queries[rows]
+            columns = tuple(column.take(pa.array(rows)) for column in columns)
+        everyone = len(asked.keys)
+        offsets = pa.array(np.searchsorted(queries, np.arange(everyone + 1)))
+        lists = tuple(pa.LargeListArray.from_arrays(offsets, column) for column in columns)
+        return Answer(np.arange(everyone), lists)
+
+
+@dataclass(frozen=True)
+class FetchFunction(FetchRule):
+    """A user's: of a frame with the number of a request and the values in its bounds, a frame with that number and
+    the columns that were declared."""
+
+    function: Callable[[pl.DataFrame], Any]
+    schema: pa.Schema
+    convert: Convert
+    name: ClassVar[str] = "function"
+    single: ClassVar[bool] = False
+    timed: ClassVar[bool] = True
+
+    def identity(self) -> str:
+        return f"function {code_of(self.function)}"
+
+    def gives(self, time: pa.Field | None, value: pa.Schema) -> pa.Schema:
+        return self.schema
+
+    def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
+        found = asked.between()
+        assert found.queries is not None
+        fields = pa.schema([asked.view.schema.columns[at] for at in positions])
+        batch = as_record_batch(fields, found.canonicals(positions), len(found))
+        rows = np.repeat(np.arange(len(found)), np.maximum(found.counts, 0))
+        frame = pl.DataFrame(pl.from_arrow(batch))[rows]
+        frame = frame.insert_column(0, pl.Series(REQUEST, found.queries[rows], pl.Int64))
+        made = called(self.function, "the fetch rule", frame)
+        given = pa.schema([pa.field(REQUEST, pa.int64()), *self.schema])
+        taken = self.convert(made, given, "take what a fetch rule gave")
+        if not taken.num_rows:
+            return Answer(np.zeros(0, np.int64), tuple(canonical_columns(taken, given)[1:]))
+        columns = canonical_columns(taken, given)
+        numbers = columns[0]
+        if numbers.null_count or not np.isin(np.asarray(numbers), found.queries).all():
+            raise SchemaError(
+                "state.rule_request",
+                f"the fetch rule gave rows with a {REQUEST!r} that was not among those it was given",
+                hint=f"keep the column {REQUEST!r}: it says which request a row answers",
+            )
+        order = np.argsort(np.asarray(numbers), kind="stable")
+        ordered = tuple(column.take(pa.array(order)) for column in columns)
+        return Answer(np.asarray(ordered[0]), ordered[1:])

@@ -1,0 +1,350 @@
+"""Progress: how far the updates to a state, and the fetches from it, have come, in the application's own time.
+
+Two numbers, of a time that is a column of the data. *Update progress* U: no update at a time before U
+will count any more, so values before U are final. *Fetch progress* F: no fetch at a time before F will
+be answered any more, so values before F need not be told apart. Each is the least of what its
+*reporters* have reported; a reporter is a stream whose times only lag so far behind its greatest one, or
+one that says so explicitly. Laws:
+
+1. U and F never go back, and F is never after U.
+2. As of a time t of the engine they depend on what was reported at times up to t, not on its order, nor
+   on which worker it came to: every worker is told all reports, and keeps the same numbers.
+3. Of a reporter with several sources the least counts. Sources, and reporters, that were silent for as many
+   epochs as they are given count as little as if they were not there, while others do.
+4. They are part of a checkpoint, and every worker of the next execution has them, however many there are.
+
+U and F are values of the state, like its rows; `upper` and `since` of its spine are about epochs, and
+another matter.
+
+Cost: microseconds for each report; one small message to every worker for each batch of a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from riverrun.engine.operator import Actor, Context, Linear, Operator, hold
+from riverrun.engine.operators.expire import ticks_of
+from riverrun.errors import OperatorFailed
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state import Schema
+from riverrun.state.changes import Changes
+from riverrun.state.columns import Ints
+from riverrun.state.deferred import deferred
+from riverrun.state.kernels.values import unmix
+from riverrun.state.view import View
+
+Side = Literal["update", "fetch", "clock"]
+MARKS = pa.schema({"source": pa.large_string(), "mark": pa.int64()})
+MOVED = pa.schema({"update": pa.int64(), "fetch": pa.int64()})
+GRID = 4096  # of as many hashes, each worker owns some
+_SAVED = Schema.of(
+    {"shard": pa.int64()},
+    {"reporter": pa.int64(), "source": pa.large_string(), "mark": pa.int64(), "seen": pa.int64()},
+)
+_U, _F = -1, -2
+"""In what is saved: the reporters of U and F themselves."""
+
+
+@dataclass(frozen=True)
+class Marks(Linear):
+    """What a stream reports: of each batch, and of each source in it, the greatest time, less what may come late."""
+
+    column: int
+    late: int = 0
+    by: int | None = None
+    kind: ClassVar[str] = "marks"
+
+    def describe(self) -> str:
+        return "greatest time" + (f", less {self.late}" if self.late else "")
+
+    def identity(self) -> str:
+        by = "" if self.by is None else f" of each source in column {self.by}"
+        return f"{self.describe()}, of column {self.column}{by}"
+
+    @property
+    def from_content(self) -> bool:
+        return False  # deleting the latest row does not take its time back
+
+    @property
+    def used(self) -> list[int]:
+        return [self.column] if self.by is None else [self.column, self.by]
+
+    def apply(self, changes: Changes) -> Changes | None:
+        times = changes.columns[self.column]
+        sources = None if self.by is None else changes.columns[self.by]
+        counts = times.is_valid() if times.null_count else None
+        if changes.diffs is not None or changes.diff < 0:
+            inserted = pa.array(changes.diff_array() > 0)
+            counts = inserted if counts is None else pc.and_(counts, inserted)
+        if counts is not None:
+            times = times.filter(counts)
+            sources = None if sources is None else sources.filter(counts)
+        if not len(times):
+            return None
+        ticks = ticks_of(times)
+        if sources is None:
+            named, marks = [""], [int(ticks.max()) - self.late]
+        else:
+            table = pa.table({"source": sources.cast(pa.large_string()), "tick": pa.array(ticks)})
+            table = table.group_by("source").aggregate([("tick", "max")])
+            named = table["source"].to_pylist()
+            marks = [mark - self.late for mark in table["tick_max"].to_pylist()]
+        columns = (pa.array(named, pa.large_string()), pa.array(marks, pa.int64()))
+        return Changes(columns, len(marks), changes.times[-1:], None, 1, None)
+
+
+@dataclass(frozen=True)
+class Applied(Linear):
+    """Nothing of what a state changed but that it did: the replies to updates."""
+
+    kind: ClassVar[str] = "replies"
+
+    def apply(self, changes: Changes) -> Changes | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Await(Operator):
+    """Marks, held until the state has replied to the updates before them (its second input).
+
+    Without it marks travel beside the updates, and arrive as soon: that is update progress acceleration. A state
+    whose progress operator does not stand right behind its updates needs the replies; where it does, they cost
+    two more hops for the same result.
+    """
+
+    kind: ClassVar[str] = "await replies"
+
+    def start(self, context: Context) -> Awaiting:
+        return Awaiting(context)
+
+
+class Awaiting(Actor):
+    """The marks that wait."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._held: dict[Timestamp, list[Changes]] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        hold(self._held, changes, self.context.request)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        self.context.push(Changes.concat(self._held.pop(time)), 0)
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Who reports: for people, of which kind, and after how many silent epochs it counts no more.
+
+    One that `says` its progress itself must not take it back; others report greatest times.
+    """
+
+    name: str
+    side: Side
+    says: bool = False
+    idle: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress(Operator):
+    """U and F of a state. Input i are the marks of reporter i, sent to all; one of them may be the clock.
+
+    What it gives is a row whenever they move, on every worker.
+    """
+
+    state: str
+    reporters: tuple[Reporter, ...] = ()
+    begins: int | None = None
+    """U before anything is reported."""
+    kind: ClassVar[str] = "progress"
+    keeps_state: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        named = ", ".join(f"{each.side}s of {each.name}" for each in self.reporters)
+        return f"progress of {self.state!r}: {named or 'nobody reports'}"
+
+    def identity(self) -> str:
+        return (
+            f"{self.describe()} {[(each.says, each.idle) for each in self.reporters]} {self.begins}"
+        )
+
+    @property
+    def from_content(self) -> bool:
+        return False
+
+    def with_reporter(self, reporter: Reporter) -> Progress:
+        return replace(self, reporters=(*self.reporters, reporter))
+
+    def start(self, context: Context) -> Progressing:
+        return Progressing(context, self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What a source has reported, and in which epoch it did so last."""
+
+    value: int
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """U and F, from a time on; None: nothing is known yet."""
+
+    time: Timestamp
+    update: int | None
+    fetch: int | None
+
+
+class Progressing(Actor):
+    """The same on every worker."""
+
+    def __init__(self, context: Context, operator: Progress) -> None:
+        super().__init__(context)
+        self._operator = operator
+        self._marks: list[dict[str, _Mark]] = [{} for _ in operator.reporters]
+        self._held: dict[Timestamp, list[tuple[int, Changes]]] = {}
+        self._log = [Known((-1,), *self._restored(context))]
+
+    def at(self, time: Timestamp) -> Known:
+        """What is known at a time, with all that was reported by then."""
+        return next(known for known in reversed(self._log) if known.time <= time)
+
+    def before(self, time: Timestamp) -> Known:
+        """What was known before a time."""
+        return next(known for known in reversed(self._log) if known.time < time)
+
+    def receive(self, port: int, changes: Changes) -> None:
+        (time,) = changes.times
+        if time not in self._held:
+            self._held[time] = []
+            self.context.request(time)
+        self._held[time].append((port, changes))
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        reported: dict[tuple[int, str], int] = {}
+        for port, changes in self._held.pop(time):
+            if self._operator.reporters[port].side != "clock":
+                sources, marks = (column.to_pylist() for column in changes.columns)
+                for source, mark in zip(sources, marks, strict=True):
+                    reported[port, source] = max(mark, reported.get((port, source), mark))
+        for (port, source), mark in reported.items():
+            self._report(port, source, mark, time[0])
+        last = self._log[-1]
+        update = _later(last.update, self._least("update", time[0]))
+        fetch = self._least("fetch", time[0])
+        if fetch is not None:
+            fetch = None if update is None else min(fetch, update)
+        fetch = _later(last.fetch, fetch)
+        if (update, fetch) != (last.update, last.fetch):
+            self._log.append(Known(time, update, fetch))
+            columns = (pa.array([update], pa.int64()), pa.array([fetch], pa.int64()))
+            self.context.push(Changes.of(columns, time), 0)
+
+    def _report(self, port: int, source: str, mark: int, epoch: int) -> None:
+        marks, reporter = self._marks[port], self._operator.reporters[port]
+        known = marks.get(source)
+        if known is not None and mark < known.value:
+            if reporter.says:
+                whose = f" for source {source!r}" if source else ""
+                raise OperatorFailed(
+                    "progress.went_back",
+                    f"progress of {self._operator.state!r} went back: {reporter.name} reported {mark}{whose} after "
+                    f"{known.value}, which promised that nothing before {known.value} would come",
+                    hint="report the least time that can still come; it only grows",
+                    state=self._operator.state,
+                    reported=mark,
+                    before=known.value,
+                )
+            mark = known.value
+        marks[source] = _Mark(mark, epoch)
+
+    def _least(self, side: Side, epoch: int) -> int | None:
+        """The least of what one side has reported (law 3)."""
+        active = []
+        for reporter, marks in zip(self._operator.reporters, self._marks, strict=True):
+            if reporter.side != side:
+                continue
+            limit = reporter.idle
+            live = [m.value for m in marks.values() if limit is None or epoch - m.seen < limit]
+            if live:
+                active.append(min(live))
+            elif limit is None or (not marks and epoch + 1 < limit):
+                return None  # it has not reported anything, and may
+        return min(active, default=None)
+
+    def boundary(self, epoch: int) -> None:
+        del self._log[:-1]
+
+    def saved(self, epoch: int) -> dict[str, View]:
+        known = self._log[-1]
+        rows = [
+            (number, source, mark.value, mark.seen)
+            for number, marks in enumerate(self._marks)
+            for source, mark in marks.items()
+        ]
+        rows += [
+            (number, "", value, 0)
+            for number, value in ((_U, known.update), (_F, known.fetch))
+            if value is not None
+        ]
+        ranges = self.context.shards.of(self.context.index)
+        time = (epoch - 1, *(0,) * (self.node.depth - 1))
+
+        def make() -> Changes | None:
+            shards = _owned(ranges)
+            if not rows or not len(shards):
+                return None
+            reporters, sources, marks, seen = zip(*rows, strict=True)
+            columns = (
+                pa.array(np.repeat(shards, len(rows))),
+                pa.array(np.tile(reporters, len(shards))),
+                pa.array(list(sources) * len(shards), pa.large_string()),
+                pa.array(np.tile(marks, len(shards))),
+                pa.array(np.tile(seen, len(shards))),
+            )
+            return Changes(columns, len(rows) * len(shards), (time,), None, 1, None)
+
+        name = self.node.name
+        return {name: deferred(name, _SAVED, epoch, self.node.depth, make)}
+
+    def _restored(self, context: Context) -> tuple[int | None, int | None]:
+        saved = context.restored(_SAVED)
+        values: dict[int, int | None] = {_U: self._operator.begins, _F: None}
+        for row in [] if saved is None else saved.to_pylist():
+            number = row["reporter"]
+            if number < 0:
+                values[number] = row["mark"]
+            else:
+                self._marks[number][row["source"]] = _Mark(row["mark"], row["seen"])
+        return values[_U], values[_F]
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    """The greater of two, either of which may be unknown."""
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other)
+
+
+@cache
+def _grid() -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.uint64]]]:
+    """Numbers whose hashes lie at even distances, and these hashes."""
+    hashes = np.array([at * ((1 << 64) // GRID) for at in range(GRID)], np.uint64)
+    return np.array([unmix(one) for one in hashes], np.uint64).view(np.int64), hashes
+
+
+def _owned(ranges: tuple[tuple[int, int], ...]) -> Ints:
+    """The numbers of the grid whose hashes are in some ranges."""
+    shards, hashes = _grid()
+    chosen = np.zeros(len(hashes), np.bool_)
+    for low, high in ranges:
+        chosen |= (hashes >= np.uint64(low)) & (hashes <= np.uint64(high - 1))
+    return shards[chosen]

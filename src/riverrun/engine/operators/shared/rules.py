@@ -1,0 +1,394 @@
+"""Rules: what an update makes of an entry, and what may be left of one when nobody will ask for its past.
+
+An entry of a state is a key and its values, each at a time of the application's own. A rule sees many
+entries at once, as rows `key, time, value`. Laws:
+
+1. An update rule changes what is at the times of its requests, none of which is before U.
+2. A compaction rule changes what is before a *horizon* only, min(F, U) of the state, and only so that no
+   fetch at or after the horizon, within the rule's reach, could tell the difference.
+3. Either depends on the rows alone, not on their order: within one epoch there is none.
+
+Ready-made rules are kernels and NumPy; those of a user are functions of Polars frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operator import code_of, failed_function
+from riverrun.engine.operators.expire import ticks_of
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.errors import SchemaError, TimeViolation
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state import Schema
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.columns import Ints
+from riverrun.state.keys import Keys
+from riverrun.state.sums import limbs, total
+from riverrun.state.view import Selection, View
+
+Convert = Callable[[Any, pa.Schema, str], pa.RecordBatch]
+_EVER = Antichain([(0,)])
+_SOON = Antichain([(1,)])
+_NOW = (0,)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What rules are given: the columns of a state, in physical order, and how it stands."""
+
+    schema: Schema
+    """Key, then time, then value; ordered by time."""
+    view: View
+    as_of: Timestamp
+    time: Timestamp
+    """The time of changes."""
+
+    @property
+    def at(self) -> int:
+        """Where the time is."""
+        return len(self.schema.key)
+
+    @property
+    def columns(self) -> pa.Schema:
+        """All columns in physical order, as they were declared."""
+        return pa.schema(self.schema.columns)
+
+    def made(self, columns: Sequence[pa.Array], diffs: Ints | int) -> Changes:
+        """Rows as changes to the state."""
+        rows = len(columns[0])
+        if isinstance(diffs, int):
+            return Changes(tuple(columns), rows, (self.time,), None, diffs, None)
+        return Changes(tuple(columns), rows, (self.time,), None, 0, diffs)
+
+    def removed(self, found: Selection, chosen: Ints | None = None) -> Changes:
+        """What takes rows out that are there."""
+        columns = found.canonicals(range(len(self.schema.columns)))
+        gone = self.made(columns, -found.counts)
+        return gone if chosen is None else gone.take(chosen)
+
+
+class UpdateRule:
+    """What requests, rows of an epoch with diffs, make of the entries of their keys."""
+
+    name: ClassVar[str]
+
+    def identity(self) -> str:
+        return self.name
+
+    def apply(self, requests: Changes, entries: Entries) -> Changes | None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Append(UpdateRule):
+    """One more value at a time; a deletion takes one back."""
+
+    name: ClassVar[str] = "append"
+
+    def apply(self, requests: Changes, entries: Entries) -> Changes | None:
+        return requests
+
+
+@dataclass(frozen=True)
+class Add(Append):
+    """Increments, to be added up by who fetches (`Total`), so that no order shows."""
+
+    name: ClassVar[str] = "add"
+
+
+@dataclass(frozen=True)
+class Replace(UpdateRule):
+    """The value at a time is the one that came last; of several in one epoch the greatest."""
+
+    name: ClassVar[str] = "replace"
+
+    def apply(self, requests: Changes, entries: Entries) -> Changes | None:
+        schema, at = entries.schema, entries.at
+        fields = schema.columns
+        # Key and time together are what a value is replaced under.
+        under = Schema.of(pa.schema(fields[: at + 1]), pa.schema(fields[at + 1 :]))
+        positions = tuple(range(len(fields)))
+        batch = Batch.of(under, requests.map_times(lambda _: _NOW), positions, _EVER, _SOON)
+        if not len(batch):
+            return None
+        view = View("requests", under, (batch,), batch.since, batch.upper)
+        keys = Keys.of_batch(batch)
+        put = view.last(keys, _NOW, 1)
+        pieces = []
+        if len(put):
+            pieces.append(entries.made(put.canonicals(positions), 1))
+        who = Keys(keys.columns[:at], len(keys))
+        when = keys.columns[at]
+        old = entries.view.between(who, entries.as_of, when, when)
+        if len(old):
+            replaced = np.zeros(len(keys), np.bool_)
+            replaced[_of(put)] = True
+            gone = replaced[_of(old)]
+            if not gone.all():  # only deleted: that takes out the value that it names
+                gone |= _are_in(old, batch, entries, positions)
+            if gone.any():
+                pieces.append(entries.removed(old, np.flatnonzero(gone)))
+        return Changes.concat(pieces) if pieces else None
+
+
+def _of(found: Selection) -> Ints:
+    assert found.queries is not None
+    return found.queries
+
+
+def _are_in(
+    old: Selection, batch: Batch, entries: Entries, positions: tuple[int, ...]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of the old rows some request deletes."""
+    whole = Schema.of(pa.schema(entries.schema.columns), pa.schema([]))
+    view = View("requests", batch.schema, (batch,), batch.since, batch.upper)
+    listed = list(view.scan(_NOW))
+    rows = Changes.concat(
+        [
+            Changes(tuple(p.canonicals(positions)), len(p), (_NOW,), None, 0, p.counts)
+            for p in listed
+        ]
+    )
+    asked = Batch.of(whole, rows, positions, _EVER, _SOON)
+    deletes = View("requests", whole, (asked,), asked.since, asked.upper)
+    named = old.canonicals(positions)
+    found = deletes.lookup(Keys(named, len(old)), _NOW)
+    gone = np.zeros(len(old), np.bool_)
+    gone[_of(found)[found.counts < 0]] = True
+    return gone
+
+
+@dataclass(frozen=True)
+class UpdateFunction(UpdateRule):
+    """A user's: of the entries of the keys that are asked for and the requests, frames both, the entries anew."""
+
+    function: Callable[[pl.DataFrame, pl.DataFrame], Any]
+    convert: Convert
+    name: ClassVar[str] = "function"
+
+    def identity(self) -> str:
+        return f"function {code_of(self.function)}"
+
+    def apply(self, requests: Changes, entries: Entries) -> Changes | None:
+        schema, width = entries.schema, range(len(entries.schema.columns))
+        batch = Batch.of(schema, requests.map_times(lambda _: _NOW), tuple(width), _EVER, _SOON)
+        if not len(batch):
+            return None
+        view = View("requests", schema, (batch,), batch.since, batch.upper)
+        keys = Keys.of_batch(batch)
+        asked = list(view.scan(_NOW))
+        if any((piece.counts < 0).any() for piece in asked):
+            raise SchemaError(
+                "state.rule_deletes",
+                "cannot take updates back: what a function made of them is not known any more",
+                hint="insert what undoes them; rr.replace, rr.append and rr.add take deletions",
+            )
+        frame = pl.concat([_frame(entries.columns, piece) for piece in asked])
+        old = entries.view.lookup(keys, entries.as_of)
+        made = called(self.function, "the update rule", _frame(entries.columns, old), frame)
+        fresh = _converted(self.convert, made, entries, "an update rule")
+        return _difference(entries, fresh, old)
+
+
+class CompactRule:
+    """What is left of entries before a horizon."""
+
+    name: ClassVar[str]
+
+    def identity(self) -> str:
+        return self.name
+
+    def reach(self, horizon: int) -> int:
+        """From which time on a fetch of a range sees all there was."""
+        return horizon
+
+    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
+        """What is to be changed in these rows, all those of some keys, in order."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class KeepLatest(CompactRule):
+    """Of each key, the latest value before the horizon, and all from the horizon on."""
+
+    name: ClassVar[str] = "keep latest"
+
+    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
+        queries = _of(found)
+        past = ticks_of(found.canonical(entries.at)) < horizon
+        # The next row is before the horizon too, and of the same key: so this one is not the latest.
+        gone = np.flatnonzero(past[:-1] & past[1:] & (queries[:-1] == queries[1:]))
+        return entries.removed(found, gone) if len(gone) else None
+
+
+@dataclass(frozen=True)
+class DropBefore(CompactRule):
+    """Nothing before the horizon less a span."""
+
+    span: int
+    name: ClassVar[str] = "drop before"
+
+    def identity(self) -> str:
+        return f"{self.name} {self.span}"
+
+    def reach(self, horizon: int) -> int:
+        return horizon - self.span
+
+    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
+        gone = np.flatnonzero(ticks_of(found.canonical(entries.at)) < horizon - self.span)
+        return entries.removed(found, gone) if len(gone) else None
+
+
+@dataclass(frozen=True)
+class Fold(CompactRule):
+    """Of each key, the increments before the horizon added up, at the latest of their times.
+
+    A sum of floats may need several values: those whose exact sum is the exact sum of all that went.
+    """
+
+    name: ClassVar[str] = "fold"
+
+    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
+        queries = _of(found)
+        past = ticks_of(found.canonical(entries.at)) < horizon
+        sizes = np.bincount(queries[past], minlength=int(queries[-1]) + 1 if len(queries) else 0)
+        chosen = np.flatnonzero(past & (sizes[queries] > 1))
+        if not len(chosen):
+            return None
+        gone = entries.removed(found, chosen)
+        owners, counts = queries[chosen], found.counts[chosen]
+        last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
+        ranks = np.cumsum(np.append(0, owners[1:] != owners[:-1]))
+        parts = [
+            added_up(gone.columns[at], counts, ranks, len(last))
+            for at in range(entries.at + 1, len(entries.schema.columns))
+        ]
+        pieces = [gone]
+        for level in range(max(len(part) for part in parts)):
+            columns = list(gone.take(last).columns[: entries.at + 1])
+            blank = True
+            for at, part in enumerate(parts, entries.at + 1):
+                kind = gone.columns[at].type
+                if level < len(part):
+                    columns.append(pa.array(part[level], kind))
+                    blank = False
+                else:
+                    columns.append(pa.array(np.zeros(len(last)), pa.float64()).cast(kind))
+            if not blank:
+                pieces.append(entries.made(columns, 1))
+        added = Changes.concat(pieces).consolidate()
+        return added if added.rows else None
+
+
+def added_up(column: pa.Array, counts: Ints, ranks: Ints, keys: int) -> list[np.ndarray[Any, Any]]:
+    """The sums of a column by rank, exact: for floats, as few arrays as have these as their exact sum."""
+    if pa.types.is_integer(column.type):
+        whole = np.zeros(keys, np.int64)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        values = np.asarray(column.fill_null(0).cast(pa.int64()))
+        np.add.at(whole, ranks[valid], (values * counts)[valid])
+        return [whole]
+    values = np.asarray(column.cast(pa.float64()).fill_null(0.0))
+    levels: list[np.ndarray[Any, Any]] = []
+    owners, left, times = ranks, values, counts
+    while True:
+        rows, slots, amounts = limbs(left, None, times)
+        order = np.argsort(owners[rows], kind="stable")
+        sums = total(owners[rows][order], slots[order], amounts[order], keys)
+        levels.append(sums)
+        if not np.isfinite(sums).all() or not sums.any():
+            return levels[:-1] if len(levels) > 1 and not sums.any() else levels
+        # What the sum does not say yet: all that went, less the sum.
+        owners = np.concatenate([owners, np.arange(keys)])
+        left = np.concatenate([left, sums])
+        times = np.concatenate([times, np.full(keys, -1)])
+
+
+@dataclass(frozen=True)
+class CompactFunction(CompactRule):
+    """A user's: of entries, a frame, and the horizon, the entries that are left."""
+
+    function: Callable[[pl.DataFrame, Any], Any]
+    convert: Convert
+    name: ClassVar[str] = "function"
+
+    def identity(self) -> str:
+        return f"function {code_of(self.function)}"
+
+    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
+        given = _frame(entries.columns, found)
+        field = entries.schema.columns[entries.at]
+        bound = as_time(horizon, field.type)
+        made = called(self.function, "the compaction rule", given, bound)
+        fresh = _converted(self.convert, made, entries, "a compaction rule")
+        changes = _difference(entries, fresh, found)
+        if changes is not None:
+            ticks = ticks_of(changes.columns[entries.at])
+            if (ticks >= horizon).any():
+                after = as_time(int(ticks[ticks >= horizon][0]), field.type)
+                raise TimeViolation(
+                    "state.compacted_too_much",
+                    f"the compaction rule changed values at {after}, and may change those before {bound} only",
+                    hint="return the rows from the horizon on as they are",
+                )
+        return changes
+
+
+def as_time(ticks: int, kind: pa.DataType) -> Any:
+    """A time as people write it."""
+    if pa.types.is_integer(kind):
+        return ticks
+    width = pa.int32() if kind.bit_width == 32 else pa.int64()
+    return pa.array([ticks], width).cast(kind)[0].as_py()
+
+
+def _frame(columns: pa.Schema, found: Selection) -> pl.DataFrame:
+    """Rows that were found, each as often as it is there."""
+    batch = as_record_batch(columns, found.canonicals(range(len(columns))), len(found))
+    frame = pl.DataFrame(pl.from_arrow(batch))
+    if len(found) and (found.counts != 1).any():
+        rows = np.repeat(np.arange(len(found)), np.maximum(found.counts, 0))
+        frame = frame[rows]
+    return frame
+
+
+def called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:
+    """What a user's rule gives."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise failed_function(error, what) from error
+
+
+def _converted(convert: Convert, made: Any, entries: Entries, what: str) -> Changes:
+    columns = entries.columns
+    batch = convert(made, columns, f"take what {what} gave")
+    return (
+        entries.made(canonical_columns(batch, columns), 1)
+        if batch.num_rows
+        else Changes(
+            tuple(pa.array([], kind) for kind in entries.schema.canonical),
+            0,
+            (entries.time,),
+            None,
+            1,
+            None,
+        )
+    )
+
+
+def _difference(entries: Entries, fresh: Changes, old: Selection) -> Changes | None:
+    """What leads from old rows to fresh ones."""
+    changes = Changes.concat([fresh, entries.removed(old)] if len(old) else [fresh])
+    if not changes.rows:
+        return None
+    added = changes.consolidate()
+    return added if added.rows else None

@@ -1,0 +1,278 @@
+"""Store: a state that any number of streams update, and any number fetch from, by key and by time.
+
+Its rows are `key, time, value`: an arrangement like any other, in which the rows of a key are in the
+order of the application's own time. Laws:
+
+1. At a time t of the engine all updates at t are applied, stream by stream in the order in which they
+   were declared, before anybody fetches at t.
+2. An update whose time is before U, as it was before t, is *late*: it is dropped, and counted. So what is
+   before U is final.
+3. Compaction changes nothing that a fetch at or after F could see (`rules`). It works on the keys that
+   are touched, and on a few others in passing, a bounded number each time; or, *actively*, on all of them
+   whenever the horizon moves.
+
+In a loop, a round sees what the rounds before it did; to the spine it is all one epoch.
+
+Cost: of updates, as of any arrangement; compaction, a lookup of the keys that are touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, by_time, settle
+from riverrun.engine.operators.arrange import changes_of, state_schema
+from riverrun.engine.operators.expire import ticks_of
+from riverrun.engine.operators.shared.progress import Known, Progressing
+from riverrun.engine.operators.shared.rules import CompactRule, Entries, UpdateRule
+from riverrun.engine.plan import Node, Plan
+from riverrun.errors import OperatorFailed, PlanError
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state import Order
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.columns import column_table
+from riverrun.state.kernels import packing, searching
+from riverrun.state.keys import Keys
+from riverrun.state.shards import END
+from riverrun.state.view import View
+
+
+@dataclass(frozen=True)
+class Updater:
+    """A stream that updates a state: its name, for people, and what its updates do."""
+
+    name: str
+    rule: UpdateRule
+
+
+@dataclass(frozen=True)
+class Store(Operator):
+    """Keeps a state. Where it is `accelerated` its first input is its progress; the others are updates."""
+
+    state: str
+    key: tuple[str, ...]
+    time: str
+    progress: int
+    updaters: tuple[Updater, ...] = ()
+    compact: CompactRule | None = None
+    active: bool = False
+    sweep: int = 512
+    accelerated: bool = True
+    kind: ClassVar[str] = "state"
+    keeps_state: ClassVar[bool] = True
+
+    @property
+    def from_content(self) -> bool:
+        return False  # what came late counts no more
+
+    def describe(self) -> str:
+        told = f"state {self.state!r} by {', '.join(self.key)} and {self.time}"
+        return told + (f", {self.compact.name}" if self.compact else "")
+
+    def identity(self) -> str:
+        rules = [updater.rule.identity() for updater in self.updaters]
+        compact = None if self.compact is None else self.compact.identity()
+        return f"{self.describe()} {rules} {compact}"
+
+    def with_updater(self, updater: Updater) -> Store:
+        return replace(self, updaters=(*self.updaters, updater))
+
+    def check(self, plan: Plan, node: Node) -> None:
+        if not self.updaters:
+            raise PlanError(
+                "state.no_updater",
+                f"cannot build {plan.name!r}: nothing updates state {self.state!r} ({node.line}), so it would be empty "
+                "for ever",
+                hint="stream.update(state, ...)",
+                state=self.state,
+                line=node.line,
+            )
+
+    def start(self, context: Context) -> Storing:
+        return Storing(context, self)
+
+
+class Storing(Arranged):
+    """A state on a worker."""
+
+    def __init__(self, context: Context, operator: Store) -> None:
+        super().__init__(context)
+        self._operator = operator
+        self.schema = state_schema(self.node.schemas[0], operator.key, (Order(operator.time),))
+        self.arrangement = Arrangement(context.spine(self.schema))
+        progress = context.actors[operator.progress]
+        assert isinstance(progress, Progressing)
+        self.progress = progress
+        self._first = int(operator.accelerated)
+        self._positions = tuple(range(len(self.schema.columns)))
+        self._at = len(operator.key)
+        self._held: dict[Timestamp, dict[int, list[Changes]]] = {}
+        self._fresh: list[Batch] = []
+        """In a loop: what the rounds of this epoch have changed so far."""
+        self._swept: tuple[int | None, int] = (None, 0)
+        """The horizon at which a sweep began, and from which hash on it goes on."""
+
+    def receive(self, port: int, changes: Changes) -> None:
+        if port < self._first:  # progress was made: there may be something to compact
+            if self._operator.compact is not None:
+                self._at_time(changes.times[0])
+            return
+        for time, piece in by_time(changes):
+            rows = piece.with_columns(piece.columns[: len(self._positions)])
+            self._at_time(time).setdefault(port - self._first, []).append(rows)
+
+    def _at_time(self, time: Timestamp) -> dict[int, list[Changes]]:
+        if time not in self._held:
+            self._held[time] = {}
+            self.context.request(time)
+        return self._held[time]
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        held = self._held.pop(time)
+        known = self.progress.before(time)
+        pieces: list[Changes] = []
+        for port in sorted(held):
+            changes = self._in_time(port, Changes.concat(held[port]), known.update, time)
+            if changes.rows:
+                made = self._operator.updaters[port].rule.apply(
+                    changes, self._entries(time, pieces)
+                )
+                if made is not None:
+                    pieces.append(made)
+        if self._operator.compact is not None:
+            self._compact(self._operator.compact, known, pieces, time)
+        if pieces:
+            self._append(Changes.concat(pieces), time, upper)
+
+    def _in_time(self, port: int, changes: Changes, update: int | None, time: Timestamp) -> Changes:
+        """The requests that are not late (law 2)."""
+        times, updater = changes.columns[self._at], self._operator.updaters[port]
+        if times.null_count:
+            raise OperatorFailed(
+                "state.time_null",
+                f"cannot update {self._operator.state!r} from {updater.name}: {times.null_count} of {changes.rows} "
+                f"updates have no time",
+                hint=f"filter(pl.col({self._operator.time!r}).is_not_null()) before the update",
+                state=self._operator.state,
+            )
+        if update is None:
+            return changes
+        ticks = ticks_of(times)
+        if ticks.min() >= update:
+            return changes
+        kept = changes.filter(ticks >= update)
+        self.context.note(
+            "late",
+            state=self._operator.state,
+            stream=updater.name,
+            what="update",
+            rows=changes.rows - kept.rows,
+        )
+        return kept
+
+    def _append(self, changes: Changes, time: Timestamp, upper: Antichain) -> None:
+        spine = self.arrangement.spine
+        if self.node.depth == 1:
+            batch = Batch.of(self.schema, changes, self._positions, spine.upper, upper)
+            if len(batch):
+                self.arrangement.append(batch, time)
+        else:
+            batch = self._batch(changes)
+            if len(batch):
+                self._fresh.append(batch)
+        if len(batch) and self.context.has_consumers:
+            self.context.push(changes_of(batch, time), 0)
+
+    def _batch(self, changes: Changes) -> Batch:
+        """Changes of one epoch as a batch that stands beside the spine."""
+        epoch, depth = changes.times[0][0], self.node.depth
+        lower, upper = _boundary(epoch, depth), _boundary(epoch + 1, depth)
+        flat = changes.map_times(lambda time: (time[0], *(0,) * (depth - 1)))
+        return Batch.of(self.schema, flat, self._positions, lower, upper)
+
+    def view(self, time: Timestamp, pieces: list[Changes] | None = None) -> tuple[View, Timestamp]:
+        """The state with all that was done so far, and pieces besides, and the time as of which to read it."""
+        spine, epoch, depth = self.arrangement.spine, time[0], self.node.depth
+        view = spine.view()
+        beside = self._fresh + [self._batch(piece) for piece in pieces or ()]
+        if beside:
+            batches = (*view.batches, *beside)
+            view = View(view.name, view.schema, batches, view.since, view.upper)
+        return view.moved(view.since, _boundary(epoch + 1, depth)), (epoch, *(0,) * (depth - 1))
+
+    def _entries(self, time: Timestamp, pieces: list[Changes]) -> Entries:
+        view, as_of = self.view(time, pieces)
+        return Entries(self.schema, view, as_of, time)
+
+    def _compact(
+        self, rule: CompactRule, known: Known, pieces: list[Changes], time: Timestamp
+    ) -> None:
+        """Compact the keys that were touched, and go on with the sweep (law 3); what that changes is one more piece."""
+        horizon = known.fetch
+        if horizon is None:
+            return
+        entries = self._entries(time, pieces)
+        chosen = [] if self._operator.active else [self._keys(piece) for piece in pieces]
+        swept = self._sweep(entries, horizon)
+        if swept is not None:
+            chosen.append(swept)
+        if chosen:
+            keys = Keys.union(self.schema, chosen)
+            found = entries.view.lookup(keys, entries.as_of)
+            if len(found):
+                made = rule.apply(found, horizon, entries)
+                if made is not None:
+                    pieces.append(made)
+
+    def _keys(self, piece: Changes) -> Keys:
+        return _distinct(piece.columns[: self._at], piece.rows, self.schema.hash_word)
+
+    def _sweep(self, entries: Entries, horizon: int) -> Keys | None:
+        """The next few keys, in the order of their hashes; all that there are, where compaction is active."""
+        began, low = self._swept
+        if low == 0:
+            if began == horizon:
+                return None
+            began = horizon
+        limit = self._operator.sweep
+        if self._operator.active:
+            low, limit = 0, max(len(self.arrangement.spine), 1)
+        found = next(entries.view.slice(low, END).scan(entries.as_of, max(limit, 1)), None)
+        if found is None:
+            self._swept = began, 0
+            return None
+        columns = found.canonicals(range(self._at))
+        keys = _distinct(columns, len(found), self.schema.hash_word)
+        last = int(searching.hash_keys(keys.nodes, keys.rows, self.schema.hash_word).max())
+        done = self._operator.active or last + 1 >= END
+        self._swept = began, 0 if done else last + 1
+        return keys
+
+    def boundary(self, epoch: int) -> None:
+        spine = self.arrangement.spine
+        if self._fresh:
+            depth = self.node.depth
+            fresh, self._fresh = self._fresh, []
+            time = (epoch - 1, *(0,) * (depth - 1))
+            changes = Changes.concat([changes_of(batch, time) for batch in fresh])
+            if spine.upper != _boundary(epoch - 1, depth):
+                spine.advance_upper(_boundary(epoch - 1, depth))
+            upper = _boundary(epoch, depth)
+            spine.append(Batch.of(self.schema, changes, self._positions, spine.upper, upper))
+        settle(spine, epoch, self.node.depth)
+
+
+def _boundary(epoch: int, depth: int) -> Antichain:
+    return Antichain([(epoch, *(0,) * (depth - 1))])
+
+
+def _distinct(columns: tuple[pa.Array, ...] | list[pa.Array], rows: int, mask: np.uint64) -> Keys:
+    """The different ones among some keys."""
+    table = column_table(columns)
+    chosen = packing.distinct_rows(table, rows, mask)
+    return Keys(columns, rows).take(chosen)

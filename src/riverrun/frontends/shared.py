@@ -1,0 +1,581 @@
+"""Shared state: what many streams update and many fetch from, by key and by the application's own time.
+
+``flow.state`` declares one; ``stream.update``, ``stream.fetch`` and ``stream.progress`` are steps like any
+other. A fetch of what was known at a time waits until every update up to that time is in, and then sees
+these and no later ones, whatever the order in which they arrived:
+
+>>> import polars as pl, riverrun as rr
+>>> flow = rr.Dataflow("ads")
+>>> moves = flow.input("moves", {"ad": pl.Int64, "time": pl.Int64, "campaign": pl.String})
+>>> views = flow.input("views", {"ad": pl.Int64, "at": pl.Int64})
+>>> state = flow.state("campaigns", key={"ad": pl.Int64}, value={"campaign": pl.String})
+>>> _ = moves.update(state)
+>>> flow.output("seen", views.fetch(state, key="ad", at="at"))
+>>> with flow.run() as run:
+...     run.insert("moves", [(1, 10, "spring"), (1, 20, "summer")])
+...     run.insert("views", [(1, 15), (1, 30)])
+...     run.commit()
+...     run.read("seen").rows()  # until 20 is passed: the view at 30 waits
+...     run.insert("moves", [(2, 40, "autumn")])
+...     run.commit()
+...     run.read("seen").rows()
+<Commit of epoch 0: done>
+[(1, 15, 'spring')]
+<Commit of epoch 1: done>
+[(1, 15, 'spring'), (1, 30, 'summer')]
+
+A state stands in the plan as two nodes: its progress (`engine.operators.shared.progress`) and its entries
+(`store`); an update leads into both, a fetch reads both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.engine.operators.exchange import Exchange
+from riverrun.engine.operators.expire import ticks_of
+from riverrun.engine.operators.linear import PATIENCE, Feedback
+from riverrun.engine.operators.shared.answers import (
+    FetchFunction,
+    FetchRule,
+    Latest,
+    Total,
+    Within,
+)
+from riverrun.engine.operators.shared.progress import (
+    MARKS,
+    MOVED,
+    Applied,
+    Await,
+    Marks,
+    Progress,
+    Reporter,
+)
+from riverrun.engine.operators.shared.rules import (
+    Add,
+    Append,
+    CompactFunction,
+    CompactRule,
+    DropBefore,
+    Fold,
+    KeepLatest,
+    Replace,
+    UpdateFunction,
+    UpdateRule,
+)
+from riverrun.engine.operators.shared.store import Store, Updater
+from riverrun.engine.plan import PlanBuilder, Scope, check_name
+from riverrun.errors import PlanError, users_line
+from riverrun.frontends.collection import Collection, clock
+from riverrun.frontends.expressions import canonical, compile_columns
+from riverrun.frontends.given import as_ticks, check_callable, is_count, kind_told
+from riverrun.run.rows import as_schema, as_table
+
+Columns = str | Sequence[str] | Mapping[str, Any] | None
+Closed = Literal["both", "left", "right", "none"]
+Span = int | timedelta
+_ENDS = {
+    "both": (True, True),
+    "left": (True, False),
+    "right": (False, True),
+    "none": (False, False),
+}
+INT64 = pl.Int64
+SWEEP = 512
+_AT, _SINCE, _BY = "__at__", "__since__", "__by__"
+
+replace = Replace()
+append = Append()
+add = Add()
+latest = Latest()
+within = Within()
+total = Total()
+keep_latest = KeepLatest()
+fold = Fold()
+
+
+@dataclass(frozen=True)
+class drop_before:  # noqa: N801  (it is written like the other rules)
+    """Compaction: values go that are older, by more than a span, than any that a fetch could still be at."""
+
+    span: Span
+
+
+def update_rule(function: Callable[[pl.DataFrame, pl.DataFrame], Any]) -> UpdateRule:
+    """A rule of one's own: of the entries of the keys that are updated, and the updates, the entries as they are to be.
+
+    Both are frames of the columns of the state: key, time, value.
+    """
+    check_callable(function, "update_rule")
+    return UpdateFunction(function, as_table)
+
+
+def fetch_rule(function: Callable[[pl.DataFrame], Any], schema: Any) -> FetchRule:
+    """A rule of one's own: of the values that requests find, a frame with the columns of `schema`.
+
+    The frame has a column `request`, then the time and the value columns; what is given back keeps `request`.
+    """
+    check_callable(function, "fetch_rule")
+    return FetchFunction(function, as_schema(schema, "declare what a fetch rule gives"), as_table)
+
+
+def compaction(function: Callable[[pl.DataFrame, Any], Any]) -> CompactRule:
+    """A rule of one's own: of entries, a frame of key, time and value, and the horizon, the entries that are left.
+
+    What is at or after the horizon has to be given back as it is.
+    """
+    check_callable(function, "compaction")
+    return CompactFunction(function, as_table)
+
+
+class State:
+    """A state while the dataflow is being written."""
+
+    def __init__(
+        self,
+        builder: PlanBuilder,
+        scope: Scope,
+        name: str,
+        key: pa.Schema,
+        value: pa.Schema,
+        time: pa.Field,
+        start: int | None,
+        compact: CompactRule | None,
+        active: bool,
+        sweep: int,
+        accelerate: bool,
+    ) -> None:
+        self.name = name
+        self.key = key
+        self.value = value
+        self.time = time
+        self.compact = compact
+        self._builder = builder
+        self.scope = scope
+        self.accelerated = accelerate
+        self._progress = builder.add(
+            Progress(name, begins=start), [], [MOVED], scope=scope, name=f"{name}:progress"
+        )
+        operator = Store(
+            name, tuple(key.names), time.name, self._progress.node, (), compact, active, sweep, accelerate
+        )  # fmt: skip
+        inputs = [self._progress] if accelerate else []
+        self._store = builder.add(operator, inputs, [self.schema], scope=scope, name=name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Key, time and value."""
+        return pa.schema([*self.key, self.time, *self.value])
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return f"<State {self.name!r} of {shown}>"
+
+    def entries(self) -> Collection:
+        """What it holds: key, time, value; entries that compaction takes out leave it."""
+        keyed = tuple(self.key.names) if self.scope is self._builder.root else None
+        return Collection(self._builder, self._store, keyed)
+
+    # -- inside
+
+    def _is_behind(self, stream: Collection) -> bool:
+        """Whether a stream comes from a fetch of this state."""
+        nodes = self._builder.nodes
+        seen, waiting = {stream._port.node}, [stream._port.node]
+        while waiting:
+            number = waiting.pop()
+            if number in (self._store.node, self._progress.node):
+                return True
+            fresh = {port.node for port in nodes[number].inputs} - seen
+            seen |= fresh
+            waiting += fresh
+        return False
+
+    def _returned(self, stream: Collection, what: str) -> Collection:
+        """A stream where the state is; one that comes from the state itself returns to it a round later."""
+        stream = self._here(stream, what)
+        if not self._is_behind(stream):
+            return stream
+        if self.scope is self._builder.root:
+            line = users_line()
+            raise PlanError(
+                "state.cycle",
+                f"cannot {what} {self.name!r} at {line} with rows that come from a fetch of it: the state would have "
+                "to be complete before it is",
+                hint="declare the state inside a loop, loop = flow.loop(); loop.state(...): there the rows come back "
+                "to it a round later",
+                line=line,
+            )
+        back = self._builder.add(Feedback(None, PATIENCE), [], [stream.schema], scope=self.scope)
+        self._builder.close(back, stream._port)
+        return Collection(self._builder, back)
+
+    def _here(self, stream: Collection, what: str) -> Collection:
+        if stream._builder is not self._builder:
+            raise PlanError(
+                "plan.two_flows",
+                f"cannot {what} {self.name!r} with {stream._name}: they belong to two dataflows",
+                hint="build both on one Dataflow",
+            )
+        if self.scope.is_inside(stream.scope):
+            return stream._into(self.scope)
+        line = users_line()
+        raise PlanError(
+            "plan.scope",
+            f"cannot {what} {self.name!r} at {line} with {stream._name}: it is in the loop "
+            f"{stream.scope.path.rstrip('/')!r}, and the state is not",
+            hint="declare the state in the loop, loop.state(...), or lead the rows out of it first",
+            line=line,
+        )
+
+    def _report(self, marks: Collection, reporter: Reporter) -> None:
+        """Have marks count."""
+        builder = self._builder
+        told = marks._add(Exchange("all"), [marks], MARKS)
+        self._lead(told, reporter)
+        if reporter.idle is not None and not self._has_clock:
+            ticks = clock(builder)._into(self.scope).select(source=pl.lit(""), mark="epoch")
+            ticks = ticks._add(Exchange("all"), [ticks], MARKS)
+            self._lead(ticks, Reporter("clock", "clock"))
+
+    @property
+    def _has_clock(self) -> bool:
+        return any(each.side == "clock" for each in self._progress_operator.reporters)
+
+    @property
+    def _progress_operator(self) -> Progress:
+        operator = self._builder.nodes[self._progress.node].operator
+        assert isinstance(operator, Progress)
+        return operator
+
+    def _lead(self, marks: Collection, reporter: Reporter) -> None:
+        operator = self._progress_operator.with_reporter(reporter)
+        self._builder.lead(marks._port, self._progress, operator)
+
+
+class Arranged:
+    """A collection as a state to fetch from: as of the epoch of who asks."""
+
+    def __init__(self, collection: Collection, key: tuple[str, ...]) -> None:
+        root = collection._builder.root
+        if collection.scope is not root:
+            line = users_line()
+            raise PlanError(
+                "plan.in_loop",
+                f"cannot make a state of {collection._name} at {line}: it is inside a loop",
+                hint="make one of what leaves the loop",
+                line=line,
+            )
+        collection._check_columns(key, "make a state of")
+        self.collection = collection._arranged(key)
+        self.name = collection._name.strip("'")
+        self.key = pa.schema([collection.schema.field(name) for name in key])
+        self.value = pa.schema([f for f in collection.schema if f.name not in key])
+
+    def __repr__(self) -> str:
+        return f"<State of {self.collection!r} by {', '.join(self.key.names)}>"
+
+
+def add_state(
+    builder: PlanBuilder,
+    scope: Scope,
+    name: str,
+    key: Any,
+    value: Any,
+    time: Any,
+    start: Any,
+    compact: Any,
+    compaction: str,
+    sweep: int,
+    accelerate: bool,
+) -> State:
+    """See `Dataflow.state`."""
+    check_name(name)
+    line = users_line()
+    keys = as_schema(key, f"declare the key of state {name!r}")
+    values = as_schema(value, f"declare the values of state {name!r}")
+    if isinstance(time, Mapping) and len(time) != 1:
+        raise PlanError(
+            "state.time",
+            f"cannot declare state {name!r} at {line} with {len(time)} times: a value is at one time",
+            hint='time={"at": pl.Datetime("us")}, or a type alone for a column called "time"',
+            line=line,
+        )
+    times = as_schema(time if isinstance(time, Mapping) else {"time": time}, "declare a time")
+    field = times.field(0)
+    kind = field.type
+    if not (
+        pa.types.is_signed_integer(kind)
+        or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
+    ):
+        raise PlanError(
+            "state.time",
+            f"cannot declare state {name!r} at {line} with times of {kind}: that is not a time or a whole number",
+            hint="pl.Int64, pl.Datetime or pl.Date",
+            line=line,
+        )
+    names = [*keys.names, field.name, *values.names]
+    for each in names:
+        if names.count(each) > 1:
+            raise PlanError(
+                "plan.column_twice",
+                f"cannot declare state {name!r} at {line} with two columns called {each!r}",
+                hint='name the time otherwise: time={"at": pl.Int64}',
+                column=each,
+            )
+    if not len(keys):
+        raise PlanError(
+            "state.key",
+            f"cannot declare state {name!r} at {line} without a key",
+            hint='key={"id": pl.Int64}',
+            line=line,
+        )
+    if compaction not in ("lazy", "active"):
+        raise no_choice("compact", compaction, ("lazy", "active"), f"state {name!r}", line)
+    if not is_count(sweep):
+        raise PlanError(
+            "state.sweep",
+            f"cannot sweep {sweep!r} entries at a time ({line})",
+            hint="give a whole number from 1 on",
+        )
+    return State(
+        builder,
+        scope,
+        name,
+        pa.schema([f.with_nullable(True) for f in keys]),
+        pa.schema([f.with_nullable(True) for f in values]),
+        field,
+        _started(start, field, name, line),
+        _compact_rule(compact, field, values, name, line),
+        compaction == "active",
+        sweep,
+        accelerate,
+    )
+
+
+def _started(given: Any, time: pa.Field, name: str, line: str) -> int | None:
+    if given is None:
+        return None
+    try:
+        return int(ticks_of(pa.array([given], time.type))[0])
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise PlanError(
+            "state.start",
+            f"cannot start state {name!r} at {line} from {given!r}: its times are {time.type}",
+            hint="give a time of that type, before which there is nothing",
+            line=line,
+        ) from error
+
+
+def _compact_rule(
+    given: Any, time: pa.Field, values: pa.Schema, name: str, line: str
+) -> CompactRule | None:
+    if isinstance(given, drop_before):
+        return DropBefore(as_ticks(given.span, time, "the span of a compaction", least=0))
+    if given is None or isinstance(given, CompactRule):
+        if isinstance(given, Fold):
+            _check_numbers(values, f"fold the values of state {name!r}", line)
+        return given
+    raise PlanError(
+        "state.rule",
+        f"cannot compact state {name!r} at {line} by {kind_told(given)}",
+        hint="rr.keep_latest, rr.fold, rr.drop_before(span) or rr.compaction(function)",
+        line=line,
+    )
+
+
+def _check_numbers(values: pa.Schema, what: str, line: str) -> None:
+    for field in values:
+        if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+            raise PlanError(
+                "state.type",
+                f"cannot {what} at {line}: {field.name!r} is {field.type}, not a number",
+                hint="keep numbers in a state that is added up",
+                column=field.name,
+            )
+
+
+def no_choice(what: str, given: object, choices: Sequence[str], where: str, line: str) -> PlanError:
+    """The refusal of an option."""
+    return PlanError(
+        "state.option",
+        f"cannot {what} {where} at {line} with {given!r}: it is one of {', '.join(choices)}",
+        hint=f"for instance {choices[0]!r}",
+        line=line,
+    )
+
+
+def check_state(state: Any, what: str) -> None:
+    """Refuse what is no state."""
+    if not isinstance(state, State):
+        line = users_line()
+        raise PlanError(
+            "state.state",
+            f"cannot {what} {kind_told(state)} at {line}: that is not a state",
+            hint="state = flow.state(name, key={...}, value={...})",
+            line=line,
+        )
+
+
+def wanted_columns(
+    given: Columns, needed: pa.Schema, stream: Collection, what: str, whose: str
+) -> dict[str, Any]:
+    """Which column or expression stands for each of the columns that are needed."""
+    line = users_line()
+    if given is None:
+        named: dict[str, Any] = {name: name for name in needed.names}
+    elif isinstance(given, Mapping):
+        named = dict(given)
+    else:
+        listed = [given] if isinstance(given, str | pl.Expr) else list(given)
+        if len(listed) != len(needed):
+            raise PlanError(
+                "state.columns",
+                f"cannot {what} at {line}: {whose} has {len(needed)} columns ({', '.join(needed.names)}), and "
+                f"{len(listed)} are given",
+                hint="give them in that order, or by name: {"
+                + f'"{needed.names[0] if needed.names else "a"}": ...'
+                + "}",
+                line=line,
+            )
+        named = dict(zip(needed.names, listed, strict=True))
+    if set(named) != set(needed.names):
+        raise PlanError(
+            "state.columns",
+            f"cannot {what} at {line}: {whose} is {', '.join(needed.names)}, and what is given is for "
+            f"{', '.join(map(str, named)) or 'nothing'}",
+            hint="give each of them once",
+            line=line,
+        )
+    return {name: named[name] for name in needed.names}
+
+
+def check_types(made: pa.Schema, needed: pa.Schema, what: str, line: str) -> None:
+    """Refuse columns of other types than a state has."""
+    for field in needed:
+        its = made.field(field.name).type
+        if canonical(its) != canonical(field.type):
+            raise PlanError(
+                "state.type",
+                f"cannot {what} at {line}: {field.name!r} is {field.type} in the state, and {its} here",
+                hint="cast it: pl.col(...).cast(...)",
+                column=field.name,
+                line=line,
+            )
+
+
+def check_idle(idle: int | None, line: str) -> None:
+    """Refuse what is no number of epochs."""
+    if idle is not None and not is_count(idle):
+        raise PlanError(
+            "state.idle",
+            f"cannot leave out a stream after {idle!r} silent epochs ({line})",
+            hint="give a whole number of epochs from 1 on",
+            line=line,
+        )
+
+
+def by_column(by: str | None, stream: Collection, line: str) -> dict[str, Any]:
+    """The column that tells sources apart, if there is one."""
+    if by is None:
+        return {}
+    stream._check_columns([by], "tell sources apart in")
+    kind = stream.schema.field(by).type
+    if not (
+        pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    ):
+        raise PlanError(
+            "state.by",
+            f"cannot tell sources apart by {by!r} at {line}: it is {kind}",
+            hint="a column of whole numbers or strings",
+            line=line,
+        )
+    return {_BY: by}
+
+
+def update(
+    stream: Collection,
+    state: Any,
+    *,
+    key: Columns,
+    time: Any,
+    value: Columns,
+    rule: Any,
+    late: Span,
+    by: str | None,
+    idle: int | None,
+    progress: bool,
+) -> Collection:
+    """See `Collection.update`."""
+    line, what = users_line(), "update"
+    check_state(state, what)
+    if not isinstance(rule, UpdateRule):
+        raise PlanError(
+            "state.rule",
+            f"cannot update {state.name!r} at {line} by {kind_told(rule)}",
+            hint="rr.replace, rr.add, rr.append or rr.update_rule(function)",
+            line=line,
+        )
+    if isinstance(rule, Add):
+        _check_numbers(state.value, f"add to {state.name!r}", line)
+    check_idle(idle, line)
+    attempt = f"update {state.name!r} with {stream._name}"
+    keys = wanted_columns(key, state.key, stream, attempt, "the key")
+    values = wanted_columns(value, state.value, stream, attempt, "the value")
+    times = {state.time.name: state.time.name if time is None else time}
+    wanted = {**keys, **times, **values, **by_column(by, stream, line)}
+    projection = compile_columns(stream.schema, wanted, attempt)
+    check_types(projection.schema, state.schema, attempt, line)
+    builder = state._builder
+    with builder.whole_or_not():
+        rows = state._returned(stream._project(wanted, attempt), what)
+        moved = rows._exchanged(tuple(state.key.names))
+        operator = builder.nodes[state._store.node].operator
+        assert isinstance(operator, Store)
+        updater = Updater(stream._name, rule)
+        builder.lead(moved._port, state._store, operator.with_updater(updater))
+        if progress:
+            behind = as_ticks(late, state.time, "how late updates may come", least=0)
+            at = len(state.key)
+            marks = Marks(at, behind, None if by is None else len(state.schema))
+            told = moved._add(marks, [moved], MARKS)
+            if not state.accelerated:
+                told = _awaited(told, state)
+            state._report(told, Reporter(stream._name, "update", False, idle))
+    return stream
+
+
+def _awaited(marks: Collection, state: State) -> Collection:
+    """Marks that wait for the replies of the state."""
+    store = Collection(state._builder, state._store)
+    replies = store._add(Applied(), [store], MARKS)
+    replies = replies._add(Exchange("all"), [replies], MARKS)
+    return marks._add(Await(), [marks, replies], MARKS)
+
+
+def progress(
+    stream: Collection, state: Any, side: Any, at: Any, by: str | None, idle: int | None
+) -> Collection:
+    """See `Collection.progress`."""
+    line = users_line()
+    check_state(state, "report progress to")
+    if side not in ("update", "fetch"):
+        raise no_choice("report progress to", side, ("update", "fetch"), repr(state.name), line)
+    check_idle(idle, line)
+    attempt = f"report progress to {state.name!r} from {stream._name}"
+    wanted = {state.time.name: at, **by_column(by, stream, line)}
+    projection = compile_columns(stream.schema, wanted, attempt)
+    check_types(projection.schema, pa.schema([state.time]), attempt, line)
+    with state._builder.whole_or_not():
+        rows = state._returned(stream._project(wanted, attempt), "report progress to")
+        told = rows._add(Marks(0, 0, None if by is None else 1), [rows], MARKS)
+        if side == "update" and not state.accelerated:
+            told = _awaited(told, state)
+        state._report(told, Reporter(stream._name, side, True, idle))
+    return stream
