@@ -443,10 +443,16 @@ class Instance:
 
     def stats(self) -> dict[str, Any]:
         """How large each state is here."""
-        return {
+        found: dict[str, dict[str, Any]] = {
             name: {"rows": len(spine), "bytes": spine.nbytes}
             for name, spine in self._states.items()
         }
+        for actor in self._actors.values():
+            for name, figures in actor.figures().items():
+                for what, figure in figures.items():
+                    known = found.setdefault(name, {}).get(what)
+                    found[name][what] = figure if known is None else known + figure
+        return found
 
 
 @dataclass(frozen=True)

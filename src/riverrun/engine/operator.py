@@ -188,7 +188,7 @@ def _unnoted(kind: str, **fields: Any) -> None:
 class Actor:
     """A node as it lives on one worker."""
 
-    waits: ClassVar[bool] = True
+    waits: bool = True
     """Whether it is run at t only when t is complete, or as soon as may be."""
 
     def __init__(self, context: Context) -> None:
@@ -205,6 +205,10 @@ class Actor:
 
     def boundary(self, epoch: int) -> None:
         """All epochs before `epoch` are complete, everywhere."""
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """What else there is to say of states, by name, for people. Any thread may ask."""
+        return {}
 
     def saved(self, epoch: int) -> dict[str, View]:
         """At a boundary: the states that it keeps in a form of its own, by name, as they are to be saved."""

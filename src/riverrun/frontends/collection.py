@@ -488,7 +488,7 @@ class Collection:
         """Update a state (`Dataflow.state`) with these rows, and give them on.
 
         `key`, `time` and `value` are columns or expressions for those of the state: a name, several in its order, or
-        a mapping; left out, columns of the same names. The `rule` is what an update does: ``rr.replace`` the value
+        a mapping; left out, columns of the same names. Columns that are lists make an update for each element. The `rule` is what an update does: ``rr.replace`` the value
         at its time, ``rr.append`` one, ``rr.add`` an increment, or ``rr.update_rule(function)``.
 
         The stream reports its progress itself: its greatest time so far, less `late`, which is how far behind that an
@@ -510,6 +510,7 @@ class Collection:
         key: Any = None,
         at: Any = None,
         since: Any = None,
+        wait: Any = None,
         rule: FetchRule = LATEST,
         read: str = "committed",
         closed: str = "both",
@@ -531,8 +532,8 @@ class Collection:
         ``rr.fetch_rule(function, schema)``. `time` names a column for the time of the value.
 
         Read *committed*, a row waits until all updates up to `at` are in. Read *uncommitted*, it waits for those
-        before `since` only, or not at all, and sees what there is. Rows without an answer have nulls, or with
-        ``how="inner"`` go no further. Rows that are deleted take their answers back.
+        up to `wait` only, or up to `since`, or not at all, and sees what there is. Rows without an answer have
+        nulls, or with ``how="inner"`` go no further. Rows that are deleted take their answers back.
 
         A `key` that is a list makes a request for each element; `requests`, a function of a row, gives a list of
         requests, dicts of key, `at` and `since`. The row goes on when all replies are there, which are lists then.
@@ -543,7 +544,7 @@ class Collection:
         from riverrun.frontends.fetching import fetch
 
         return fetch(
-            self, state, key=key, at=at, since=since, rule=rule, read=read, closed=closed, how=how,
+            self, state, key=key, at=at, since=since, wait=wait, rule=rule, read=read, closed=closed, how=how,
             time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name,
             suffix=suffix,
         )  # fmt: skip

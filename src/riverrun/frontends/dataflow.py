@@ -273,6 +273,7 @@ class Loop:
         compaction: str = "lazy",
         sweep: int = SWEEP,
         accelerate: bool = True,
+        replies_first: bool = True,
     ) -> State:
         """A state in the loop (`Dataflow.state`), for programs whose updates come from its own fetches.
 
@@ -280,7 +281,8 @@ class Loop:
         answered at the round at which it may be.
         """
         return add_state(
-            self._builder, self.scope, name, key, value, time, start, compact, compaction, sweep, accelerate
+            self._builder, self.scope, name, key, value, time, start, compact, compaction,
+            sweep, accelerate, replies_first,
         )  # fmt: skip
 
     def leave(self, collection: Collection) -> Collection:

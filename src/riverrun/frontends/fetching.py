@@ -53,8 +53,8 @@ _ENDS = {
     "right": (False, True),
     "none": (False, False),
 }
-_AT, _SINCE, _BY = "__at__", "__since__", "__by__"
-_GIVEN = {_AT: "at", _SINCE: "since"}
+_AT, _SINCE, _WAIT, _BY = "__at__", "__since__", "__wait__", "__by__"
+_GIVEN = {_AT: "at", _SINCE: "since", _WAIT: "wait"}
 """What the bounds are called in requests of a function."""
 
 
@@ -66,6 +66,7 @@ class Asking:
     key: Columns
     at: Any
     since: Any
+    wait: Any
     rule: FetchRule
     committed: bool
     closed: tuple[bool, bool]
@@ -109,6 +110,7 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
         given["key"],
         given["at"],
         given["since"],
+        given["wait"],
         given["rule"],
         given["read"] == "committed",
         _ENDS[given["closed"]],
@@ -143,6 +145,13 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
 
 
 def _check_bounds(asking: Asking, state: State) -> None:
+    if asking.wait is not None and asking.committed:
+        raise PlanError(
+            "state.wait",
+            f"cannot {asking.attempt} at {asking.line} with wait=: a committed fetch waits for the end of its range",
+            hint='read="uncommitted" with wait=, or leave it out',
+            line=asking.line,
+        )
     if asking.at is None and asking.requests is None and asking.committed:
         raise PlanError(
             "state.at",
@@ -186,7 +195,7 @@ def _placed(
 
 
 def _bounds_wanted(asking: Asking, state: State) -> tuple[dict[str, Any], pa.Schema]:
-    wanted = {_AT: asking.at, _SINCE: asking.since}
+    wanted = {_AT: asking.at, _SINCE: asking.since, _WAIT: asking.wait}
     wanted = {name: given for name, given in wanted.items() if given is not None}
     return wanted, pa.schema([pa.field(name, state.time.type) for name in wanted])
 
@@ -239,12 +248,10 @@ def _add_fetch(
     schema: pa.Schema,
 ) -> Collection:
     at = moved.columns.index
-    bounds = Bounds(
-        at(names[_SINCE]) if _SINCE in names else None,
-        at(names[_AT]) if _AT in names else None,
-        asking.closed,
-        asking.committed,
-    )
+    place = {bound: at(names[bound]) for bound in (_SINCE, _AT, _WAIT) if bound in names}
+    waits = place.get(_AT) if asking.committed else place.get(_WAIT, place.get(_SINCE))
+    past = asking.closed[1] if asking.committed else True
+    bounds = Bounds(place.get(_SINCE), place.get(_AT), asking.closed, waits, past)
     operator = Fetch(
         state=state.name,
         given=moved.schema,
@@ -256,6 +263,9 @@ def _add_fetch(
         store=state._store.node,
         progress=state._progress.node,
         inner=asking.inner,
+        committed=asking.committed,
+        early=state.replies_first,
+        many=moved.columns[: len(IDS)] == IDS.names,
         compact=state.compact,
         stream=moved._name,
     )
@@ -331,7 +341,9 @@ def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | 
     replies = _add_fetch(moved, asking, state, places, 3, rule, columns, replies_schema)
     ids = tuple(IDS.names)
     gathered = pa.schema([*base.schema, *(pa.field(f.name, pa.large_list(f.type)) for f in shown)])
-    gather = Gather(state.name, state.scope.depth, records_schema, replies_schema)
+    gather = Gather(
+        state.name, state.scope.depth, records_schema, replies_schema, state.replies_first
+    )
     both = [records._exchanged(ids), replies._exchanged(ids)]
     whole = records._add(gather, both, gathered, asking.name and f"{asking.name}:gather")
     if _AT in requested:
@@ -351,7 +363,7 @@ def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | 
 
 def _fetch_arranged(stream: Collection, asking: Asking, state: Arranged) -> Collection:
     """From a collection, as of the epoch."""
-    for option in ("at", "since", "by", "idle"):
+    for option in ("at", "since", "wait", "by", "idle"):
         if getattr(asking, option) is not None:
             raise PlanError(
                 "state.at",

@@ -176,6 +176,7 @@ class Dataflow:
         compaction: str = "lazy",
         sweep: int = SWEEP,
         accelerate: bool = True,
+        replies_first: bool = True,
     ) -> State:
         """Declare a state that streams update and fetch from by key and time (`frontends.shared`).
 
@@ -184,10 +185,12 @@ class Dataflow:
         be left of values that no fetch will be at any more: ``rr.keep_latest``, ``rr.fold`` (increments are added
         up), ``rr.drop_before(span)`` or ``rr.compaction(function)``. That is done in passing, to what is touched and
         to `sweep` rows besides; with ``compaction="active"`` to everything at once whenever there is progress.
-        With ``accelerate=False``, progress waits for the replies to the updates before it.
+        With ``accelerate=False``, progress waits for the replies to the updates before it; with
+        ``replies_first=False`` a fetch whose time has passed is answered with its epoch, not before the next records.
         """
         return add_state(
-            self._builder, self._builder.root, name, key, value, time, start, compact, compaction, sweep, accelerate
+            self._builder, self._builder.root, name, key, value, time, start, compact, compaction,
+            sweep, accelerate, replies_first,
         )  # fmt: skip
 
     def clock(self) -> Collection:

@@ -41,6 +41,7 @@ import pyarrow as pa
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.expire import ticks_of
 from riverrun.engine.operators.linear import PATIENCE, Feedback
+from riverrun.engine.operators.reshape import Unfold
 from riverrun.engine.operators.shared.answers import (
     FetchFunction,
     FetchRule,
@@ -150,6 +151,7 @@ class State:
         active: bool,
         sweep: int,
         accelerate: bool,
+        replies_first: bool,
     ) -> None:
         self.name = name
         self.key = key
@@ -159,6 +161,7 @@ class State:
         self._builder = builder
         self.scope = scope
         self.accelerated = accelerate
+        self.replies_first = replies_first
         self._progress = builder.add(
             Progress(name, begins=start), [], [MOVED], scope=scope, name=f"{name}:progress"
         )
@@ -294,6 +297,7 @@ def add_state(
     compaction: str,
     sweep: int,
     accelerate: bool,
+    replies_first: bool,
 ) -> State:
     """See `Dataflow.state`."""
     check_name(name)
@@ -356,6 +360,7 @@ def add_state(
         compaction == "active",
         sweep,
         accelerate,
+        replies_first,
     )
 
 
@@ -531,10 +536,18 @@ def update(
     times = {state.time.name: state.time.name if time is None else time}
     wanted = {**keys, **times, **values, **by_column(by, stream, line)}
     projection = compile_columns(stream.schema, wanted, attempt)
-    check_types(projection.schema, state.schema, attempt, line)
+    lists = _lists(projection.schema, state)
+    made = [
+        field.with_type(field.type.value_type) if at in lists else field
+        for at, field in enumerate(projection.schema)
+    ]
+    check_types(pa.schema(made), state.schema, attempt, line)
     builder = state._builder
     with builder.whole_or_not():
-        rows = state._returned(stream._project(wanted, attempt), what)
+        rows = stream._project(wanted, attempt)
+        if lists:
+            rows = rows._add(Unfold(lists), [rows], pa.schema(made))
+        rows = state._returned(rows, what)
         moved = rows._exchanged(tuple(state.key.names))
         operator = builder.nodes[state._store.node].operator
         assert isinstance(operator, Store)
@@ -549,6 +562,19 @@ def update(
                 told = _awaited(told, state)
             state._report(told, Reporter(stream._name, "update", False, idle))
     return stream
+
+
+def _lists(made: pa.Schema, state: State) -> tuple[int, ...]:
+    """The columns that are lists of what the state has: a row of them is an update for each element."""
+    return tuple(
+        at
+        for at, field in enumerate(state.schema)
+        if _is_list(made.field(at).type) and not _is_list(field.type)
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _awaited(marks: Collection, state: State) -> Collection:

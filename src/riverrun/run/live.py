@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 TRIES = 3
 PAUSE = 0.01  # seconds
 CLOSING = 5.0  # seconds
+SIDES = ("update", "fetch")
 TURN = 1.0  # seconds that `status` waits for one
 SETTLE = 1.0  # seconds that an interrupted epoch has: the storage may be away
 
@@ -651,15 +652,15 @@ class Run:
 
         The sizes are not there while a worker recovers, or while another thread has its turn and waits.
         """
-        states: dict[str, dict[str, int]] = {}
+        states: dict[str, dict[str, Any]] = {}
         cluster = self._cluster
         if self._lock.acquire(timeout=TURN):
             try:
                 for held in () if cluster.closed or not cluster.recovered else cluster.stats():
                     for name, sizes in held.items():
                         total = states.setdefault(name, {"rows": 0, "bytes": 0})
-                        for what, size in sizes.items():
-                            total[what] += size
+                        for what, size in sizes.items():  # progress is the same on all workers
+                            total[what] = size if what in SIDES else total.get(what, 0) + size
             finally:
                 self._lock.release()
         status = {**cluster.status(), "states": states}

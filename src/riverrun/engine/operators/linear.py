@@ -382,7 +382,7 @@ class Feedback(Operator):
 class Returning(Actor):
     """A feedback on a worker: it holds what is to go back until its turn."""
 
-    waits: ClassVar[bool] = False
+    waits = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

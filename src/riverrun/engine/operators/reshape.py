@@ -1,4 +1,4 @@
-"""Linear operators that change the shape of rows: columns of nulls, windows over a time column."""
+"""Linear operators that change the shape of rows: columns of nulls, lists, windows over a time column."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverrun.engine.operator import Linear
+from riverrun.errors import SchemaError
 from riverrun.state.changes import Changes
 
 
@@ -34,6 +36,36 @@ class Pad(Linear):
                 ]
             )
         )
+
+
+@dataclass(frozen=True)
+class Unfold(Linear):
+    """A row for each element of some list columns, which are as long as each other; the other columns are repeated."""
+
+    lists: tuple[int, ...]
+    kind: ClassVar[str] = "unfold"
+
+    def identity(self) -> str:
+        return f"{self.describe()} {self.lists}"
+
+    def apply(self, changes: Changes) -> Changes | None:
+        first = changes.columns[self.lists[0]]
+        sizes = pc.list_value_length(first).fill_null(0)
+        for at in self.lists[1:]:
+            if not pc.list_value_length(changes.columns[at]).fill_null(0).equals(sizes):
+                raise SchemaError(
+                    "schema.lists_differ",
+                    "cannot make rows of lists of different lengths",
+                    hint="each row needs as many elements in every list column",
+                )
+        parents = np.asarray(pc.list_parent_indices(first)).astype(np.int64)
+        if not len(parents):
+            return None
+        there = [at for at in range(len(changes.columns)) if at not in self.lists]
+        spread = changes.with_columns([changes.columns[at] for at in there]).take(parents)
+        columns = dict(zip(there, spread.columns, strict=True))
+        columns |= {at: pc.list_flatten(changes.columns[at]) for at in self.lists}
+        return spread.with_columns([columns[at] for at in range(len(changes.columns))])
 
 
 @dataclass(frozen=True)

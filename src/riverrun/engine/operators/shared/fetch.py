@@ -51,12 +51,15 @@ _STATE, _PROGRESS = 1, 2  # the inputs behind requests
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where in a request its bounds are, whether they count themselves, and which of them it waits for."""
+    """Where in a request its bounds are, whether they count themselves; and the time that it waits for."""
 
     since: int | None
     until: int | None
     closed: tuple[bool, bool] = (True, True)
-    committed: bool = True
+    wait: int | None = None
+    """None where it is answered at once."""
+    past: bool = True
+    """Whether U has to pass that time, or to come to it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,11 @@ class Fetch(Operator):
     store: int
     progress: int | None
     inner: bool = False
+    committed: bool = True
+    early: bool = True
+    """Whether a request whose time has passed is answered when it comes, before the next records, or with the epoch."""
+    many: bool = False
+    """Whether it is one of several requests of a record: then one that is late has a reply that says so."""
     compact: CompactRule | None = None
     stream: str = ""
     kind: ClassVar[str] = "fetch"
@@ -92,9 +100,7 @@ class Fetch(Operator):
         return ("",) if self.progress is not None else ()
 
     def describe(self) -> str:
-        how = (
-            "" if self.progress is None else "committed " * self.bounds.committed or "uncommitted "
-        )
+        how = "" if self.progress is None or self.committed else "uncommitted "
         return f"fetch {how}{self.rule.name} from {self.state!r}"
 
     def identity(self) -> str:
@@ -108,8 +114,7 @@ class Fetch(Operator):
         return False
 
     def check(self, plan: Plan, node: Node) -> None:
-        waits = self.bounds.committed or self.bounds.since is not None
-        if self.progress is None or not waits:
+        if self.progress is None or self.bounds.wait is None:
             return
         progress = plan.nodes[self.progress].operator
         assert isinstance(progress, Progress)
@@ -153,6 +158,7 @@ class Fetching(Actor):
         fields = [operator.given.field(at).with_nullable(True) for at in self._order]
         cut = len(operator.key)
         self._saved = Schema.of(pa.schema(fields[:cut]), pa.schema([*fields[cut:], *rounds]))
+        self._early = operator.early and operator.committed and operator.progress is not None
         if operator.progress is not None:
             self._restore(context)
 
@@ -170,13 +176,33 @@ class Fetching(Actor):
             self._moved(changes.times[0][: self._depth])
             return
         for time, piece in by_time(changes):
-            self._at_time(time).append(piece)
+            rest = self._answered_early(piece, time) if self._early else piece
+            if rest.rows:
+                self._at_time(time).append(rest)
 
     def _at_time(self, time: Timestamp) -> list[Changes]:
         if time not in self._held:
             self._held[time] = []
             self.context.request(time)
         return self._held[time]
+
+    def _answered_early(self, requests: Changes, time: Timestamp) -> Changes:
+        """Answer what need not wait for the epoch: values before U, as it was before, are final. The rest is left."""
+        assert self._progress is not None
+        when = time[: self._depth]
+        update = self._progress.before(when).update
+        waits = self._waits(requests)
+        if waits is None or update is None:
+            return requests
+        ready = waits < update
+        if not ready.any():
+            return requests
+        chosen = requests.filter(ready)
+        if self._operator.compact is not None:
+            chosen = self._in_time(self._operator.compact, chosen, when)
+        if chosen.rows:
+            self._answer(chosen, *self._view(when))
+        return requests.filter(~ready)
 
     def _moved(self, time: Timestamp) -> None:
         """U has moved, or F: what it has passed is answered now."""
@@ -231,12 +257,9 @@ class Fetching(Actor):
     def _waits(self, requests: Changes) -> Ints | None:
         """The time that U has to pass, for each request; None where none waits."""
         bounds = self._operator.bounds
-        column, closed = bounds.until, bounds.closed[1]
-        if not bounds.committed:
-            column, closed = bounds.since, True
-        if column is None:
+        if bounds.wait is None:
             return None
-        times = requests.columns[column]
+        times = requests.columns[bounds.wait]
         if times.null_count:
             raise OperatorFailed(
                 "state.time_null",
@@ -246,7 +269,7 @@ class Fetching(Actor):
                 state=self._operator.state,
             )
         ticks = ticks_of(times)
-        return ticks if closed else ticks - 1
+        return ticks if bounds.past else ticks - 1
 
     def _in_time(self, compact: CompactRule, requests: Changes, when: Timestamp) -> Changes:
         """The requests that are not late, none of which reaches back too far (law 5)."""
@@ -259,6 +282,8 @@ class Fetching(Actor):
             in_time = ticks_of(requests.columns[bounds.until]) >= horizon
             if not in_time.all():
                 kept = requests.filter(in_time)
+                if self._operator.many:
+                    self._send_late(requests.filter(~in_time))
                 self.context.note(
                     "late",
                     state=state,
@@ -327,6 +352,19 @@ class Fetching(Actor):
         kinds = [canonical.type for canonical in _nulls(schema, width)]
         blank = tuple(pa.nulls(rest.rows, kind) for kind in kinds)
         self.context.push(rest.with_columns((*rest.columns[:width], *blank)), 0)
+
+    def _send_late(self, requests: Changes) -> None:
+        """Replies of no value to requests that are late: their places are negative."""
+        *ids, places = requests.columns[: self._operator.width]
+        places = pa.array(-1 - np.asarray(places))
+        self._send_blank(requests.with_columns((*ids, places)), np.zeros(0, np.int64))
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        return (
+            {}
+            if self._progress is None
+            else {self._operator.state: {"pending": len(self._pending)}}
+        )
 
     def saved(self, epoch: int) -> dict[str, View]:
         if self._progress is None:

@@ -5,8 +5,9 @@ waits where that hash belongs, and so do its replies. Laws:
 
 1. A record goes on once, with its replies in the order of its requests, at the time at which the last of
    them is there; nothing waits for the records before it.
-2. Equal records are one that is there several times: each request has as many replies. A deletion takes back.
-3. What waits is state, part of a checkpoint.
+2. A record of which a request is late goes no further.
+3. Equal records are one that is there several times: each request has as many replies. A deletion takes back.
+4. What waits is state, part of a checkpoint.
 
 Cost: some 300 ns a reply.
 """
@@ -172,6 +173,8 @@ class Gather(Operator):
     """How many coordinates times have where the state is."""
     records: pa.Schema
     replies: pa.Schema
+    early: bool = True
+    """Whether a record goes on when its replies are there, or with the epoch."""
     kind: ClassVar[str] = "gather"
     keeps_state: ClassVar[bool] = True
 
@@ -210,6 +213,7 @@ class Gathering(Actor):
             Schema.of(IDS, pa.schema([*(f.with_nullable(True) for f in list(given)[2:]), *loops]))
             for given in (operator.records, operator.replies)
         )
+        self.waits = not operator.early
         self._restore(context)
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -340,9 +344,11 @@ def _whole(records: Changes, replies: Changes) -> _Whole:
         .join(counted, on=ids, how="left", maintain_order="left")
         .filter(pl.col("there").fill_null(0) == pl.col("requests"))
     )
+    gone = pl.concat([done.select(ids), asked.filter(pl.col("diff") == 0).select(ids)])
+    late = paired.filter(pl.col("place") < 0).select(ids)
+    done = done.join(late, on=ids, how="anti", maintain_order="left")
     chosen = done.select(*ids, order=pl.int_range(pl.len()))
     taken = paired.join(chosen, on=ids, how="inner").sort("order", "place")
-    gone = pl.concat([done.select(ids), asked.filter(pl.col("diff") == 0).select(ids)])
 
     def left(changes: Changes, rows: int) -> np.ndarray[Any, Any]:
         frame = pl.DataFrame(

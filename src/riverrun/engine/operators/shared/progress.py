@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -282,6 +282,10 @@ class Progressing(Actor):
 
     def boundary(self, epoch: int) -> None:
         del self._log[:-1]
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        known = self._log[-1]
+        return {self._operator.state: {"update": known.update, "fetch": known.fetch}}
 
     def saved(self, epoch: int) -> dict[str, View]:
         known = self._log[-1]
