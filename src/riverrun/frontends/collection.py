@@ -488,8 +488,9 @@ class Collection:
         """Update a state (`Dataflow.state`) with these rows, and give them on.
 
         `key`, `time` and `value` are columns or expressions for those of the state: a name, several in its order, or
-        a mapping; left out, columns of the same names. Columns that are lists make an update for each element. The `rule` is what an update does: ``rr.replace`` the value
-        at its time, ``rr.append`` one, ``rr.add`` an increment, or ``rr.update_rule(function)``.
+        a mapping; left out, columns of the same names. Columns that are lists make an update for each element. The
+        `rule` is what an update does: ``rr.replace`` the value at its time, ``rr.append`` one, ``rr.add`` an
+        increment, or ``rr.update_rule(function)``.
 
         The stream reports its progress itself: its greatest time so far, less `late`, which is how far behind that an
         update may come; those that come later still are dropped and counted (``run.events("late")``). `by` names a

@@ -88,7 +88,7 @@ _ENDS = {
     "none": (False, False),
 }
 INT64 = pl.Int64
-SWEEP = 512
+SWEEP = 4096
 _AT, _SINCE, _BY = "__at__", "__since__", "__by__"
 
 replace = Replace()

@@ -38,7 +38,7 @@ from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
 from riverrun.state.columns import Ints, gather_column, gather_columns, node_table, word_table
-from riverrun.state.kernels import later, layout, searching
+from riverrun.state.kernels import bounding, later, layout, searching
 from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
 from riverrun.state.times import Times, codes_in, reaches, union
@@ -216,9 +216,7 @@ class View:
         limit = self._check_k(k)
         if at is None:
             return self._look_up(keys, as_of, limit, True, skip_null)
-        places, _kept = self._places(keys)
-        self._bound(at, closed, places)
-        return self._add_up(places, as_of, limit, True, skip_null)
+        return self._bounded(keys, as_of, None, at, (True, closed), True, limit)
 
     def between(
         self,
@@ -234,37 +232,39 @@ class View:
         Bounds are given per key; without one, that end is open to all. `closed` says of each end whether
         values at the bound count.
         """
-        places, _kept = self._places(keys)
-        starts = None
-        if since is not None:
-            before = places.copy()
-            self._bound(since, not closed[0], before)
-            starts = np.where(before[0] >= 0, before[2], places[1])
-        if until is not None:
-            self._bound(until, closed[1], places)
-        if starts is not None:
-            places[1] = starts
-            places[0][places[1] >= places[2]] = -1
-        return self._add_up(places, as_of, _ALL, False, False)
+        return self._bounded(keys, as_of, since, until, closed, False, _ALL)
 
-    def _places(self, keys: Asked) -> tuple[Ints, object]:
-        """Where each key is in each run, and what to keep as long as that is used."""
-        nodes, rows, exact, kept = self._asked(keys)
-        return self._search(nodes, rows, exact)[0], kept
+    def latest(
+        self, keys: Asked, as_of: Timestamp, at: pa.Array, *, closed: bool = True
+    ) -> tuple[Ints, int]:
+        """Of each key the row that `last` would give, by name, or -1; and how many there are."""
+        nodes, rows, exact, _kept = self._asked(keys)
+        until, _held = self._bound(at, rows)
+        names, schema, parts = np.empty(rows, np.int64), self.schema, self._parts
+        count = bounding.find_last(
+            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, self._check_time(as_of),
+            schema.starts[-1], until, closed, schema.starts[len(schema.key)], names,
+        )  # fmt: skip
+        return names, count
 
-    def _add_up(
-        self, places: Ints, as_of: Timestamp, limit: int, backward: bool, skip_null: bool
+    def _bounded(
+        self,
+        keys: Asked,
+        as_of: Timestamp,
+        since: pa.Array | None,
+        until: pa.Array | None,
+        closed: tuple[bool, bool],
+        backward: bool,
+        limit: int,
     ) -> Selection:
-        """At most `limit` live values of each of some ranges."""
-        time, rows = self._check_time(as_of), places.shape[1]
-        total = int((places[2] - places[1])[places[0] >= 0].sum())
-        limit = min(limit, total)
-        written = np.empty((3, min(total, limit * rows)), np.int64)
-        key_end, end = self.schema.key_end, self.schema.starts[-1]
-        visible, flags = searching.flag_visible(self.descriptors, time)
-        count = searching.add_up(
-            self.descriptors, visible, flags, places, rows, 0, key_end, end, backward, limit, True,
-            skip_null and key_end < end, written, 0,
+        nodes, rows, exact, _kept = self._asked(keys)
+        low, _low = self._bound(since, rows)
+        high, _high = self._bound(until, rows)
+        schema, parts = self.schema, self._parts
+        written, count = bounding.find_between(
+            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, self._check_time(as_of),
+            schema.starts[-1], low, closed[0], high, closed[1], schema.starts[len(schema.key)],
+            backward, limit,
         )  # fmt: skip
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
@@ -423,7 +423,10 @@ class View:
                 ) from error
         return [conform_column(array, self.schema.key.field(0), self.schema.canonical[0], attempt)]
 
-    def _bound(self, at: pa.Array, closed: bool, places: Ints) -> None:
+    def _bound(self, at: pa.Array | None, rows: int) -> tuple[int, object]:
+        """Bounds as kernels see them, 0 for none, and what to keep as long as they are used."""
+        if at is None:
+            return 0, None
         key = len(self.schema.key)
         if not self.schema.order:
             raise SchemaError(
@@ -437,18 +440,16 @@ class View:
             at = pa.array(at)
         attempt = f"read {self.name!r} up to a bound"
         array = conform_column(at, column, self.schema.canonical[key], attempt)
-        if len(array) != places.shape[1]:
+        if len(array) != rows:
             raise SchemaError(
                 "schema.length",
-                f"cannot {attempt}: {len(array)} bounds for {places.shape[1]} keys",
+                f"cannot {attempt}: {len(array)} bounds for {rows} keys",
                 hint="give one bound for each key",
                 bounds=len(array),
-                keys=places.shape[1],
+                keys=rows,
             )
         nodes = node_table([array], [False])
-        searching.bound_ranges(
-            self.descriptors, nodes.ctypes.data, self.schema.starts[key], closed, places
-        )
+        return nodes.ctypes.data, (array, nodes)
 
     def _look_up(
         self, keys: Asked, as_of: Timestamp, limit: int, backward: bool, skip_null: bool

@@ -33,7 +33,6 @@ from riverrun.state.kernels.layout import (
     INT,
     KIND,
     LAST,
-    NODE_BYTES,
     NODES,
     ORIGIN,
     ROW_BITS,
@@ -47,7 +46,7 @@ from riverrun.state.kernels.layout import (
 )
 from riverrun.state.kernels.memory import load_i64, load_u32, load_u64, prefetch
 from riverrun.state.kernels.merging import code_at, diff_at
-from riverrun.state.kernels.values import U, compare_cells, compare_rows, field, hash_rows, is_null
+from riverrun.state.kernels.values import U, compare_rows, field, hash_rows, is_null
 
 PIECE = 1024  # queries that are found before what is found is added up
 GROUP = 128  # queries that are looked up side by side
@@ -353,35 +352,6 @@ def find_bucket(
     else:
         lows[query, run], highs[query, run] = blocks[at, START], blocks[at, STOP]
     return at
-
-
-@kernel
-def bound_ranges(
-    blocks: np.ndarray,
-    bounds: int,
-    node: int,
-    closed: bool,
-    places: np.ndarray,
-) -> None:
-    """Cut each range to the rows whose first order column comes before the query's bound (or at it)."""
-    limit = 1 if closed else 0
-    found, lows, highs = places[0], places[1], places[2]
-    for query in range(found.shape[0]):
-        for run in range(found.shape[1]):
-            if found[query, run] < 0:
-                continue
-            nodes = blocks[found[query, run], NODES]
-            low, high = lows[query, run], highs[query, run]
-            while low < high:
-                middle = (low + high) >> 1
-                shifted = bounds - node * NODE_BYTES  # the bound is the only node of its own table
-                if compare_cells(nodes, middle, shifted, query, node) < limit:
-                    low = middle + 1
-                else:
-                    high = middle
-            highs[query, run] = low
-            if lows[query, run] == low:
-                found[query, run] = -1
 
 
 @kernel

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverrun.engine.operator import code_of
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
@@ -79,18 +80,27 @@ class Latest(FetchRule):
     name: ClassVar[str] = "latest"
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
-        found = asked.view.last(asked.keys, asked.as_of, 1, at=asked.until, closed=asked.closed[1])
-        assert found.queries is not None
-        columns = tuple(found.canonicals(positions))
-        if asked.since is None:
-            return Answer(found.queries, columns)
-        at = len(asked.view.schema.key)
-        times = found.canonical(at)
-        since = asked.since.take(pa.array(found.queries))
-        compare = pa.compute.greater_equal if asked.closed[0] else pa.compute.greater
-        kept = compare(times, since).to_numpy(zero_copy_only=False)
-        rows = pa.array(np.flatnonzero(kept))
-        return Answer(found.queries[kept], tuple(column.take(rows) for column in columns))
+        view = asked.view
+        if asked.until is None:
+            found = view.last(asked.keys, asked.as_of, 1)
+            queries, names = found.queries, found.names
+            assert queries is not None
+        else:
+            names, count = view.latest(asked.keys, asked.as_of, asked.until, closed=asked.closed[1])
+            queries = np.arange(len(names)) if count == len(names) else np.flatnonzero(names >= 0)
+            names = names if count == len(names) else names[queries]
+        if asked.since is not None:
+            (times,) = gathered(view, names, (len(view.schema.key),))
+            compare = pc.greater_equal if asked.closed[0] else pc.greater
+            since = asked.since.take(pa.array(queries))
+            kept = compare(times, since).to_numpy(zero_copy_only=False)
+            queries, names = queries[kept], names[kept]
+        return Answer(queries, gathered(view, names, positions))
+
+
+def gathered(view: View, names: Ints, positions: tuple[int, ...]) -> tuple[pa.Array, ...]:
+    """Columns of rows that were found."""
+    return tuple(Selection(view, names, None, names).canonicals(positions))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ from riverrun.state.keys import Keys
 from riverrun.state.shards import END
 from riverrun.state.view import View
 
+PERIOD = 16  # so often, of the times at which there is something to do, the sweep goes on
+
 
 @dataclass(frozen=True)
 class Updater:
@@ -61,7 +63,7 @@ class Store(Operator):
     updaters: tuple[Updater, ...] = ()
     compact: CompactRule | None = None
     active: bool = False
-    sweep: int = 512
+    sweep: int = 4096
     accelerated: bool = True
     kind: ClassVar[str] = "state"
     keeps_state: ClassVar[bool] = True
@@ -116,6 +118,7 @@ class Storing(Arranged):
         """In a loop: what the rounds of this epoch have changed so far."""
         self._swept: tuple[int | None, int] = (None, 0)
         """The horizon at which a sweep began, and from which hash on it goes on."""
+        self._runs = 0
 
     def receive(self, port: int, changes: Changes) -> None:
         if port < self._first:  # progress was made: there may be something to compact
@@ -234,6 +237,9 @@ class Storing(Arranged):
 
     def _sweep(self, entries: Entries, horizon: int) -> Keys | None:
         """The next few keys, in the order of their hashes; all that there are, where compaction is active."""
+        self._runs += 1
+        if self._runs % PERIOD and not self._operator.active:
+            return None
         began, low = self._swept
         if low == 0:
             if began == horizon:
