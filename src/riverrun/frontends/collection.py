@@ -556,16 +556,18 @@ class Collection:
         side: str,
         at: Any,
         *,
+        late: int | timedelta | None = None,
         by: str | None = None,
         idle: int | None = None,
     ) -> Collection:
         """Tell a state that no more updates, or fetches, will come at times before `at`; and give these rows on.
 
-        `side` is "update" or "fetch", `at` a column or expression that only grows, of each source in `by`.
+        `side` is "update" or "fetch", `at` a column or expression that only grows, of each source in `by`. With
+        `late` it need not: then the greatest so far counts, less `late`.
         """
         from riverrun.frontends.shared import progress
 
-        return progress(self, state, side, at, by, idle)
+        return progress(self, state, side, at, late, by, idle)
 
     def as_state(self, key: str | Sequence[str]) -> Arranged:
         """This collection, by key, for others to fetch from: each row gets what is there as of its epoch, and keeps it.

@@ -152,6 +152,15 @@ def _check_bounds(asking: Asking, state: State) -> None:
             hint='read="uncommitted" with wait=, or leave it out',
             line=asking.line,
         )
+    compact = state.compact
+    if compact is not None and not compact.serves(asking.rule.name, asking.since is not None):
+        raise PlanError(
+            "state.compaction",
+            f"cannot {asking.attempt} at {asking.line} by {asking.rule.name}: compaction ({compact.name}) would show "
+            "in the answers, which need older values than it keeps",
+            hint="bound the fetch from below, since=...; rr.keep_latest goes with rr.latest, rr.fold with rr.total",
+            line=asking.line,
+        )
     if asking.at is None and asking.requests is None and asking.committed:
         raise PlanError(
             "state.at",

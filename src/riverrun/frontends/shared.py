@@ -586,7 +586,13 @@ def _awaited(marks: Collection, state: State) -> Collection:
 
 
 def progress(
-    stream: Collection, state: Any, side: Any, at: Any, by: str | None, idle: int | None
+    stream: Collection,
+    state: Any,
+    side: Any,
+    at: Any,
+    late: Span | None,
+    by: str | None,
+    idle: int | None,
 ) -> Collection:
     """See `Collection.progress`."""
     line = users_line()
@@ -600,8 +606,9 @@ def progress(
     check_types(projection.schema, pa.schema([state.time]), attempt, line)
     with state._builder.whole_or_not():
         rows = state._returned(stream._project(wanted, attempt), "report progress to")
-        told = rows._add(Marks(0, 0, None if by is None else 1), [rows], MARKS)
+        behind = as_ticks(late or 0, state.time, "how late rows may come", least=0)
+        told = rows._add(Marks(0, behind, None if by is None else 1), [rows], MARKS)
         if side == "update" and not state.accelerated:
             told = _awaited(told, state)
-        state._report(told, Reporter(stream._name, side, True, idle))
+        state._report(told, Reporter(stream._name, side, late is None, idle))
     return stream

@@ -292,7 +292,8 @@ class Fetching(Actor):
                     rows=requests.rows - kept.rows,
                 )
                 requests = kept
-        if bounds.since is not None and requests.rows:
+        always = compact.serves(self._operator.rule.name, bounded=False)
+        if bounds.since is not None and requests.rows and not always:
             times = requests.columns[bounds.since]
             reach = compact.reach(horizon)
             ticks = ticks_of(times)

@@ -268,17 +268,18 @@ class Progressing(Actor):
 
     def _least(self, side: Side, epoch: int) -> int | None:
         """The least of what one side has reported (law 3)."""
-        active = []
+        active: list[int] = []
+        idle: list[int] = []
         for reporter, marks in zip(self._operator.reporters, self._marks, strict=True):
             if reporter.side != side:
                 continue
             limit = reporter.idle
-            live = [m.value for m in marks.values() if limit is None or epoch - m.seen < limit]
-            if live:
-                active.append(min(live))
-            elif limit is None or (not marks and epoch + 1 < limit):
+            for mark in marks.values():
+                is_idle = limit is not None and epoch - mark.seen >= limit
+                (idle if is_idle else active).append(mark.value)
+            if not marks and (limit is None or epoch + 1 < limit):
                 return None  # it has not reported anything, and may
-        return min(active, default=None)
+        return min(active or idle, default=None)
 
     def boundary(self, epoch: int) -> None:
         del self._log[:-1]

@@ -206,6 +206,10 @@ class CompactRule:
     def identity(self) -> str:
         return self.name
 
+    def serves(self, rule: str, bounded: bool) -> bool:
+        """Whether fetches by a rule, `bounded` from below or not, get what they would without compaction."""
+        return bounded
+
     def reach(self, horizon: int) -> int:
         """From which time on a fetch of a range sees all there was."""
         return horizon
@@ -220,6 +224,9 @@ class KeepLatest(CompactRule):
     """Of each key, the latest value before the horizon, and all from the horizon on."""
 
     name: ClassVar[str] = "keep latest"
+
+    def serves(self, rule: str, bounded: bool) -> bool:
+        return bounded or rule == "latest"
 
     def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
         queries = _of(found)
@@ -255,6 +262,9 @@ class Fold(CompactRule):
     """
 
     name: ClassVar[str] = "fold"
+
+    def serves(self, rule: str, bounded: bool) -> bool:
+        return bounded or rule == "total"
 
     def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
         queries = _of(found)
@@ -322,6 +332,12 @@ class CompactFunction(CompactRule):
 
     def identity(self) -> str:
         return f"function {code_of(self.function)}"
+
+    def serves(self, rule: str, bounded: bool) -> bool:
+        return True  # that is the user's to know
+
+    def reach(self, horizon: int) -> int:
+        return -(1 << 63)
 
     def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
         given = _frame(entries.columns, found)

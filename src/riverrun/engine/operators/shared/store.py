@@ -114,7 +114,7 @@ class Storing(Arranged):
         self._positions = tuple(range(len(self.schema.columns)))
         self._at = len(operator.key)
         self._held: dict[Timestamp, dict[int, list[Changes]]] = {}
-        self._fresh: list[Batch] = []
+        self._fresh: list[tuple[Timestamp, Batch]] = []
         """In a loop: what the rounds of this epoch have changed so far."""
         self._swept: tuple[int | None, int] = (None, 0)
         """The horizon at which a sweep began, and from which hash on it goes on."""
@@ -187,7 +187,7 @@ class Storing(Arranged):
         else:
             batch = self._batch(changes)
             if len(batch):
-                self._fresh.append(batch)
+                self._fresh.append((time, batch))
         if len(batch) and self.context.has_consumers:
             self.context.push(changes_of(batch, time), 0)
 
@@ -199,10 +199,11 @@ class Storing(Arranged):
         return Batch.of(self.schema, flat, self._positions, lower, upper)
 
     def view(self, time: Timestamp, pieces: list[Changes] | None = None) -> tuple[View, Timestamp]:
-        """The state with all that was done so far, and pieces besides, and the time as of which to read it."""
+        """The state with all that was done up to a time, and pieces besides, and the time as of which to read it."""
         spine, epoch, depth = self.arrangement.spine, time[0], self.node.depth
         view = spine.view()
-        beside = self._fresh + [self._batch(piece) for piece in pieces or ()]
+        beside = [batch for at, batch in self._fresh if at <= time]
+        beside += [self._batch(piece) for piece in pieces or ()]
         if beside:
             batches = (*view.batches, *beside)
             view = View(view.name, view.schema, batches, view.since, view.upper)
@@ -265,7 +266,7 @@ class Storing(Arranged):
             depth = self.node.depth
             fresh, self._fresh = self._fresh, []
             time = (epoch - 1, *(0,) * (depth - 1))
-            changes = Changes.concat([changes_of(batch, time) for batch in fresh])
+            changes = Changes.concat([changes_of(batch, time) for _, batch in fresh])
             if spine.upper != _boundary(epoch - 1, depth):
                 spine.advance_upper(_boundary(epoch - 1, depth))
             upper = _boundary(epoch, depth)
