@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -310,61 +309,53 @@ class _Whole:
 
 
 def _whole(records: Changes, replies: Changes) -> _Whole:
-    ids = ["a", "b"]
-    asked = (
-        pl.DataFrame(
-            {
-                "a": pl.Series(pl.from_arrow(records.columns[0])),
-                "b": pl.Series(pl.from_arrow(records.columns[1])),
-                "requests": pl.Series(pl.from_arrow(records.columns[2])),
-                "diff": records.diff_array(),
-                "row": np.arange(records.rows),
-            }
-        )
-        .group_by(ids, maintain_order=True)
-        .agg(pl.col("requests").first(), pl.col("diff").sum(), pl.col("row").first())
+    asked, cut = [np.asarray(column) for column in records.columns[:3]], records.rows
+    given = [np.asarray(column) for column in replies.columns[:3]]
+    groups = _grouped(*(np.concatenate(pair) for pair in zip(asked[:2], given[:2], strict=True)))
+    count = int(groups.max()) + 1 if len(groups) else 0
+    of_record, of_reply = groups[:cut], groups[cut:]
+    first = np.full(count, -1)
+    first[of_record[::-1]] = np.arange(cut)[::-1]
+    diffs = np.zeros(count, np.int64)
+    np.add.at(diffs, of_record, records.diff_array())
+    # Equal replies to one request stand together, and count as the record does.
+    places = given[2]
+    order = np.lexsort((places, of_reply))
+    group, place = of_reply[order], places[order]
+    starts = np.flatnonzero(
+        np.append(True, (group[1:] != group[:-1]) | (place[1:] != place[:-1]))[: len(order)]
     )
-    got = (
-        pl.DataFrame(
-            {
-                "a": pl.Series(pl.from_arrow(replies.columns[0])),
-                "b": pl.Series(pl.from_arrow(replies.columns[1])),
-                "place": pl.Series(pl.from_arrow(replies.columns[2])),
-                "diff": replies.diff_array(),
-                "reply": np.arange(replies.rows),
-            }
-        )
-        .group_by([*ids, "place"], maintain_order=True)
-        .agg(pl.col("diff").sum(), pl.col("reply").first())
-    )
-    paired = got.join(asked, on=[*ids, "diff"], how="inner", maintain_order="left")
-    counted = paired.group_by(ids).agg(pl.len().alias("there"))
-    done = (
-        asked.filter(pl.col("diff") != 0)
-        .join(counted, on=ids, how="left", maintain_order="left")
-        .filter(pl.col("there").fill_null(0) == pl.col("requests"))
-    )
-    gone = pl.concat([done.select(ids), asked.filter(pl.col("diff") == 0).select(ids)])
-    late = paired.filter(pl.col("place") < 0).select(ids)
-    done = done.join(late, on=ids, how="anti", maintain_order="left")
-    chosen = done.select(*ids, order=pl.int_range(pl.len()))
-    taken = paired.join(chosen, on=ids, how="inner").sort("order", "place")
-
-    def left(changes: Changes, rows: int) -> np.ndarray[Any, Any]:
-        frame = pl.DataFrame(
-            {
-                "a": pl.Series(pl.from_arrow(changes.columns[0])),
-                "b": pl.Series(pl.from_arrow(changes.columns[1])),
-                "row": np.arange(rows),
-            }
-        )
-        return frame.join(gone, on=ids, how="anti", maintain_order="left")["row"].to_numpy()
-
+    sums = np.add.reduceat(replies.diff_array()[order], starts) if len(starts) else starts
+    group, place, reply = group[starts], place[starts], order[starts]
+    counts = (sums == diffs[group]) & (diffs[group] != 0)
+    there = np.bincount(group[counts], minlength=count)
+    known = first >= 0
+    needed = np.full(count, -1)
+    needed[known] = asked[2][first[known]]
+    done = (diffs != 0) & (there == needed)
+    late = np.zeros(count, np.bool_)
+    late[group[counts & (place < 0)]] = True
+    sent = np.flatnonzero(done & ~late)
+    sent = sent[np.argsort(first[sent])]
+    rank = np.full(count, -1)
+    rank[sent] = np.arange(len(sent))
+    taken = np.flatnonzero(counts & (rank[group] >= 0))
+    taken = taken[np.lexsort((place[taken], rank[group[taken]]))]
+    gone = done | (known & (diffs == 0))
     return _Whole(
-        done["row"].to_numpy(),
-        done["requests"].to_numpy(),
-        done["diff"].to_numpy(),
-        taken["reply"].to_numpy(),
-        left(records, records.rows),
-        left(replies, replies.rows),
+        first[sent],
+        needed[sent],
+        diffs[sent],
+        reply[taken],
+        np.flatnonzero(~gone[of_record]),
+        np.flatnonzero(~gone[of_reply]),
     )
+
+
+def _grouped(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The number of the group of each row: rows with the same ids are one."""
+    order = np.lexsort((b, a))
+    fresh = np.append(False, (a[order][1:] != a[order][:-1]) | (b[order][1:] != b[order][:-1]))
+    groups = np.empty(len(order), np.int64)
+    groups[order] = np.cumsum(fresh[: len(order)])
+    return groups
