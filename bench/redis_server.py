@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -65,6 +66,23 @@ class Redis:
         while len(answer) < 5 * count:
             answer += self._socket.recv(1 << 16)
         assert answer == b"+OK\r\n" * count
+
+    def call(self, *command: Any) -> Any:
+        """The answer to one command."""
+        return self.pipeline([command])[0]
+
+    def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The answers to commands that are sent at once."""
+        import hiredis
+
+        self._socket.sendall(b"".join(hiredis.pack_command(tuple(each)) for each in commands))
+        reader, answers = hiredis.Reader(), []
+        while len(answers) < len(commands):
+            reader.feed(self._socket.recv(1 << 20))
+            while (answer := reader.gets()) is not False:
+                assert not isinstance(answer, Exception), answer
+                answers.append(answer)
+        return answers
 
 
 def installed() -> bool:
