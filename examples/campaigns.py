@@ -46,7 +46,7 @@ class Happened:
         return Happened(moves, clicks)
 
     def counts(self, before: int, now: int) -> Counter[str]:
-        """Clicks before a time that have arrived by now, by campaign: that of the last move of the ad up to the click."""
+        """Clicks before a time that have arrived by now, by the campaign that their ad was moved to last before."""
         found: Counter[str] = Counter()
         for arrived, ad, at in self.clicks:
             if at < before and arrived < now:
