@@ -112,7 +112,7 @@ def paced(on: Any, load: Load, seconds: float, **options: Any) -> dict[str, Any]
         began = time.perf_counter()
         while done < end:
             now = min(int((time.perf_counter() - began) * SECOND), end)
-            if now - done < 500:
+            if now - done < 500 and now < end:
                 time.sleep(0.0005)
                 continue
             events, updates = load.until(done, now)
@@ -134,7 +134,7 @@ def paced(on: Any, load: Load, seconds: float, **options: Any) -> dict[str, Any]
     passed = np.array([_latest(load.update_times, cut) for cut in cuts])
     which = np.searchsorted(passed, times, "right")
     answered = np.array([*completed, completed[-1]])[np.minimum(which, len(completed))]
-    late = ((answered - times) / 1e3)[times > WARM * SECOND]
+    late = ((answered - times) / 1e3)[times > min(WARM, seconds / 4) * SECOND]
     p50, p99 = (round(float(np.percentile(late, at)), 2) for at in (50, 99))
     rate = round(len(times) / seconds)
     kept = bool(taken < seconds * 1.02 + 0.05 and p99 <= HELD_MS)
