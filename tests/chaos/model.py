@@ -101,11 +101,12 @@ class State:
 
     def within(self, key: Any, since: int | None = None, at: int | None = None) -> Found:
         """The values of a key between two times, each as often as it is there, in order."""
-        return sorted(
+        found = [
             each
             for each in self._entries.get(key, Counter()).elements()
             if (since is None or each[0] >= since) and (at is None or each[0] <= at)
-        )
+        ]
+        return sorted(found, key=lambda each: (each[0], each[1] is not None, each[1]))
 
     def latest(self, key: Any, at: int | None = None) -> Any:
         """The latest value up to a time; None if there is none."""
@@ -126,12 +127,13 @@ class Waiting:
     def take(
         self, requests: Iterable[Sequence[Any]], at: Mapping[Any, int] | None = None
     ) -> list[tuple[Any, int]]:
-        """Those that are answered now, of requests that come (wait, record, perhaps how often) and of older ones.
+        """Those that are answered now, of requests that come (wait, record, perhaps how often) and of older ones,
+        without those that were deleted while they waited.
 
         Where the state is compacted, one that asks for a time before F is late: that is `at` of the record, if it is
         given, or else what it waits for.
         """
-        state = self.state
+        state, older = self.state, len(self._rows)
         for wait, record, *diff in requests:
             asks = wait if at is None else at.get(record)
             late = asks is not None and state.fetch_before is not None and asks < state.fetch_before
@@ -140,9 +142,13 @@ class Waiting:
         bound = state.update_progress
         if bound is None:
             return []
-        ready = [(record, diff) for wait, record, diff in self._rows if wait < bound]
+        waited: Counter[Any] = Counter()
+        for wait, record, diff in self._rows[:older]:
+            if wait < bound:
+                waited[record] += diff
+        fresh = [(record, diff) for wait, record, diff in self._rows[older:] if wait < bound]
         self._rows = [row for row in self._rows if row[0] >= bound]
-        return ready
+        return [*((record, diff) for record, diff in waited.items() if diff), *fresh]
 
 
 def _later(one: int | None, other: int | None) -> int | None:
