@@ -85,7 +85,11 @@ class Sharing:
         return source.randrange(VALUES if column == "v" else KEYS)
 
     def draw(
-        self, source: random.Random, number: int, there: Mapping[str, list[Row]], sizes: tuple[int, ...]
+        self,
+        source: random.Random,
+        number: int,
+        there: Mapping[str, list[Row]],
+        sizes: tuple[int, ...],
     ) -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
         """What comes and what goes in the epoch with a number, given the rows that are there, sorted."""
         new, old = {}, {}
@@ -357,9 +361,7 @@ class Gathered(Sharing):
             def __init__(self) -> None:
                 super().__init__()
                 self.prices = State({"moves": Reporter(3)})
-                self.kept = State(
-                    {"moves": Reporter(3)}, {"baskets": Reporter(12)}, compacted=True
-                )
+                self.kept = State({"moves": Reporter(3)}, {"baskets": Reporter(12)}, compacted=True)
                 self.second = State({"orders": Reporter(5)})
                 self.orders, self.baskets = Waiting(self.prices), Waiting(self.kept)
                 self.echoed = Waiting(self.second)
@@ -400,6 +402,50 @@ class Gathered(Sharing):
                     every = [((row[0] + n) % 6, row[2] + 3 * n) for n in range(row[3])]
                     v = hashed([self.kept.latest(k, at) for k, at in every])
                     self.count([((row[0], 1, v), diff)])
+
+        return Its()
+
+
+class Chained(Sharing):
+    """Answers update another state, and report its progress."""
+
+    name = "chained"
+    inputs: ClassVar = {"moves": ("k", "time", "v"), "views": ("k", "b", "at")}
+    deleted = ("views",)
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        key, value = {"k": pl.Int64}, {"v": pl.Int64}
+        first, second = flow.state("first", key, value), flow.state("second", key, value)
+        inputs["moves"].update(first, late=3)
+        seen = inputs["views"].fetch(first, key="k", at="at")
+        seen.update(second, key="b", time="at", rule=rr.append, late=4)
+        again = inputs["views"].fetch(second, key="k", at="at", rule=rr.within)
+        return counted(again, "k", "b", v=pl.col("v"), time=pl.col("at") - pl.col("time"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = (
+                    State({"moves": Reporter(3)}),
+                    State({"seen": Reporter(4)}),
+                )
+                self.seen, self.again = Waiting(self.first), Waiting(self.second)
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                self.first.update([(*row, diff) for row, diff in fed["moves"]])
+                self.first.settle(epoch, {"moves": _times(fed["moves"], 1)})
+                asked = [(row[2], row, diff) for row, diff in fed["views"]]
+                answers = [
+                    ((b, at, self.first.latest(k, at)), diff)
+                    for (k, b, at), diff in self.seen.take(asked)
+                ]
+                self.second.update([(*row, diff) for row, diff in answers], "append")
+                self.second.settle(epoch, {"seen": _times(answers, 1)})
+                for (k, b, at), diff in self.again.take(asked):
+                    found = self.second.within(k, None, at)
+                    rows = [((k, b, _or_none(v), at - time), diff) for time, v in found]
+                    self.count(rows or [((k, b, NONE, NONE), diff)])
 
         return Its()
 
@@ -460,6 +506,14 @@ class Learning(Sharing):
             return max(1, number + source.choice((-3, -1, -1, 0, 0, 0, 1, 2, 4)))
         return super().value(column, source, number)
 
+    def draw(self, source: random.Random, number: int, *given: Any) -> Any:
+        new, old = super().draw(source, number, *given)
+        for step in (number - 1, number - 3):  # so that no step is left out for ever, as a rule
+            if step > 0 and source.random() < 0.8:
+                row = (step, source.randrange(KEYS), source.randrange(VALUES))
+                new["steps"].append(row)
+        return new, old
+
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         loop = flow.loop(name="learning")
         model = loop.state("model", {"k": pl.Int64}, {"w": pl.Int64}, start=1)
@@ -501,7 +555,7 @@ class FixedPoint(Sharing):
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         groups = components(inputs["edges"].rename(src="k", dst="b")).as_state(key="node")
-        (label,) = [name for name in groups.value.names]
+        (label,) = groups.value.names
         answers = inputs["asked"].fetch(groups, key="k")
         return counted(answers, "k", label=pl.col(label))
 
@@ -525,5 +579,15 @@ class FixedPoint(Sharing):
 
 SHARING = {
     program.name: program
-    for program in (AsOf, AsOfSlowly, Sources, Ranges, Gathered, Hops, Learning, FixedPoint)
+    for program in (
+        AsOf,
+        AsOfSlowly,
+        Sources,
+        Ranges,
+        Gathered,
+        Chained,
+        Hops,
+        Learning,
+        FixedPoint,
+    )
 }
