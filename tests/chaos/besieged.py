@@ -39,7 +39,7 @@ from riverrun.engine.instance import Maker
 from riverrun.errors import CheckpointError, OperatorFailed, TransportError
 from riverrun.run import live
 from riverrun.run.live import Run
-from tests.chaos.loads import Change, Load, Row
+from tests.chaos.loads import Change, Row, load_of
 from tests.engine.launchers import Processes, Threads
 
 PATIENCE = 90.0  # seconds for a recovery; the machine may be busy with others
@@ -183,12 +183,12 @@ class Life:
         self._say = say
         self.source = random.Random(f"{siege.seed}.{siege.life}")
         self.report = Report()
-        self.load = Load(siege.program, siege.seed, siege.poison)
+        self.load = load_of(siege.program, siege.seed, siege.poison)
         self.stop = threading.Event()
         self.turn = threading.RLock()
         self.trouble: list[BaseException] = []
         self.seen: set[int] = set()
-        self.snapshots: dict[int, tuple[int, dict[str, Counter[Row]]]] = {}
+        self.snapshots: dict[int, tuple[int, Callable[[], list[Row]]]] = {}
         self.given: list[tuple[int, int, list[Row]]] = []
         self.sums: Counter[Row] = Counter()
         self.next = 0
@@ -325,7 +325,7 @@ class Life:
                 if not wait:
                     waiting.append((commit, change))
                 if source.random() < 0.3 and not change.poison:
-                    self.snapshots[commit.epoch] = change.number, self.load.rows
+                    self.snapshots[commit.epoch] = change.number, self.load.kept()
             while len(waiting) > LAG or (waiting and source.random() < 0.05):
                 commit, change = waiting.pop(0)
                 try:
@@ -347,7 +347,8 @@ class Life:
                 for name, rows in change.new.items():
                     given: Any = rows
                     if self.siege.frames and len(rows) > 10 and source.random() < 0.3:
-                        frame = pl.DataFrame(rows, ["k", "v"], orient="row").to_arrow()
+                        names = self.load.columns(name)
+                        frame = pl.DataFrame(rows, names, orient="row").to_arrow()
                         given = self.spark.createDataFrame(frame).repartition(1 if keyed else 2)
                         if keyed:  # rows of one partition keep their order
                             given = given.coalesce(1)
@@ -591,7 +592,7 @@ class Life:
             self.next = epoch + 1
             if epoch in self.snapshots and not self.siege.stream:
                 number, kept = self.snapshots.pop(epoch)
-                wanted = self.load.program.oracle(kept)
+                wanted = kept()
                 told = sorted((+self.sums).elements())
                 if told != wanted:
                     raise Wrong(f"as of {epoch} (commit {number}): {different(told, wanted)}")

@@ -1,10 +1,10 @@
-"""Real programs for the simulation: collections, as a user writes them."""
+"""Real programs for the simulation, as a user writes them: collections, and shared state."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
@@ -15,7 +15,8 @@ from riverrun.algorithms.components import strongly_connected_components
 from riverrun.engine.instance import Instance
 from riverrun.engine.messages import Inputs, States
 from riverrun.state.shards import Shards
-from tests.chaos.programs import POISON, Result
+from tests.chaos.programs import POISON, Program, Result
+from tests.chaos.sharing import SHARING, Fed, Sharing
 
 NODES = 7
 
@@ -177,4 +178,75 @@ class Strong(EdgesProgram):
         return {(node, min(mates[node])): 1 for node in nodes}
 
 
-FLOWS = {program.name: program for program in (Degrees, Paths, Reached, Strong)}
+class SharedProgram:
+    """A program with shared state, and an input that only fails."""
+
+    def __init__(self, program: Sharing) -> None:
+        self.program = program
+        self.name = program.name
+        flow = program.dataflow()
+        poison = flow.input("poison", {"src": pl.Int64})
+        flow.output("poison", poison.flat_map(refuse_poison, {"src": pl.Int64}))
+        self.plan = flow.plan
+
+    def make_instance(
+        self, index: int, shards: Shards, epoch: int, states: States | None, /
+    ) -> Instance:
+        return Instance(self.plan, index, shards, epoch, states)
+
+    def fed(self, inputs: Inputs) -> Fed:
+        rows = {}
+        for name in self.program.inputs:
+            columns = inputs[name].to_pydict().values() if name in inputs else []
+            rows[name] = [(row, diff) for *row, diff in zip(*columns, strict=True)]
+        return {name: [(tuple(row), diff) for row, diff in some] for name, some in rows.items()}
+
+    def draw(self, source: random.Random, past: Sequence[Inputs]) -> Inputs:
+        there: dict[str, Counter[Any]] = {name: Counter() for name in self.program.inputs}
+        for inputs in past:
+            for name, rows in self.fed({} if self.fails(inputs) else inputs).items():
+                for row, diff in rows:
+                    there[name][row] += diff
+        listed = {name: sorted((+rows).elements()) for name, rows in there.items()}
+        new, old = self.program.draw(source, len(past), listed, (0, 1, 1, 2, 3))
+        drawn = {
+            name: [*((*row, 1) for row in new[name]), *((*row, -1) for row in old[name])]
+            for name in self.program.inputs
+        }
+        batches = {name: _batch(self.program.inputs[name], rows) for name, rows in drawn.items()}
+        if source.random() < 0.06:
+            batches["poison"] = _batch(("src",), [(POISON, 1)])
+        return {name: batch for name, batch in batches.items() if batch.num_rows}
+
+    def fails(self, inputs: Inputs) -> bool:
+        return "poison" in inputs
+
+    def oracle(self, past: Sequence[Inputs]) -> Result:
+        judge = self.program.judge()
+        for epoch, inputs in enumerate(past):
+            judge.apply(epoch, self.fed(inputs))
+        return dict.fromkeys(judge.rows(), 1)
+
+    def read(self, instances: Sequence[Any], epoch: int) -> Result:
+        found: Counter[Any] = Counter()
+        for instance in instances:
+            rows = instance.outputs["out"].view().to_batch((epoch,)).to_pydict()
+            counts = rows.pop("count")
+            for *row, count in zip(*rows.values(), counts, strict=True):
+                found[tuple(row)] += count
+        return dict(found)
+
+
+def _batch(names: Sequence[str], rows: Sequence[Sequence[int]]) -> pa.RecordBatch:
+    columns = [pa.array([row[at] for row in rows], pa.int64()) for at in range(len(names) + 1)]
+    return pa.record_batch(columns, names=[*names, "diff"])
+
+
+def shared(name: str) -> Callable[[], SharedProgram]:
+    return lambda: SharedProgram(SHARING[name]())
+
+
+FLOWS: dict[str, Callable[[], Program]] = {
+    **{program.name: program for program in (Degrees, Paths, Reached, Strong)},
+    **{name: shared(name) for name in SHARING},
+}

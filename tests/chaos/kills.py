@@ -5,8 +5,8 @@
 
 A suite is a sequence of lives on one checkpoint path (`besieged`). All but the last are processes of
 their own, and end by kill -9 of the driver; the next one resumes with another number of workers. The
-last line is JSON: kills by kind, epochs, comparisons, times of recovery. `--program all` takes
-all programs in turn, each with a path of its own.
+last line is JSON: kills by kind, epochs, comparisons, times of recovery. `--program all` takes the
+programs over collections in turn, each with a path of its own, `--program shared` those with shared state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.besieged import KINDS, Report, Siege, Wrong, alive, besiege
-from tests.chaos.loads import PROGRAMS
+from tests.chaos.loads import NAMES, PROGRAMS, SHARED
 from tests.spark.standalone import ROOT, Standalone, session
 
 SLOTS = {"spark": "local[7]"}
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--on", choices=tuple(KINDS), default="processes")
-    parser.add_argument("--program", choices=(*PROGRAMS, "all"), default="all")
+    parser.add_argument("--program", choices=(*NAMES, "all", "shared"), default="all")
     parser.add_argument("--drivers", type=int, default=1, help="lives that end by kill -9")
     parser.add_argument("--stream", action="store_true", help="a Spark stream feeds an input too")
     parser.add_argument("--frames", action="store_true", help="rows come as DataFrames, too")
@@ -150,7 +150,10 @@ def main(arguments: list[str] | None = None) -> None:
         return
     seed = random.SystemRandom().randrange(1 << 20) if given.seed is None else given.seed
     print(f"--seed {seed} --on {given.on} --program {given.program} --kills {given.kills}", flush=True)  # fmt: skip
-    names = list(PROGRAMS) if given.program == "all" else [given.program]
+    groups = {"all": list(PROGRAMS), "shared": list(SHARED)}
+    names = groups.get(given.program, [given.program])
+    if given.stream and not set(names) <= set(PROGRAMS):
+        parser.error("--stream feeds an input 'a', which programs with shared state do not have")
     total = Report()
     start = time.monotonic()
     epochs = 0

@@ -1,5 +1,8 @@
 """Loads: programs under random input, each commit a function of a seed and its number, and what should come out.
 
+A `Load` is of rows that are there or not, judged by recomputation over them; a `SharedLoad` is of a program with
+shared state, judged by its sequential model over the commits that count, in their order.
+
 Whoever resumes a run that somebody else fed knows what was fed: every commit upserts its number into the
 input `marks`, in the epoch that has its rows, and what a commit has is drawn from the seed and that number.
 So a driver process can be killed at any moment, and the next one still has something to compare with.
@@ -24,6 +27,7 @@ import polars as pl
 import riverrun as rr
 from riverrun.algorithms import components, strongly_connected_components
 from tests.algorithms import reference
+from tests.chaos.sharing import SHARING
 from tests.spark.programs import Program, Rows, counting, joining, upserting
 
 Row = tuple[Any, ...]
@@ -53,6 +57,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         "scc", strongly_connected_components, reference.strongly_connected_components
     ),
 }
+SHARED = {name: program for name, program in SHARING.items() if not program.by_epoch}
+NAMES = (*PROGRAMS, *SHARED)
 KEYS = {"count": 200, "join": 60, "upsert": 200, "components": 40, "scc": 24}
 MOST = {"count": 3000, "join": 150, "upsert": 200, "components": 60, "scc": 40}
 """About how many rows an input has."""
@@ -61,16 +67,20 @@ MOST = {"count": 3000, "join": 150, "upsert": 200, "components": 60, "scc": 40}
 def program_with_marks(name: str) -> Program:
     """A program that also keeps the number of the last commit. A mark below zero makes its epoch fail."""
 
+    program = PROGRAMS[name]()
+    add_marks(program.flow)
+    return program
+
+
+def add_marks(flow: rr.Dataflow) -> None:
     def refuse(row: dict[str, Any]) -> list[dict[str, Any]]:
         if row["n"] < 0:
             raise ValueError("poison was found")
         return [row]
 
-    program = PROGRAMS[name]()
     shape = {"id": pl.Int64, "n": pl.Int64}
-    marks = program.flow.input("marks", shape, key="id")
-    program.flow.output("marks", marks.flat_map(refuse, shape))
-    return program
+    marks = flow.input("marks", shape, key="id")
+    flow.output("marks", marks.flat_map(refuse, shape))
 
 
 @dataclass(frozen=True)
@@ -148,8 +158,72 @@ class Load:
         rows["a"] = rows["a"] + self.streamed
         return self.program.oracle(rows)
 
+    def columns(self, name: str) -> list[str]:
+        """What the columns of an input are called."""
+        return ["k", "v"]
+
+    def kept(self) -> Callable[[], list[Row]]:
+        """What will say later what is expected now."""
+        rows = self.rows
+        return lambda: self.program.oracle(rows)
+
     def batch_of_stream(self, number: int) -> list[Row]:
         """The rows of a file that is streamed in."""
         return [(STREAMED + number, number), (STREAMED + number, STREAMED + number // 2)][
             : 1 if self.program.keyed else 2
         ]
+
+
+RECENT = 60
+"""So many rows of an input may still be deleted."""
+
+
+@dataclass
+class SharedLoad(Load):
+    """Commits of a program with shared state, as they are counted."""
+
+    def __post_init__(self) -> None:
+        self.sharing = SHARED[self.name]()
+        flow = self.sharing.dataflow()
+        add_marks(flow)
+        self.program = Program(flow, lambda rows: [])
+        self.judge = self.sharing.judge()
+        self.recent: dict[str, list[Row]] = {name: [] for name in self.sharing.inputs}
+        self.counted = 0
+
+    def draw(self) -> Change:
+        source = random.Random(f"{self.seed}/{self.number}")
+        poison = source.random() < self.poison
+        there = {name: sorted(rows) for name, rows in self.recent.items()}
+        new, old = self.sharing.draw(source, self.number, there, (0, 1, 2, 5, 10))
+        if not poison:
+            self.mark = self.number
+            fed = {
+                name: [*((row, 1) for row in new[name]), *((row, -1) for row in old[name])]
+                for name in new
+            }
+            self.judge.apply(self.counted, fed)
+            self.counted += 1
+            for name in self.sharing.deleted:
+                left = Counter([*self.recent[name], *new[name]])
+                left.subtract(old[name])
+                rows = [row for row in dict.fromkeys([*self.recent[name], *new[name]]) if left[row]]
+                self.recent[name] = [row for row in rows for _ in range(left[row])][-RECENT:]
+        change = Change(self.number, new, old, poison)
+        self.number += 1
+        return change
+
+    def expected(self) -> list[Row]:
+        return self.judge.rows()
+
+    def columns(self, name: str) -> list[str]:
+        return list(self.sharing.inputs[name])
+
+    def kept(self) -> Callable[[], list[Row]]:
+        rows = self.judge.rows()
+        return lambda: rows
+
+
+def load_of(name: str, seed: int, poison: float = 0.0) -> Load:
+    """The load of a program."""
+    return (SharedLoad if name in SHARED else Load)(name, seed, poison)

@@ -8,7 +8,8 @@ there with its answer. Laws:
 2. A fetch is answered as of the time of the engine at which U passed it, with the updates of that time. It does
    not hold back its epoch: requests that wait are state, part of a checkpoint.
 3. Those that wait are answered as soon as U has passed them, whatever waits beside them.
-4. A committed answer depends on the request alone: a request that is deleted takes its answer back.
+4. A committed answer depends on the request alone: a request that is deleted takes its answer back. One that is
+   deleted while it waits was never there, whether or not it was saved in between.
 5. Where a state is compacted, a fetch at a time before F, as it was before the epoch, is late: it is dropped, and
    counted. One that reaches back further than the compaction rule keeps values is refused.
 
@@ -220,7 +221,7 @@ class Fetching(Actor):
             if pieces:
                 pieces = self._ready(Changes.concat(pieces), when, rounds, known.update)
             if known.update is not None:
-                pieces += self._pending.take(rounds, known.update)
+                pieces += _net(self._pending.take(rounds, known.update), time)
         if not pieces:
             return
         requests = Changes.concat([piece.map_times(lambda _: time) for piece in pieces])
@@ -409,6 +410,13 @@ class Fetching(Actor):
             waits = self._waits(some)
             assert waits is not None
             self._pending.add(each, some, waits)
+
+
+def _net(pieces: list[Changes], time: Timestamp) -> list[Changes]:
+    """Requests that waited, without those that were deleted meanwhile: a checkpoint would not have them either."""
+    if all((piece.diff_array() > 0).all() for piece in pieces):
+        return pieces
+    return [Changes.concat([piece.map_times(lambda _: time) for piece in pieces]).consolidate()]
 
 
 def _nulls(schema: pa.Schema, width: int) -> list[pa.Array]:

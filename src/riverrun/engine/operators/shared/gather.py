@@ -6,8 +6,10 @@ waits where that hash belongs, and so do its replies. Laws:
 1. A record goes on once, with its replies in the order of its requests, at the time at which the last of
    them is there; nothing waits for the records before it.
 2. A record of which a request is late goes no further.
-3. Equal records are one that is there several times: each request has as many replies. A deletion takes back.
-4. What waits is state, part of a checkpoint.
+3. Equal records are one that is there several times: each request has as many replies.
+4. A deletion takes back. It goes on beside what it deletes, whichever comes first in the epoch; a record that is
+   deleted while it waits is forgotten when the epoch ends, with its replies, whether or not it is saved then.
+5. What waits is state, part of a checkpoint.
 
 Cost: some 300 ns a reply.
 """
@@ -239,6 +241,10 @@ class Gathering(Actor):
         if left[0].rows or left[1].rows:
             self._waiting[rounds] = left
 
+    def boundary(self, epoch: int) -> None:
+        left = {rounds: _net(*both) for rounds, both in self._waiting.items()}
+        self._waiting = {each: both for each, both in left.items() if both[0].rows or both[1].rows}
+
     def _none(self, port: int, time: Timestamp) -> Changes:
         given = (self._operator.records, self._operator.replies)[port]
         empty = pa.record_batch([pa.array([], field.type) for field in given], schema=given)
@@ -311,7 +317,7 @@ class _Whole:
 def _whole(records: Changes, replies: Changes) -> _Whole:
     asked, cut = [np.asarray(column) for column in records.columns[:3]], records.rows
     given = [np.asarray(column) for column in replies.columns[:3]]
-    groups = _grouped(*(np.concatenate(pair) for pair in zip(asked[:2], given[:2], strict=True)))
+    groups = _groups(records, replies, signed=True)
     count = int(groups.max()) + 1 if len(groups) else 0
     of_record, of_reply = groups[:cut], groups[cut:]
     first = np.full(count, -1)
@@ -341,21 +347,36 @@ def _whole(records: Changes, replies: Changes) -> _Whole:
     rank[sent] = np.arange(len(sent))
     taken = np.flatnonzero(counts & (rank[group] >= 0))
     taken = taken[np.lexsort((place[taken], rank[group[taken]]))]
-    gone = done | (known & (diffs == 0))
     return _Whole(
         first[sent],
         needed[sent],
         diffs[sent],
         reply[taken],
-        np.flatnonzero(~gone[of_record]),
-        np.flatnonzero(~gone[of_reply]),
+        np.flatnonzero(~done[of_record]),
+        np.flatnonzero(~done[of_reply]),
     )
 
 
-def _grouped(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The number of the group of each row: rows with the same ids are one."""
-    order = np.lexsort((b, a))
-    fresh = np.append(False, (a[order][1:] != a[order][:-1]) | (b[order][1:] != b[order][:-1]))
+def _net(records: Changes, replies: Changes) -> tuple[Changes, Changes]:
+    """What waits, without records that were deleted meanwhile, and without replies to them (law 4)."""
+    if (records.diff_array() > 0).all() and (replies.diff_array() > 0).all():
+        return records, replies
+    records, replies = (each.consolidate() if each.rows else each for each in (records, replies))
+    groups, cut = _groups(records, replies, signed=False), records.rows
+    return records, replies.filter(np.isin(groups[cut:], groups[:cut]))
+
+
+def _groups(records: Changes, replies: Changes, signed: bool) -> np.ndarray[Any, Any]:
+    """The number of the group of each record, then of each reply: those with the same ids are one; `signed`, apart
+    from those that delete them."""
+    pairs = zip(records.columns[:2], replies.columns[:2], strict=True)
+    columns = [np.concatenate([np.asarray(each) for each in pair]) for pair in pairs]
+    if signed:
+        columns.append(np.concatenate([records.diff_array(), replies.diff_array()]) > 0)
+    order = np.lexsort(columns)
+    fresh = np.zeros(max(len(order) - 1, 0), np.bool_)
+    for column in columns:
+        fresh |= column[order][1:] != column[order][:-1]
     groups = np.empty(len(order), np.int64)
-    groups[order] = np.cumsum(fresh[: len(order)])
+    groups[order] = np.append(0, np.cumsum(fresh))[: len(order)]
     return groups

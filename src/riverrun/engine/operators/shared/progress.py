@@ -322,6 +322,9 @@ class Progressing(Actor):
 
     def _restored(self, context: Context) -> tuple[int | None, int | None]:
         saved = context.restored(_SAVED)
+        if saved is not None and saved.num_rows:  # each number of the grid has all of it
+            shards = saved.column("shard")
+            saved = saved.filter(pc.equal(shards, shards[0]))
         values: dict[int, int | None] = {_U: self._operator.begins, _F: None}
         for row in [] if saved is None else saved.to_pylist():
             number = row["reporter"]

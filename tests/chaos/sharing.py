@@ -1,0 +1,593 @@
+"""Programs with shared state: what users write, random rows for each epoch, and a judge.
+
+A judge is the sequential model of the program (`model`): it is given the rows of one accepted epoch after the
+other, and says what the output has come to. What is late depends on how rows were cut into epochs, and on nothing
+else, so it is exact. Times go on with the number of the epoch; some rows are late, some fetches ask for what will be
+known some epochs later, and wait meanwhile, through checkpoints, losses and other numbers of workers.
+
+Outputs are small however long a program runs: answers are counted. Functions that programs use are defined inside
+functions, so that they travel to workers by value.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.algorithms import components
+from tests.algorithms import reference
+from tests.chaos.model import Reporter, State, Waiting
+
+Row = tuple[Any, ...]
+Fed = Mapping[str, list[tuple[Row, int]]]
+"""The rows of an epoch, by input, each with how often it comes."""
+PACE = 4  # how far times go on in an epoch
+KEYS = 6
+VALUES = 9
+NONE = -1
+
+
+class Judge:
+    """What an output has come to."""
+
+    def __init__(self) -> None:
+        self.out: Counter[Row] = Counter()
+
+    def apply(self, epoch: int, fed: Fed) -> None:
+        raise NotImplementedError
+
+    def count(self, rows: list[tuple[Row, int]]) -> None:
+        """Answers are counted: the output is one row for each different one, with its number."""
+        for row, diff in rows:
+            self.out[row] += diff
+
+    def rows(self) -> list[Row]:
+        """The rows of the output, sorted."""
+        return sorted((*row, count) for row, count in self.out.items() if count)
+
+
+class Sharing:
+    """A program; the base has what is usual: keys, times and values."""
+
+    name: ClassVar[str]
+    inputs: ClassVar[dict[str, tuple[str, ...]]]
+    """The columns of each input; all are integers."""
+    deleted: ClassVar[tuple[str, ...]] = ()
+    """The inputs that rows are deleted from."""
+    by_epoch: ClassVar[bool] = False
+    """Whether epochs without rows count: then it is for the simulation, which knows them all."""
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        """The output."""
+        raise NotImplementedError
+
+    def judge(self) -> Judge:
+        raise NotImplementedError
+
+    def fresh(self, name: str, source: random.Random, number: int) -> Row:
+        """A row for an input."""
+        return tuple(self.value(column, source, number) for column in self.inputs[name])
+
+    def value(self, column: str, source: random.Random, number: int) -> int:
+        now = PACE * number
+        if column == "time":
+            return now + source.choice((-7, -3, -1, 0, 0, 1, 2, 3))
+        if column == "at":
+            return now + source.choice((-9, -6, -4, -2, 0, 2, 5, 8, 14, 30))
+        if column == "tick":
+            return now + source.randrange(PACE)
+        return source.randrange(VALUES if column == "v" else KEYS)
+
+    def draw(
+        self,
+        source: random.Random,
+        number: int,
+        there: Mapping[str, list[Row]],
+        sizes: tuple[int, ...],
+    ) -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
+        """What comes and what goes in the epoch with a number, given the rows that are there, sorted."""
+        new, old = {}, {}
+        for name in self.inputs:
+            size = min(1, source.choice(sizes)) if name == "ticks" else source.choice(sizes)
+            new[name] = [self.fresh(name, source, number) for _ in range(size)]
+            gone = min(len(there[name]), size // 2 + (source.random() < 0.3))
+            old[name] = source.sample(there[name], gone) if name in self.deleted else []
+        return new, old
+
+    def dataflow(self) -> rr.Dataflow:
+        flow = rr.Dataflow(self.name)
+        shapes = {name: dict.fromkeys(columns, pl.Int64) for name, columns in self.inputs.items()}
+        given = {name: flow.input(name, shape) for name, shape in shapes.items()}
+        flow.output("out", self.build(flow, given))
+        return flow
+
+
+def counted(answers: Any, *columns: str, **made: Any) -> Any:
+    """How often there is each answer."""
+    rows = answers.select(*columns, **{name: each.fill_null(NONE) for name, each in made.items()})
+    return rows.group_by(*columns, *made).agg(n=rr.count())
+
+
+class AsOf(Sharing):
+    """Three ways to report the progress of updates, fetches that are deleted, compaction that keeps the latest."""
+
+    name = "asof"
+    inputs: ClassVar = {
+        "moves": ("k", "time", "v"),
+        "more": ("k", "time", "v"),
+        "ticks": ("tick",),
+        "views": ("k", "at"),
+    }
+    deleted = ("moves", "views")
+    options: ClassVar[dict[str, Any]] = {"compaction": "lazy", "sweep": 2}
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        key, value = {"k": pl.Int64}, {"v": pl.Int64}
+        state = flow.state("campaigns", key, value, compact=rr.keep_latest, **self.options)
+        inputs["moves"].update(state, late=4)
+        inputs["more"].update(state, progress=False)
+        inputs["ticks"].progress(state, "update", at="tick")
+        return counted(inputs["views"].fetch(state, key="k", at="at", late=9), "k", v=pl.col("v"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                reporters = {"moves": Reporter(4), "ticks": Reporter()}
+                self.state = State(reporters, {"views": Reporter(9)}, compacted=True)
+                self.views = Waiting(self.state)
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                for name in ("moves", "more"):
+                    self.state.update([(*row, diff) for row, diff in fed[name]])
+                marks = {name: _times(fed[name], 1) for name in ("moves", "views")}
+                self.state.settle(epoch, {**marks, "ticks": _times(fed["ticks"], 0)})
+                asked = [(at, (k, at), diff) for (k, at), diff in fed["views"]]
+                for (k, at), diff in self.views.take(asked):
+                    self.count([((k, _or_none(self.state.latest(k, at))), diff)])
+
+        return Its()
+
+
+class AsOfSlowly(AsOf):
+    """The same with everything switched the other way."""
+
+    name = "asof-slowly"
+    options: ClassVar[dict[str, Any]] = {
+        "compaction": "active",
+        "accelerate": False,
+        "replies_first": False,
+    }
+
+
+class Sources(Sharing):
+    """Sources that fall silent, on both sides; two streams that fetch."""
+
+    name = "sources"
+    inputs: ClassVar = {
+        "readings": ("k", "time", "v", "s"),
+        "asks": ("k", "at", "s"),
+        "others": ("k", "at"),
+    }
+    by_epoch = True
+
+    def value(self, column: str, source: random.Random, number: int) -> int:
+        if column == "s":
+            return (number // 3 + source.randrange(2)) % 3
+        return super().value(column, source, number)
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        key, value = {"k": pl.Int64}, {"v": pl.Int64}
+        state = flow.state("air", key, value, compact=rr.keep_latest, compaction="active")
+        inputs["readings"].update(state, late=2, by="s", idle=2)
+        asks = inputs["asks"].fetch(state, key="k", at="at", late=6, by="s", idle=3)
+        others = inputs["others"].fetch(state, key="k", at="at", late=8, idle=1)
+        both = asks.select("k", "v").concat(others.select("k", "v"))
+        return counted(both, "k", v=pl.col("v"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                asking = {"asks": Reporter(6, 3), "others": Reporter(8, 1)}
+                self.state = State({"readings": Reporter(2, 2)}, asking, compacted=True)
+                self.waiting = {name: Waiting(self.state) for name in asking}
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                self.state.update([(*row[:3], diff) for row, diff in fed["readings"]])
+                marks = {name: _times(fed[name], 1, by) for name, by in (("readings", 3), ("asks", 2))}  # fmt: skip
+                self.state.settle(epoch, {**marks, "others": _times(fed["others"], 1)})
+                for name, waiting in self.waiting.items():
+                    asked = [(row[1], row[:2], diff) for row, diff in fed[name]]
+                    for (k, at), diff in waiting.take(asked):
+                        self.count([((k, _or_none(self.state.latest(k, at))), diff)])
+
+        return Its()
+
+
+class Ranges(Sharing):
+    """Sums and ranges: increments that are folded, values that are dropped, reads that are not committed."""
+
+    name = "ranges"
+    inputs: ClassVar = {
+        "sales": ("k", "time", "v"),
+        "ask": ("k", "at"),
+        "peek": ("k", "at"),
+        "look": ("k",),
+    }
+    deleted = ("sales", "ask")
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        key, value = {"k": pl.Int64}, {"v": pl.Int64, "w": pl.Float64}
+        sold = flow.state("sold", key, value, compact=rr.fold, compaction="active")
+        tenths = pl.col("v").cast(pl.Float64) / 10
+        inputs["sales"].update(sold, value={"v": "v", "w": tenths}, rule=rr.add, late=4)
+        span = flow.state("recent", key, {"v": pl.Int64}, compact=rr.drop_before(12), sweep=1)
+        inputs["sales"].update(span, rule=rr.append, late=2)
+
+        totals = inputs["ask"].fetch(sold, key="k", at="at", rule=rr.total, late=9)
+        peeked = inputs["peek"].fetch(
+            sold, key="k", wait="at", rule=rr.total, read="uncommitted", progress=False
+        )
+        since = pl.col("at") - 7
+        ranges = inputs["ask"].fetch(
+            span, key="k", at="at", since=since, rule=rr.within, closed="right", late=5
+        )
+        looked = inputs["look"].fetch(sold, key="k", rule=rr.total, read="uncommitted")
+        tens = (pl.col("w") * 10).round().cast(pl.Int64)
+        made = [
+            totals.select("k", what=pl.lit(0), v=pl.col("v") % 7, w=tens % 5),
+            peeked.select("k", what=pl.lit(1), v=pl.col("v") % 7, w=tens % 5),
+            looked.select("k", what=pl.lit(2), v=pl.col("v") % 7, w=tens % 5),
+            ranges.select("k", what=pl.lit(3), v="v", w=pl.col("at") - pl.col("time")),
+        ]
+        rows = made[0].concat(*made[1:])
+        return counted(rows, "k", "what", v=pl.col("v"), w=pl.col("w"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.sold = State({"sales": Reporter(4)}, {"ask": Reporter(9)}, compacted=True)
+                self.recent = State({"sales": Reporter(2)}, {"ask": Reporter(5)}, compacted=True)
+                self.totals, self.ranges = Waiting(self.sold), Waiting(self.recent)
+                self.peeked = Waiting(self.sold)
+
+            def total(self, what: int, k: int, at: int | None, diff: int) -> None:
+                found = [value for _, value in self.sold.within(k, None, at)]
+                row = (k, what, NONE, NONE)
+                if found:
+                    tenths = math.fsum(value / 10 for value in found)
+                    row = (k, what, sum(found) % 7, round(tenths * 10) % 5)
+                self.count([(row, diff)])
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                marks = {"sales": _times(fed["sales"], 1), "ask": _times(fed["ask"], 1)}
+                for state in (self.sold, self.recent):
+                    state.update([(*row, diff) for row, diff in fed["sales"]], "append")
+                    state.settle(epoch, marks)
+                asked = [(at, (k, at), diff) for (k, at), diff in fed["ask"]]
+                for (k, at), diff in self.totals.take(asked):
+                    self.total(0, k, at, diff)
+                waits = [(at, (k, at), diff) for (k, at), diff in fed["peek"]]
+                for (k, _), diff in self.peeked.take(waits, at={}):
+                    self.total(1, k, None, diff)
+                for (k,), diff in fed["look"]:
+                    self.total(2, k, None, diff)
+                for (k, at), diff in self.ranges.take(asked):
+                    found = self.recent.within(k, at - 6, at)
+                    rows = [((k, 3, v, at - time), diff) for time, v in found]
+                    self.count(rows or [((k, 3, NONE, NONE), diff)])
+
+        return Its()
+
+
+def _times(
+    rows: list[tuple[Row, int]], column: int, by: int | None = None
+) -> list[tuple[str, int]]:
+    """Which source brought which times: a deletion brings none."""
+    return [("" if by is None else str(row[by]), row[column]) for row, diff in rows if diff > 0]
+
+
+def _or_none(value: Any) -> int:
+    return NONE if value is None else int(value)
+
+
+class Gathered(Sharing):
+    """Records with several requests: of a list, and of a function, whose requests have times of their own; and two
+    states, the second of which is updated with what is fetched from the first."""
+
+    name = "gathered"
+    inputs: ClassVar = {
+        "moves": ("k", "time", "v"),
+        "orders": ("k", "b", "at"),
+        "baskets": ("k", "b", "at", "size"),
+    }
+    deleted = ("orders",)
+
+    def value(self, column: str, source: random.Random, number: int) -> int:
+        if column == "size":
+            return source.choice((0, 1, 2, 3))
+        return super().value(column, source, number)
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        key, value = {"k": pl.Int64}, {"v": pl.Int64}
+        prices = flow.state("prices", key, value)
+        kept = flow.state("kept", key, value, compact=rr.keep_latest, sweep=1)
+        inputs["moves"].update(prices, late=3)
+        inputs["moves"].update(kept, late=3)
+
+        def ask(row: dict[str, Any]) -> list[dict[str, Any]]:
+            return [{"k": (row["k"] + n) % 6, "at": row["at"] + 3 * n} for n in range(row["size"])]
+
+        def listed(row: dict[str, Any]) -> list[dict[str, Any]]:
+            return [{**row, "keys": [row["k"], row["b"], row["k"]]}]
+
+        def folded(row: dict[str, Any]) -> list[dict[str, Any]]:
+            found = [50 if each is None else each for each in row["v"]]
+            hashed = sum((n + 1) * each for n, each in enumerate(found)) % 13
+            return [{"k": row["k"], "at": row["at"], "v": hashed}]
+
+        shape = {"k": pl.Int64, "at": pl.Int64, "v": pl.Int64}
+        lists = {"k": pl.Int64, "b": pl.Int64, "at": pl.Int64, "keys": pl.List(pl.Int64)}
+        orders = inputs["orders"].flat_map(listed, lists).fetch(prices, key="keys", at="at")
+        orders = orders.flat_map(folded, shape)
+        baskets = inputs["baskets"].fetch(kept, requests=ask, at="at", late=12)
+        baskets = baskets.flat_map(folded, shape)
+
+        second = flow.state("second", key, value)
+        orders.update(second, time="at", rule=rr.append, late=5)
+        echoed = inputs["orders"].fetch(second, key="b", at="at", rule=rr.latest)
+        made = [
+            orders.select("k", what=pl.lit(0), v="v"),
+            baskets.select("k", what=pl.lit(1), v="v"),
+            echoed.select("k", what=pl.lit(2), v="v"),
+        ]
+        rows = made[0].concat(*made[1:])
+        return counted(rows, "k", "what", v=pl.col("v"))
+
+    def judge(self) -> Judge:
+        def hashed(found: list[Any]) -> int:
+            filled = [50 if each is None else each for each in found]
+            return sum((n + 1) * each for n, each in enumerate(filled)) % 13
+
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.prices = State({"moves": Reporter(3)})
+                self.kept = State({"moves": Reporter(3)}, {"baskets": Reporter(12)}, compacted=True)
+                self.second = State({"orders": Reporter(5)})
+                self.orders, self.baskets = Waiting(self.prices), Waiting(self.kept)
+                self.echoed = Waiting(self.second)
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                moves = {"moves": _times(fed["moves"], 1)}
+                self.prices.update([(*row, diff) for row, diff in fed["moves"]])
+                self.prices.settle(epoch, moves)
+                self.kept.update([(*row, diff) for row, diff in fed["moves"]])
+                asked = {
+                    row: [((row[0] + n) % 6, row[2] + 3 * n) for n in range(row[3])]
+                    for row, _ in fed["baskets"]
+                }
+                ticks = [("", at) for each in asked.values() for _, at in each]
+                self.kept.settle(epoch, {**moves, "baskets": ticks})
+
+                orders = [(row[2], row, diff) for row, diff in fed["orders"]]
+                ready = []
+                for (k, b, at), diff in self.orders.take(orders):
+                    v = hashed([self.prices.latest(each, at) for each in (k, b, k)])
+                    self.count([((k, 0, v), diff)])
+                    ready.append(((k, at, v), diff))
+                self.second.update([(*row, diff) for row, diff in ready], "append")
+                self.second.settle(epoch, {"orders": _times(ready, 1)})
+                for (k, b, at), diff in self.echoed.take(orders):
+                    self.count([((k, 2, _or_none(self.second.latest(b, at))), diff)])
+
+                self._fill(fed, asked)
+
+            def _fill(self, fed: Fed, asked: Mapping[Row, list[Row]]) -> None:
+                some = [(row, diff) for row, diff in fed["baskets"] if asked[row]]
+                for row, diff in fed["baskets"]:
+                    if not asked[row]:
+                        self.count([((row[0], 1, hashed([])), diff)])
+                last = [(max(at for _, at in asked[row]), row, diff) for row, diff in some]
+                first = {row: min(at for _, at in asked[row]) for row, _ in some}
+                for row, diff in self.baskets.take(last, at=first):
+                    every = [((row[0] + n) % 6, row[2] + 3 * n) for n in range(row[3])]
+                    v = hashed([self.kept.latest(k, at) for k, at in every])
+                    self.count([((row[0], 1, v), diff)])
+
+        return Its()
+
+
+class Chained(Sharing):
+    """Answers update another state, and report its progress."""
+
+    name = "chained"
+    inputs: ClassVar = {"moves": ("k", "time", "v"), "views": ("k", "b", "at")}
+    deleted = ("views",)
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        key, value = {"k": pl.Int64}, {"v": pl.Int64}
+        first, second = flow.state("first", key, value), flow.state("second", key, value)
+        inputs["moves"].update(first, late=3)
+        seen = inputs["views"].fetch(first, key="k", at="at")
+        seen.update(second, key="b", time="at", rule=rr.append, late=4)
+        again = inputs["views"].fetch(second, key="k", at="at", rule=rr.within)
+        return counted(again, "k", "b", v=pl.col("v"), time=pl.col("at") - pl.col("time"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = (
+                    State({"moves": Reporter(3)}),
+                    State({"seen": Reporter(4)}),
+                )
+                self.seen, self.again = Waiting(self.first), Waiting(self.second)
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                self.first.update([(*row, diff) for row, diff in fed["moves"]])
+                self.first.settle(epoch, {"moves": _times(fed["moves"], 1)})
+                asked = [(row[2], row, diff) for row, diff in fed["views"]]
+                answers = [
+                    ((b, at, self.first.latest(k, at)), diff)
+                    for (k, b, at), diff in self.seen.take(asked)
+                ]
+                self.second.update([(*row, diff) for row, diff in answers], "append")
+                self.second.settle(epoch, {"seen": _times(answers, 1)})
+                for (k, b, at), diff in self.again.take(asked):
+                    found = self.second.within(k, None, at)
+                    rows = [((k, b, _or_none(v), at - time), diff) for time, v in found]
+                    self.count(rows or [((k, b, NONE, NONE), diff)])
+
+        return Its()
+
+
+class Hops(Sharing):
+    """A fetch in a loop: each hop asks for a later time than the one before, and waits at its round."""
+
+    name = "hops"
+    inputs: ClassVar = {"links": ("k", "b", "time"), "asked": ("k", "at")}
+    deleted = ("asked", "links")
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        graph = flow.state("graph", key={"k": pl.Int64}, value={"b": pl.Int64})
+        inputs["links"].update(graph, rule=rr.append, late=3)
+        loop = flow.loop(name="hops")
+        first = loop.enter(inputs["asked"].select("at", start="k", here="k", hop=pl.lit(1)))
+        back = loop.feedback(first.schema, limit=3)
+        hops = first.concat(back).fetch(
+            graph, key="here", at="at", since=pl.col("at") - 20, rule=rr.within, how="inner"
+        )
+        back.connect(
+            hops.select(at=pl.col("at") + 4, start="start", here="b", hop=pl.col("hop") + 1)
+        )
+        reached = loop.leave(hops.select("start", "hop", node="b"))
+        return counted(reached, "start", "hop", node=pl.col("node"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.graph = State({"links": Reporter(3)})
+                self.walkers = Waiting(self.graph)
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                links = [(k, time, b, diff) for (k, b, time), diff in fed["links"]]
+                self.graph.update(links, "append")
+                self.graph.settle(epoch, {"links": _times(fed["links"], 2)})
+                walking = [(at, (at, k, k, 1), diff) for (k, at), diff in fed["asked"]]
+                while ready := self.walkers.take(walking):
+                    walking = []
+                    for (at, start, here, hop), diff in ready:
+                        for _, b in self.graph.within(here, at - 20, at):
+                            self.count([((start, hop, b), diff)])
+                            if hop < 3:
+                                walking.append((at + 4, (at + 4, start, b, hop + 1), diff))
+
+        return Its()
+
+
+class Learning(Sharing):
+    """A state in a loop: step n fetches what the steps before it made, and updates it; steps come in any order."""
+
+    name = "learning"
+    inputs: ClassVar = {"steps": ("step", "k", "v")}
+
+    def value(self, column: str, source: random.Random, number: int) -> int:
+        if column == "step":
+            return max(1, number + source.choice((-3, -1, -1, 0, 0, 0, 1, 2, 4)))
+        return super().value(column, source, number)
+
+    def draw(self, source: random.Random, number: int, *given: Any) -> Any:
+        new, old = super().draw(source, number, *given)
+        for step in (number - 1, number - 3):  # so that no step is left out for ever, as a rule
+            if step > 0 and source.random() < 0.8:
+                row = (step, source.randrange(KEYS), source.randrange(VALUES))
+                new["steps"].append(row)
+        return new, old
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        loop = flow.loop(name="learning")
+        model = loop.state("model", {"k": pl.Int64}, {"w": pl.Int64}, start=1)
+        before = pl.col("step") - 1
+        steps = loop.enter(inputs["steps"]).fetch(model, key="k", at=before)
+        made = steps.select("k", "step", w=(pl.col("w").fill_null(1) * 3 + pl.col("v")) % 11)
+        made.update(model, time="step", progress=False)
+        made.progress(model, "update", at=pl.col("step") + 1, late=0)
+        return counted(loop.leave(made), "k", w=pl.col("w"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = State({"steps": Reporter()}, start=1)
+                self.steps = Waiting(self.model)
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                asked = [(row[0] - 1, row, diff) for row, diff in fed["steps"]]
+                while ready := self.steps.take(asked):
+                    asked = []
+                    made = []
+                    for (step, k, v), diff in ready:
+                        w = self.model.latest(k, step - 1)
+                        made.append((k, step, ((1 if w is None else w) * 3 + v) % 11, diff))
+                    self.count([((k, w), diff) for k, _, w, diff in made])
+                    self.model.update(made)
+                    self.model.settle(epoch, {"steps": [("", step + 1) for _, step, *_ in made]})
+
+        return Its()
+
+
+class FixedPoint(Sharing):
+    """Fetches from the result of a loop, as of the epoch of who asks."""
+
+    name = "fixedpoint"
+    inputs: ClassVar = {"edges": ("k", "b"), "asked": ("k",)}
+    deleted = ("edges",)
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        groups = components(inputs["edges"].rename(src="k", dst="b")).as_state(key="node")
+        (label,) = groups.value.names
+        answers = inputs["asked"].fetch(groups, key="k")
+        return counted(answers, "k", label=pl.col(label))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.edges: Counter[Row] = Counter()
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                for row, diff in fed["edges"]:
+                    self.edges[row] += diff
+                there = {row for row, n in self.edges.items() if n > 0}
+                nodes = {end for row in there for end in row}
+                labels: dict[Any, Any] = dict(reference.components(nodes, there))
+                for (k,), diff in fed["asked"]:
+                    self.count([((k, labels.get(k, NONE)), diff)])
+
+        return Its()
+
+
+SHARING = {
+    program.name: program
+    for program in (
+        AsOf,
+        AsOfSlowly,
+        Sources,
+        Ranges,
+        Gathered,
+        Chained,
+        Hops,
+        Learning,
+        FixedPoint,
+    )
+}
