@@ -1,4 +1,4 @@
-"""Shared state on Spark: frames and streams that update and fetch, workers that die while fetches wait, entries to read."""
+"""Shared state on Spark: frames and streams update and fetch, workers die while fetches wait, entries are read."""
 
 from __future__ import annotations
 

@@ -63,6 +63,7 @@ from riverrun.engine.operators.reduce import Reduce
 from riverrun.engine.operators.reshape import Windows
 from riverrun.engine.operators.shared.answers import FetchRule
 from riverrun.engine.operators.shared.answers import Latest as LatestValue
+from riverrun.engine.operators.shared.gather import Gather
 from riverrun.engine.operators.shared.rules import Replace, UpdateRule
 from riverrun.engine.operators.upsert import Upsert
 from riverrun.engine.plan import PlanBuilder, Port, Scope
@@ -693,16 +694,25 @@ class Collection:
     def _is_added_up(self) -> bool:
         """Whether the changes of an epoch are the same however they arrived.
 
-        A join, or a loop, may put in rows and take them out again, in one order or another.
+        A join, a loop, or gathering replies may put in rows and take them out again, in one order or another.
         """
         nodes, waiting = self._builder.nodes, [self._port.node]
+        seen = set(waiting)
         while waiting:
             node = nodes[waiting.pop()]
-            if isinstance(node.operator, Join | Leave):
+            if isinstance(node.operator, Join | Leave | Gather):
                 return False
             if not node.operator.adds_up and not isinstance(node.operator, Consolidate):
-                waiting += [port.node for port in node.inputs]
+                fresh = {port.node for port in node.inputs} - seen
+                seen |= fresh
+                waiting += fresh
         return True
+
+    def _added_up(self) -> Collection:
+        """These rows, the changes of an epoch the same however they arrived; equal ones have to be on one worker."""
+        if self._is_added_up():
+            return self
+        return self._add(Consolidate(), [self], self.schema)
 
     def _check_columns(self, columns: Sequence[str], what: str) -> None:
         """Refuse names that are no column's; `what` goes before the name of the collection."""

@@ -303,7 +303,8 @@ def _report_fetch(
             line=asking.line,
         )
     behind = as_ticks(asking.late, state.time, "how late fetches may come", least=0)
-    told = moved._add(Marks(column, behind, by), [moved], MARKS)
+    seen = moved._added_up()
+    told = seen._add(Marks(column, behind, by), [seen], MARKS)
     state._report(told, Reporter(moved._name, "fetch", False, asking.idle))
 
 

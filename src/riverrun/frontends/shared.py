@@ -52,6 +52,7 @@ from riverrun.engine.operators.shared.answers import (
 from riverrun.engine.operators.shared.progress import (
     MARKS,
     MOVED,
+    PROGRESS,
     Applied,
     Await,
     Marks,
@@ -163,12 +164,16 @@ class State:
         self.accelerated = accelerate
         self.replies_first = replies_first
         self._progress = builder.add(
-            Progress(name, begins=start), [], [MOVED], scope=scope, name=f"{name}:progress"
+            Progress(name, begins=start), [], [MOVED], scope=scope, name=name + PROGRESS
         )
-        operator = Store(
-            name, tuple(key.names), time.name, self._progress.node, (), compact, active, sweep, accelerate
-        )  # fmt: skip
         inputs = [self._progress] if accelerate else []
+        if not accelerate and scope is not builder.root:
+            # A round may not begin before all that was reported at the ones before it is known.
+            inputs = [builder.add(Feedback(None, PATIENCE), [], [MOVED], scope=scope)]
+            builder.close(inputs[0], self._progress)
+        operator = Store(
+            name, tuple(key.names), time.name, self._progress.node, (), compact, active, sweep, bool(inputs)
+        )  # fmt: skip
         self._store = builder.add(operator, inputs, [self.schema], scope=scope, name=name)
 
     @property
@@ -333,6 +338,14 @@ def add_state(
                 hint='name the time otherwise: time={"at": pl.Int64}',
                 column=each,
             )
+    if scope.depth > 2:
+        raise PlanError(
+            "state.nested",
+            f"cannot declare state {name!r} at {line} in a loop inside a loop: its rounds have no order in which "
+            "updates could be applied one after the other",
+            hint="declare it in the outer loop, or outside; a fetch may stand in a loop that its state is not in",
+            line=line,
+        )
     if not len(keys):
         raise PlanError(
             "state.key",
@@ -385,7 +398,7 @@ def _compact_rule(
         return DropBefore(as_ticks(given.span, time, "the span of a compaction", least=0))
     if given is None or isinstance(given, CompactRule):
         if isinstance(given, Fold):
-            _check_numbers(values, f"fold the values of state {name!r}", line)
+            _check_numbers(values, f"fold the values of state {name!r}", line, widest=True)
         return given
     raise PlanError(
         "state.rule",
@@ -395,14 +408,23 @@ def _compact_rule(
     )
 
 
-def _check_numbers(values: pa.Schema, what: str, line: str) -> None:
+def _check_numbers(values: pa.Schema, what: str, line: str, widest: bool = False) -> None:
     for field in values:
+        if widest and field.type not in (pa.int64(), pa.float64()):
+            raise PlanError(
+                "state.type",
+                f"cannot {what} at {line}: {field.name!r} is {field.type}, which may not hold a sum",
+                hint="declare it as pl.Int64 or pl.Float64",
+                column=field.name,
+                line=line,
+            )
         if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
             raise PlanError(
                 "state.type",
                 f"cannot {what} at {line}: {field.name!r} is {field.type}, not a number",
                 hint="keep numbers in a state that is added up",
                 column=field.name,
+                line=line,
             )
 
 
@@ -557,7 +579,8 @@ def update(
             behind = as_ticks(late, state.time, "how late updates may come", least=0)
             at = len(state.key)
             marks = Marks(at, behind, None if by is None else len(state.schema))
-            told = moved._add(marks, [moved], MARKS)
+            seen = moved._added_up()
+            told = seen._add(marks, [seen], MARKS)
             if not state.accelerated:
                 told = _awaited(told, state)
             state._report(told, Reporter(stream._name, "update", False, idle))
@@ -607,7 +630,8 @@ def progress(
     with state._builder.whole_or_not():
         rows = state._returned(stream._project(wanted, attempt), "report progress to")
         behind = as_ticks(late or 0, state.time, "how late rows may come", least=0)
-        told = rows._add(Marks(0, behind, None if by is None else 1), [rows], MARKS)
+        seen = rows if rows._is_added_up() else rows.consolidate()
+        told = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)
         if side == "update" and not state.accelerated:
             told = _awaited(told, state)
         state._report(told, Reporter(stream._name, side, late is None, idle))

@@ -137,20 +137,32 @@ class Total(FetchRule):
                     f"cannot add up {field.name!r}: it is {field.type}, not a number",
                     hint="fetch rr.latest or rr.within",
                 )
-        return value
+            if pa.types.is_uint64(field.type):
+                raise SchemaError(
+                    "state.total_type",
+                    f"cannot add up {field.name!r}: it is {field.type}, and sums are Int64",
+                    hint="declare it as pl.Int64 in the state",
+                )
+        return pa.schema([field.with_type(_sum_type(field.type)) for field in value])
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
         found = asked.between()
         assert found.queries is not None
         if not len(found):
-            return Answer(found.queries, tuple(found.canonicals(positions)))
+            kinds = [_sum_type(column.type) for column in found.canonicals(positions)]
+            return Answer(found.queries, tuple(pa.array([], kind) for kind in kinds))
         changed = np.append(True, found.queries[1:] != found.queries[:-1])
         ranks, firsts = np.cumsum(changed) - 1, np.flatnonzero(changed)
         columns = []
         for column in found.canonicals(positions):
             sums = added_up(column, found.counts, ranks, len(firsts))[0]
-            columns.append(pa.array(sums).cast(column.type))
+            columns.append(pa.array(sums))
         return Answer(found.queries[firsts], tuple(columns))
+
+
+def _sum_type(kind: pa.DataType) -> pa.DataType:
+    """Sums are as wide as can be: what is added up may be more than one value can hold."""
+    return pa.int64() if pa.types.is_integer(kind) else pa.float64()
 
 
 @dataclass(frozen=True)

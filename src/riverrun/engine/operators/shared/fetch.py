@@ -11,7 +11,10 @@ there with its answer. Laws:
 4. A committed answer depends on the request alone: a request that is deleted takes its answer back. One that is
    deleted while it waits was never there, whether or not it was saved in between.
 5. Where a state is compacted, a fetch at a time before F, as it was before the epoch, is late: it is dropped, and
-   counted. One that reaches back further than the compaction rule keeps values is refused.
+   counted. One that reaches back further than the compaction rule keeps values is refused. Those that wait hold
+   compaction back, so that they find what was there when they came.
+6. An uncommitted answer depends on when it was given: a request that has one cannot be deleted any more, and an
+   epoch that does so is refused.
 
 The state may be in the scope of the fetch, or around it: then a fetch in a loop reads it as of the epoch, and
 what waited is answered at the round at which it came. It may also be any arrangement (`progress` is None): then
@@ -35,18 +38,19 @@ from riverrun.engine.operators.shared.answers import Answer, Asked, FetchRule
 from riverrun.engine.operators.shared.pending import Block, Pending, Rounds
 from riverrun.engine.operators.shared.progress import Progress, Progressing
 from riverrun.engine.operators.shared.rules import CompactRule, as_time
-from riverrun.engine.operators.shared.store import Storing
+from riverrun.engine.operators.shared.store import Storing, note_late
 from riverrun.engine.plan import Node, Plan
 from riverrun.errors import OperatorFailed, PlanError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema
-from riverrun.state.changes import Changes
+from riverrun.state.changes import Changes, Mask
 from riverrun.state.columns import Ints, take_columns
 from riverrun.state.deferred import deferred
 from riverrun.state.keys import Keys
 from riverrun.state.view import View
 
 ROUND = "__round{}__"
+_FIRST = -(1 << 63)
 _STATE, _PROGRESS = 1, 2  # the inputs behind requests
 
 
@@ -61,6 +65,11 @@ class Bounds:
     """None where it is answered at once."""
     past: bool = True
     """Whether U has to pass that time, or to come to it."""
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """All columns that are times."""
+        return tuple({at: None for at in (self.since, self.until, self.wait) if at is not None})
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,9 @@ class Fetching(Actor):
         schema = store.arrangement.spine.schema
         self._positions = tuple(schema.positions[name] for name in operator.columns)
         self._held: dict[Timestamp, list[Changes]] = {}
-        self._pending = Pending()
+        self._pending = Pending(self._waiting_for, self._needs)
+        self._answered: list[Changes] = []
+        """In a loop that the state is not in: the uncommitted requests that were answered in this epoch."""
         self._progress: Progressing | None = None
         if operator.progress is not None:
             progress = context.actors[operator.progress]
@@ -159,9 +170,13 @@ class Fetching(Actor):
         fields = [operator.given.field(at).with_nullable(True) for at in self._order]
         cut = len(operator.key)
         self._saved = Schema.of(pa.schema(fields[:cut]), pa.schema([*fields[cut:], *rounds]))
-        self._early = operator.early and operator.committed and operator.progress is not None
+        # In a loop, what was reported at a round may be known before all that was updated at it is in.
+        timed = operator.progress is not None and self._depth == 1
+        self._early = operator.early and operator.committed and timed
         if operator.progress is not None:
             self._restore(context)
+        if operator.compact is not None and isinstance(store, Storing):
+            store.needs.append(lambda: self._pending.needed)
 
     @property
     def _loops(self) -> int:
@@ -191,18 +206,23 @@ class Fetching(Actor):
         """Answer what need not wait for the epoch: values before U, as it was before, are final. The rest is left."""
         assert self._progress is not None
         when = time[: self._depth]
-        update = self._progress.before(when).update
+        known = self._progress.before(when)
+        update = known.update
+        if update is None or any(
+            requests.columns[at].null_count for at in self._operator.bounds.used
+        ):
+            return requests
         waits = self._waits(requests)
-        if waits is None or update is None:
+        if waits is None:
             return requests
         ready = waits < update
+        compact = self._operator.compact
+        if compact is not None and known.fetch is not None:  # the others are for the epoch to judge
+            ready &= ~self._late(requests, known.fetch)
+            ready &= ~self._beyond(compact, requests, known.fetch)
         if not ready.any():
             return requests
-        chosen = requests.filter(ready)
-        if self._operator.compact is not None:
-            chosen = self._in_time(self._operator.compact, chosen, when)
-        if chosen.rows:
-            self._answer(chosen, *self._view(when))
+        self._answer(requests.filter(ready), *self._view(when))
         return requests.filter(~ready)
 
     def _moved(self, time: Timestamp) -> None:
@@ -226,8 +246,30 @@ class Fetching(Actor):
             return
         requests = Changes.concat([piece.map_times(lambda _: time) for piece in pieces])
         if requests.rows:
+            if self._progress is None or not self._operator.committed:
+                requests = self._kept(requests)
             view, as_of = self._view(when)
             self._answer(requests, view, as_of)
+
+    def _kept(self, requests: Changes) -> Changes:
+        """Uncommitted requests, none of which takes an answer back that was given before (law 6)."""
+        if self._loops:  # all that is answered in an epoch is answered alike, whatever the round
+            self._answered.append(requests.map_times(lambda _: (0,) * self.node.depth))
+        if (requests.diff if requests.diffs is None else requests.diffs.min()) > 0:
+            return requests
+        sums = (Changes.concat(self._answered) if self._loops else requests).consolidate()
+        if sums.rows and (sums.diff_array() < 0).any():
+            count = -int(np.minimum(sums.diff_array(), 0).sum())
+            raise OperatorFailed(
+                "state.answer_kept",
+                f"cannot take back {count} rows of {self._operator.stream} that had their answers from "
+                f"{self._operator.state!r} in another epoch: what an uncommitted fetch found then is not known "
+                "any more",
+                hint="keep such rows, or read committed: then answers depend on the time of a row alone; a join keeps "
+                "up with both sides",
+                state=self._operator.state,
+            )
+        return requests
 
     def _view(self, when: Timestamp) -> tuple[View, Timestamp]:
         if isinstance(self._store, Storing):
@@ -240,19 +282,20 @@ class Fetching(Actor):
         self, requests: Changes, when: Timestamp, rounds: Rounds, update: int | None
     ) -> list[Changes]:
         """The requests that need not wait; the others do."""
+        self._check_times(requests)
         if self._operator.compact is not None:
             requests = self._in_time(self._operator.compact, requests, when)
         waits = self._waits(requests)
         if waits is None or not requests.rows:
             return [requests]
         if update is None:
-            self._pending.add(rounds, requests, waits)
+            self._pending.add(rounds, requests)
             return []
         ready = waits < update
         if ready.all():
             return [requests]
         later = np.flatnonzero(~ready)
-        self._pending.add(rounds, requests.take(later), waits[later])
+        self._pending.add(rounds, requests.take(later))
         return [requests.filter(ready)] if ready.any() else []
 
     def _waits(self, requests: Changes) -> Ints | None:
@@ -260,17 +303,50 @@ class Fetching(Actor):
         bounds = self._operator.bounds
         if bounds.wait is None:
             return None
-        times = requests.columns[bounds.wait]
-        if times.null_count:
-            raise OperatorFailed(
-                "state.time_null",
-                f"cannot fetch from {self._operator.state!r}: {times.null_count} of {requests.rows} requests have no "
-                "time",
-                hint="filter them out, or fill in a time",
-                state=self._operator.state,
-            )
-        ticks = ticks_of(times)
-        return ticks if bounds.past else ticks - 1
+        ticks = ticks_of(requests.columns[bounds.wait])
+        return ticks if bounds.past else np.maximum(ticks, _FIRST + 1) - 1
+
+    def _waiting_for(self, requests: Changes) -> Ints:
+        waits = self._waits(requests)
+        assert waits is not None
+        return waits
+
+    def _check_times(self, requests: Changes) -> None:
+        for at in self._operator.bounds.used:
+            times = requests.columns[at]
+            if times.null_count:
+                raise OperatorFailed(
+                    "state.time_null",
+                    f"cannot fetch from {self._operator.state!r} for {self._operator.stream}: {times.null_count} of "
+                    f"{requests.rows} requests have no time in {self._operator.given.names[at]!r}",
+                    hint="filter them out, or fill in a time",
+                    state=self._operator.state,
+                )
+
+    def _needs(self, requests: Changes) -> int | None:
+        """From which time on requests that wait need values that are told apart (law 5)."""
+        compact, bounds = self._operator.compact, self._operator.bounds
+        if compact is None or not requests.rows:
+            return None
+        needed = []
+        if bounds.until is not None and not self._operator.committed:
+            needed.append(int(ticks_of(requests.columns[bounds.until]).min()))
+        if bounds.since is not None and compact.limits(self._operator.rule.name):
+            needed.append(int(ticks_of(requests.columns[bounds.since]).min()) + compact.margin)
+        return min(needed, default=None)
+
+    def _late(self, requests: Changes, horizon: int) -> Mask:
+        until = self._operator.bounds.until
+        if until is None:
+            return np.zeros(requests.rows, np.bool_)
+        return ticks_of(requests.columns[until]) < horizon
+
+    def _beyond(self, compact: CompactRule, requests: Changes, horizon: int) -> Mask:
+        """Which requests reach back further than values are kept."""
+        since = self._operator.bounds.since
+        if since is None or not compact.limits(self._operator.rule.name):
+            return np.zeros(requests.rows, np.bool_)
+        return ticks_of(requests.columns[since]) < horizon - compact.margin
 
     def _in_time(self, compact: CompactRule, requests: Changes, when: Timestamp) -> Changes:
         """The requests that are not late, none of which reaches back too far (law 5)."""
@@ -279,35 +355,25 @@ class Fetching(Actor):
         bounds, state = self._operator.bounds, self._operator.state
         if horizon is None:
             return requests
-        if bounds.until is not None and not requests.columns[bounds.until].null_count:
-            in_time = ticks_of(requests.columns[bounds.until]) >= horizon
-            if not in_time.all():
-                kept = requests.filter(in_time)
-                if self._operator.many:
-                    self._send_late(requests.filter(~in_time))
-                self.context.note(
-                    "late",
-                    state=state,
-                    stream=self._operator.stream,
-                    what="fetch",
-                    rows=requests.rows - kept.rows,
-                )
-                requests = kept
-        always = compact.serves(self._operator.rule.name, bounded=False)
-        if bounds.since is not None and requests.rows and not always:
+        late = self._late(requests, horizon)
+        if late.any():
+            gone, requests = requests.filter(late), requests.filter(~late)
+            if self._operator.many:
+                self._send_late(gone)
+            note_late(self.context, gone, state=state, stream=self._operator.stream, what="fetch")
+        beyond = self._beyond(compact, requests, horizon)
+        if beyond.any():
+            assert bounds.since is not None
             times = requests.columns[bounds.since]
-            reach = compact.reach(horizon)
-            ticks = ticks_of(times)
-            if (ticks < reach).any():
-                first = as_time(int(ticks.min()), times.type)
-                raise TimeViolation(
-                    "state.reaches_back",
-                    f"cannot fetch from {state!r} since {first}: its compaction ({compact.name}) keeps all values from "
-                    f"{as_time(reach, times.type)} on only, now that fetches have come to "
-                    f"{as_time(horizon, times.type)}",
-                    hint="fetch a shorter range, or keep more: rr.drop_before(span) with the longest range there is",
-                    state=state,
-                )
+            reach = max(horizon - compact.margin, _FIRST)
+            raise TimeViolation(
+                "state.reaches_back",
+                f"cannot fetch from {state!r} since {as_time(int(ticks_of(times).min()), times.type)}: its compaction "
+                f"({compact.name}) keeps all values from {as_time(reach, times.type)} on only, now that fetches have "
+                f"come to {as_time(horizon, times.type)}",
+                hint="fetch a shorter range, or keep more: rr.drop_before(span) with the longest range there is",
+                state=state,
+            )
         return requests
 
     def _answer(self, requests: Changes, view: View, as_of: Timestamp) -> None:
@@ -361,11 +427,14 @@ class Fetching(Actor):
         places = pa.array(-1 - np.asarray(places))
         self._send_blank(requests.with_columns((*ids, places)), np.zeros(0, np.int64))
 
+    def boundary(self, epoch: int) -> None:
+        self._answered.clear()
+
     def figures(self) -> dict[str, dict[str, Any]]:
         return (
             {}
             if self._progress is None
-            else {self._operator.state: {"pending": len(self._pending)}}
+            else {self._store.node.name: {"pending": len(self._pending)}}
         )
 
     def saved(self, epoch: int) -> dict[str, View]:
@@ -407,9 +476,7 @@ class Fetching(Actor):
             groups[()] = []
         for each, chosen in groups.items():
             some = changes.take(np.array(chosen)) if chosen else changes
-            waits = self._waits(some)
-            assert waits is not None
-            self._pending.add(each, some, waits)
+            self._pending.add(each, some)
 
 
 def _net(pieces: list[Changes], time: Timestamp) -> list[Changes]:

@@ -5,11 +5,10 @@ waits where that hash belongs, and so do its replies. Laws:
 
 1. A record goes on once, with its replies in the order of its requests, at the time at which the last of
    them is there; nothing waits for the records before it.
-2. A record of which a request is late goes no further.
-3. Equal records are one that is there several times: each request has as many replies.
-4. A deletion takes back. It goes on beside what it deletes, whichever comes first in the epoch; a record that is
-   deleted while it waits is forgotten when the epoch ends, with its replies, whether or not it is saved then.
-5. What waits is state, part of a checkpoint.
+2. A record of which a request is late goes no further. Where a request of a deletion is late, the answer stays; but
+   a record that waits is taken back whatever the time.
+3. Equal records are one that is there several times: each request has as many replies. A deletion takes back.
+4. What waits is state, part of a checkpoint; a record and its deletion, where both wait, are none.
 
 Cost: some 300 ns a reply.
 """
@@ -41,6 +40,7 @@ IDS = pa.schema({"__id_a__": pa.int64(), "__id_b__": pa.int64()})
 COUNT = pa.field("__requests__", pa.int64())
 PLACE = pa.field("__place__", pa.int64())
 RECORDS, REPLIES = ":records", ":replies"
+Rows = np.ndarray[Any, Any]
 _MASK = np.uint64(FULL_MASK)
 _SALT = 0x9E3779B97F4A7C15 - (1 << 64)
 
@@ -237,13 +237,12 @@ class Gathering(Actor):
         whole = _whole(records, replies)
         if len(whole.rows):
             self._send(records, replies, whole)
-        left = records.take(whole.records_left), replies.take(whole.replies_left)
+        left = (
+            _with_diffs(records.take(whole.records_left), whole.record_diffs),
+            _with_diffs(replies.take(whole.replies_left), whole.reply_diffs),
+        )
         if left[0].rows or left[1].rows:
             self._waiting[rounds] = left
-
-    def boundary(self, epoch: int) -> None:
-        left = {rounds: _net(*both) for rounds, both in self._waiting.items()}
-        self._waiting = {each: both for each, both in left.items() if both[0].rows or both[1].rows}
 
     def _none(self, port: int, time: Timestamp) -> Changes:
         given = (self._operator.records, self._operator.replies)[port]
@@ -303,80 +302,85 @@ class Gathering(Actor):
 
 @dataclass(frozen=True)
 class _Whole:
-    """Which records have all their replies, and what is left."""
+    """Which records have all their replies, and what is left, added up."""
 
-    rows: np.ndarray[Any, Any]
-    sizes: np.ndarray[Any, Any]
-    diffs: np.ndarray[Any, Any]
-    replies: np.ndarray[Any, Any]
+    rows: Rows
+    sizes: Rows
+    diffs: Rows
+    replies: Rows
     """Their replies, in the order of records and places."""
-    records_left: np.ndarray[Any, Any]
-    replies_left: np.ndarray[Any, Any]
+    records_left: Rows
+    record_diffs: Rows
+    replies_left: Rows
+    reply_diffs: Rows
 
 
 def _whole(records: Changes, replies: Changes) -> _Whole:
     asked, cut = [np.asarray(column) for column in records.columns[:3]], records.rows
     given = [np.asarray(column) for column in replies.columns[:3]]
-    groups = _groups(records, replies, signed=True)
+    groups = _grouped(*(np.concatenate(pair) for pair in zip(asked[:2], given[:2], strict=True)))
     count = int(groups.max()) + 1 if len(groups) else 0
     of_record, of_reply = groups[:cut], groups[cut:]
     first = np.full(count, -1)
     first[of_record[::-1]] = np.arange(cut)[::-1]
     diffs = np.zeros(count, np.int64)
     np.add.at(diffs, of_record, records.diff_array())
-    # Equal replies to one request stand together, and count as the record does.
-    places = given[2]
-    order = np.lexsort((places, of_reply))
-    group, place = of_reply[order], places[order]
-    starts = np.flatnonzero(
-        np.append(True, (group[1:] != group[:-1]) | (place[1:] != place[:-1]))[: len(order)]
-    )
+    # Equal replies to one request stand together, those that say that it is late behind the others.
+    late, places = given[2] < 0, np.where(given[2] < 0, -1 - given[2], given[2])
+    order = np.lexsort((late, places, of_reply))
+    group, place, late = of_reply[order], places[order], late[order]
+    starts = np.flatnonzero(_differ(group, place, late))
     sums = np.add.reduceat(replies.diff_array()[order], starts) if len(starts) else starts
-    group, place, reply = group[starts], place[starts], order[starts]
-    counts = (sums == diffs[group]) & (diffs[group] != 0)
-    there = np.bincount(group[counts], minlength=count)
+    group, place, late, reply = group[starts], place[starts], late[starts], order[starts]
+    # A request has its replies when there are as many, of either kind, as there are records.
+    pairs = np.flatnonzero(_differ(group, place))
+    both = np.add.reduceat(sums, pairs) if len(pairs) else pairs
+    owner = group[pairs]
+    there = np.bincount(owner[both == diffs[owner]], minlength=count)
     known = first >= 0
     needed = np.full(count, -1)
     needed[known] = asked[2][first[known]]
     done = (diffs != 0) & (there == needed)
-    late = np.zeros(count, np.bool_)
-    late[group[counts & (place < 0)]] = True
-    sent = np.flatnonzero(done & ~late)
+    # Of equal records some may have come in time, some not: those with a late request go no further.
+    dropped = np.zeros(count, np.int64)
+    sign = np.sign(diffs)
+    np.maximum.at(dropped, group[late], (sums * sign[group])[late])
+    copies = diffs - sign * dropped
+    sent = np.flatnonzero(done & (copies != 0))
     sent = sent[np.argsort(first[sent])]
     rank = np.full(count, -1)
     rank[sent] = np.arange(len(sent))
-    taken = np.flatnonzero(counts & (rank[group] >= 0))
+    taken = np.flatnonzero(~late & (rank[group] >= 0) & (sums != 0))
     taken = taken[np.lexsort((place[taken], rank[group[taken]]))]
+    # Records that were deleted while they waited are gone when so many replies of theirs are, too.
+    uneven = np.bincount(owner[both != 0], minlength=count)
+    gone = done | ((diffs == 0) & (uneven == 0))
+    waiting = np.flatnonzero(known & (diffs != 0) & ~done)
+    kept = np.flatnonzero(~gone[group] & (sums != 0))
     return _Whole(
-        first[sent],
-        needed[sent],
-        diffs[sent],
-        reply[taken],
-        np.flatnonzero(~done[of_record]),
-        np.flatnonzero(~done[of_reply]),
-    )
+        first[sent], needed[sent], copies[sent], reply[taken],
+        first[waiting], diffs[waiting], reply[kept], sums[kept],
+    )  # fmt: skip
 
 
-def _net(records: Changes, replies: Changes) -> tuple[Changes, Changes]:
-    """What waits, without records that were deleted meanwhile, and without replies to them (law 4)."""
-    if (records.diff_array() > 0).all() and (replies.diff_array() > 0).all():
-        return records, replies
-    records, replies = (each.consolidate() if each.rows else each for each in (records, replies))
-    groups, cut = _groups(records, replies, signed=False), records.rows
-    return records, replies.filter(np.isin(groups[cut:], groups[:cut]))
+def _differ(*columns: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are not like the one before."""
+    fresh = np.ones(len(columns[0]), np.bool_)
+    if len(fresh):
+        fresh[1:] = False
+        for column in columns:
+            fresh[1:] |= column[1:] != column[:-1]
+    return fresh
 
 
-def _groups(records: Changes, replies: Changes, signed: bool) -> np.ndarray[Any, Any]:
-    """The number of the group of each record, then of each reply: those with the same ids are one; `signed`, apart
-    from those that delete them."""
-    pairs = zip(records.columns[:2], replies.columns[:2], strict=True)
-    columns = [np.concatenate([np.asarray(each) for each in pair]) for pair in pairs]
-    if signed:
-        columns.append(np.concatenate([records.diff_array(), replies.diff_array()]) > 0)
-    order = np.lexsort(columns)
-    fresh = np.zeros(max(len(order) - 1, 0), np.bool_)
-    for column in columns:
-        fresh |= column[order][1:] != column[order][:-1]
+def _with_diffs(changes: Changes, diffs: Rows) -> Changes:
+    return Changes(changes.columns, changes.rows, changes.times, changes.codes, 0, diffs)
+
+
+def _grouped(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The number of the group of each row: rows with the same ids are one."""
+    order = np.lexsort((b, a))
+    fresh = np.append(False, (a[order][1:] != a[order][:-1]) | (b[order][1:] != b[order][:-1]))
     groups = np.empty(len(order), np.int64)
-    groups[order] = np.append(0, np.cumsum(fresh))[: len(order)]
+    groups[order] = np.cumsum(fresh[: len(order)])
     return groups

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverrun.engine.operator import Actor, Context, Linear, Operator, hold
+from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, hold
 from riverrun.engine.operators.expire import ticks_of
 from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Timestamp
@@ -43,11 +43,13 @@ from riverrun.state.view import View
 Side = Literal["update", "fetch", "clock"]
 MARKS = pa.schema({"source": pa.large_string(), "mark": pa.int64()})
 MOVED = pa.schema({"update": pa.int64(), "fetch": pa.int64()})
+PROGRESS = ":progress"  # behind the name of its state, the name of the node
 GRID = 4096  # of as many hashes, each worker owns some
 _SAVED = Schema.of(
     {"shard": pa.int64()},
     {"reporter": pa.int64(), "source": pa.large_string(), "mark": pa.int64(), "seen": pa.int64()},
 )
+_FIRST = -(1 << 63)
 _U, _F = -1, -2
 """In what is saved: the reporters of U and F themselves."""
 
@@ -77,6 +79,12 @@ class Marks(Linear):
         return [self.column] if self.by is None else [self.column, self.by]
 
     def apply(self, changes: Changes) -> Changes | None:
+        made = [self._of(piece) for _, piece in by_time(changes)]
+        marks = [each for each in made if each is not None]
+        return Changes.concat(marks) if marks else None
+
+    def _of(self, changes: Changes) -> Changes | None:
+        """The marks of one time."""
         times = changes.columns[self.column]
         sources = None if self.by is None else changes.columns[self.by]
         counts = times.is_valid() if times.null_count else None
@@ -90,14 +98,15 @@ class Marks(Linear):
             return None
         ticks = ticks_of(times)
         if sources is None:
-            named, marks = [""], [int(ticks.max()) - self.late]
+            named, marks = [""], [int(ticks.max())]
         else:
             table = pa.table({"source": sources.cast(pa.large_string()), "tick": pa.array(ticks)})
             table = table.group_by("source").aggregate([("tick", "max")])
             named = table["source"].to_pylist()
-            marks = [mark - self.late for mark in table["tick_max"].to_pylist()]
-        columns = (pa.array(named, pa.large_string()), pa.array(marks, pa.int64()))
-        return Changes(columns, len(marks), changes.times[-1:], None, 1, None)
+            marks = table["tick_max"].to_pylist()
+        least = [max(mark - self.late, _FIRST) for mark in marks]
+        columns = (pa.array(named, pa.large_string()), pa.array(least, pa.int64()))
+        return Changes(columns, len(marks), changes.times, None, 1, None)
 
 
 @dataclass(frozen=True)
@@ -221,12 +230,17 @@ class Progressing(Actor):
         """What was known before a time."""
         return next(known for known in reversed(self._log) if known.time < time)
 
+    @property
+    def last(self) -> Known:
+        """What is known by now."""
+        return self._log[-1]
+
     def receive(self, port: int, changes: Changes) -> None:
-        (time,) = changes.times
-        if time not in self._held:
-            self._held[time] = []
-            self.context.request(time)
-        self._held[time].append((port, changes))
+        for time, piece in by_time(changes):
+            if time not in self._held:
+                self._held[time] = []
+                self.context.request(time)
+            self._held[time].append((port, piece))
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         reported: dict[tuple[int, str], int] = {}
@@ -286,7 +300,10 @@ class Progressing(Actor):
 
     def figures(self) -> dict[str, dict[str, Any]]:
         known = self._log[-1]
-        return {self._operator.state: {"update": known.update, "fetch": known.fetch}}
+        name = self.node.name.removesuffix(
+            PROGRESS
+        )  # in a loop a state goes by more than its own name
+        return {name: {"update": known.update, "fetch": known.fetch}}
 
     def saved(self, epoch: int) -> dict[str, View]:
         known = self._log[-1]

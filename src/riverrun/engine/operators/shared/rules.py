@@ -50,6 +50,8 @@ class Entries:
     as_of: Timestamp
     time: Timestamp
     """The time of changes."""
+    final: int | None = None
+    """U: values before it do not change any more, but by compaction."""
 
     @property
     def at(self) -> int:
@@ -194,14 +196,27 @@ class UpdateFunction(UpdateRule):
         frame = pl.concat([_frame(entries.columns, piece) for piece in asked])
         old = entries.view.lookup(keys, entries.as_of)
         made = called(self.function, "the update rule", _frame(entries.columns, old), frame)
-        fresh = _converted(self.convert, made, entries, "an update rule")
-        return _difference(entries, fresh, old)
+        fresh = _converted(self.convert, made, entries, "an update rule", view)
+        changes = _difference(entries, fresh, old)
+        if changes is not None and entries.final is not None:
+            ticks = ticks_of(changes.columns[entries.at])
+            if (ticks < entries.final).any():
+                kind = entries.schema.columns[entries.at].type
+                raise TimeViolation(
+                    "state.updated_final",
+                    f"the update rule changed values at {as_time(int(ticks.min()), kind)}, which are final: updates "
+                    f"have come to {as_time(entries.final, kind)}",
+                    hint="give back the rows before that as they are; what is not needed any more goes by compact=",
+                )
+        return changes
 
 
 class CompactRule:
     """What is left of entries before a horizon."""
 
     name: ClassVar[str]
+    margin: int = 0
+    """How far before the horizon values are kept as they are."""
 
     def identity(self) -> str:
         return self.name
@@ -210,9 +225,9 @@ class CompactRule:
         """Whether fetches by a rule, `bounded` from below or not, get what they would without compaction."""
         return bounded
 
-    def reach(self, horizon: int) -> int:
-        """From which time on a fetch of a range sees all there was."""
-        return horizon
+    def limits(self, rule: str) -> bool:
+        """Whether fetches by a rule, bounded from below, see all there was only from the horizon less the margin on."""
+        return True
 
     def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
         """What is to be changed in these rows, all those of some keys, in order."""
@@ -228,6 +243,9 @@ class KeepLatest(CompactRule):
     def serves(self, rule: str, bounded: bool) -> bool:
         return bounded or rule == "latest"
 
+    def limits(self, rule: str) -> bool:
+        return rule != "latest"
+
     def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
         queries = _of(found)
         past = ticks_of(found.canonical(entries.at)) < horizon
@@ -240,17 +258,14 @@ class KeepLatest(CompactRule):
 class DropBefore(CompactRule):
     """Nothing before the horizon less a span."""
 
-    span: int
+    margin: int = 0
     name: ClassVar[str] = "drop before"
 
     def identity(self) -> str:
-        return f"{self.name} {self.span}"
-
-    def reach(self, horizon: int) -> int:
-        return horizon - self.span
+        return f"{self.name} {self.margin}"
 
     def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
-        gone = np.flatnonzero(ticks_of(found.canonical(entries.at)) < horizon - self.span)
+        gone = np.flatnonzero(ticks_of(found.canonical(entries.at)) < horizon - self.margin)
         return entries.removed(found, gone) if len(gone) else None
 
 
@@ -271,16 +286,21 @@ class Fold(CompactRule):
         past = ticks_of(found.canonical(entries.at)) < horizon
         sizes = np.bincount(queries[past], minlength=int(queries[-1]) + 1 if len(queries) else 0)
         chosen = np.flatnonzero(past & (sizes[queries] > 1))
-        if not len(chosen):
-            return None
-        gone = entries.removed(found, chosen)
+        return self._folded(found, chosen, entries) if len(chosen) else None
+
+    def _folded(self, found: Selection, chosen: Ints, entries: Entries) -> Changes | None:
+        queries, gone = _of(found), entries.removed(found, chosen)
         owners, counts = queries[chosen], found.counts[chosen]
         last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
         ranks = np.cumsum(np.append(0, owners[1:] != owners[:-1]))
-        parts = [
-            added_up(gone.columns[at], counts, ranks, len(last))
-            for at in range(entries.at + 1, len(entries.schema.columns))
-        ]
+        values = range(entries.at + 1, len(entries.schema.columns))
+        parts = [added_up(gone.columns[at], counts, ranks, len(last)) for at in values]
+        whole = np.logical_and.reduce([np.isfinite(part[0]) for part in parts])
+        if (
+            not whole.all()
+        ):  # what adds up to no number stays, since what comes may still make one of it
+            kept = chosen[whole[ranks]]
+            return self._folded(found, kept, entries) if len(kept) else None
         pieces = [gone]
         for level in range(max(len(part) for part in parts)):
             columns = list(gone.take(last).columns[: entries.at + 1])
@@ -336,15 +356,19 @@ class CompactFunction(CompactRule):
     def serves(self, rule: str, bounded: bool) -> bool:
         return True  # that is the user's to know
 
-    def reach(self, horizon: int) -> int:
-        return -(1 << 63)
+    def limits(self, rule: str) -> bool:
+        return False
 
     def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
         given = _frame(entries.columns, found)
         field = entries.schema.columns[entries.at]
         bound = as_time(horizon, field.type)
         made = called(self.function, "the compaction rule", given, bound)
-        fresh = _converted(self.convert, made, entries, "a compaction rule")
+        rows = entries.removed(found).negate().map_times(lambda _: _NOW)
+        width = tuple(range(len(entries.schema.columns)))
+        batch = Batch.of(entries.schema, rows, width, _EVER, _SOON)
+        asked = View("entries", entries.schema, (batch,), batch.since, batch.upper)
+        fresh = _converted(self.convert, made, entries, "a compaction rule", asked)
         changes = _difference(entries, fresh, found)
         if changes is not None:
             ticks = ticks_of(changes.columns[entries.at])
@@ -384,21 +408,33 @@ def called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:
         raise failed_function(error, what) from error
 
 
-def _converted(convert: Convert, made: Any, entries: Entries, what: str) -> Changes:
+def _converted(convert: Convert, made: Any, entries: Entries, what: str, asked: View) -> Changes:
+    """What a rule gave, as rows; their keys are among those it was asked about."""
     columns = entries.columns
     batch = convert(made, columns, f"take what {what} gave")
-    return (
-        entries.made(canonical_columns(batch, columns), 1)
-        if batch.num_rows
-        else Changes(
-            tuple(pa.array([], kind) for kind in entries.schema.canonical),
-            0,
-            (entries.time,),
-            None,
-            1,
-            None,
+    if not batch.num_rows:
+        blank = tuple(pa.array([], kind) for kind in entries.schema.canonical)
+        return Changes(blank, 0, (entries.time,), None, 1, None)
+    fresh = entries.made(canonical_columns(batch, columns), 1)
+    at = entries.at
+    if fresh.columns[at].null_count:
+        raise SchemaError(
+            "state.rule_time",
+            f"{what} gave {fresh.columns[at].null_count} rows without a time: {columns.names[at]!r} is null there",
+            hint="a value of a state is at a time",
         )
-    )
+    found = asked.lookup(Keys(fresh.columns[:at], fresh.rows), _NOW)
+    known = np.zeros(fresh.rows, np.bool_)
+    known[_of(found)] = True
+    if not known.all():
+        row = int(np.flatnonzero(~known)[0])
+        key = {columns.names[k]: batch.column(k)[row].as_py() for k in range(at)}
+        raise SchemaError(
+            "state.rule_key",
+            f"{what} gave rows of the key {key}, which it was not asked about",
+            hint="give rows of the keys in the frames only; another stream may update the others",
+        )
+    return fresh
 
 
 def _difference(entries: Entries, fresh: Changes, old: Selection) -> Changes | None:

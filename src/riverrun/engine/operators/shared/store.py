@@ -7,9 +7,9 @@ order of the application's own time. Laws:
    were declared, before anybody fetches at t.
 2. An update whose time is before U, as it was before t, is *late*: it is dropped, and counted. So what is
    before U is final.
-3. Compaction changes nothing that a fetch at or after F could see (`rules`). It works on the keys that
-   are touched, and on a few others in passing, a bounded number each time; or, *actively*, on all of them
-   whenever the horizon moves.
+3. Compaction changes nothing that a fetch at or after F could see, nor one that waits (`rules`). It works on the
+   keys that are touched, and on a few others in passing, a bounded number each time; or, *actively*, on all of
+   them whenever the horizon moves.
 
 In a loop, a round sees what the rounds before it did; to the spine it is all one epoch.
 
@@ -18,6 +18,7 @@ Cost: of updates, as of any arrangement; compaction, a lookup of the keys that a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ import pyarrow as pa
 from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, by_time, settle
 from riverrun.engine.operators.arrange import changes_of, state_schema
 from riverrun.engine.operators.expire import ticks_of
-from riverrun.engine.operators.shared.progress import Known, Progressing
+from riverrun.engine.operators.shared.progress import Progressing
 from riverrun.engine.operators.shared.rules import CompactRule, Entries, UpdateRule
 from riverrun.engine.plan import Node, Plan
 from riverrun.errors import OperatorFailed, PlanError
@@ -54,7 +55,7 @@ class Updater:
 
 @dataclass(frozen=True)
 class Store(Operator):
-    """Keeps a state. Where it is `accelerated` its first input is its progress; the others are updates."""
+    """Keeps a state. Where it is `told` of its progress, that is its first input; the others are updates."""
 
     state: str
     key: tuple[str, ...]
@@ -64,7 +65,7 @@ class Store(Operator):
     compact: CompactRule | None = None
     active: bool = False
     sweep: int = 4096
-    accelerated: bool = True
+    told: bool = True
     kind: ClassVar[str] = "state"
     keeps_state: ClassVar[bool] = True
 
@@ -110,7 +111,7 @@ class Storing(Arranged):
         progress = context.actors[operator.progress]
         assert isinstance(progress, Progressing)
         self.progress = progress
-        self._first = int(operator.accelerated)
+        self._first = int(operator.told)
         self._positions = tuple(range(len(self.schema.columns)))
         self._at = len(operator.key)
         self._held: dict[Timestamp, dict[int, list[Changes]]] = {}
@@ -119,6 +120,10 @@ class Storing(Arranged):
         self._swept: tuple[int | None, int] = (None, 0)
         """The horizon at which a sweep began, and from which hash on it goes on."""
         self._runs = 0
+        self.needs: list[Callable[[], int | None]] = []
+        """Of fetches that wait: from which time on they need values that are told apart."""
+        self._horizon: int | None = None
+        """Before which values may be compacted: F at the last boundary, or what those that waited then need."""
 
     def receive(self, port: int, changes: Changes) -> None:
         if port < self._first:  # progress was made: there may be something to compact
@@ -148,7 +153,7 @@ class Storing(Arranged):
                 if made is not None:
                     pieces.append(made)
         if self._operator.compact is not None:
-            self._compact(self._operator.compact, known, pieces, time)
+            self._compact(self._operator.compact, pieces, time)
         if pieces:
             self._append(Changes.concat(pieces), time, upper)
 
@@ -168,15 +173,11 @@ class Storing(Arranged):
         ticks = ticks_of(times)
         if ticks.min() >= update:
             return changes
-        kept = changes.filter(ticks >= update)
-        self.context.note(
-            "late",
-            state=self._operator.state,
-            stream=updater.name,
-            what="update",
-            rows=changes.rows - kept.rows,
+        gone = changes.filter(ticks < update)
+        note_late(
+            self.context, gone, state=self._operator.state, stream=updater.name, what="update"
         )
-        return kept
+        return changes.filter(ticks >= update)
 
     def _append(self, changes: Changes, time: Timestamp, upper: Antichain) -> None:
         spine = self.arrangement.spine
@@ -211,13 +212,11 @@ class Storing(Arranged):
 
     def _entries(self, time: Timestamp, pieces: list[Changes]) -> Entries:
         view, as_of = self.view(time, pieces)
-        return Entries(self.schema, view, as_of, time)
+        return Entries(self.schema, view, as_of, time, self.progress.before(time).update)
 
-    def _compact(
-        self, rule: CompactRule, known: Known, pieces: list[Changes], time: Timestamp
-    ) -> None:
+    def _compact(self, rule: CompactRule, pieces: list[Changes], time: Timestamp) -> None:
         """Compact the keys that were touched, and go on with the sweep (law 3); what that changes is one more piece."""
-        horizon = known.fetch
+        horizon = self._horizon
         if horizon is None:
             return
         entries = self._entries(time, pieces)
@@ -272,6 +271,17 @@ class Storing(Arranged):
             upper = _boundary(epoch, depth)
             spine.append(Batch.of(self.schema, changes, self._positions, spine.upper, upper))
         settle(spine, epoch, self.node.depth)
+        self._horizon = self.progress.last.fetch
+        if self._horizon is not None:
+            needed = [each() for each in self.needs]
+            self._horizon = min([self._horizon, *(time for time in needed if time is not None)])
+
+
+def note_late(context: Context, changes: Changes, **fields: str) -> None:
+    """Tell of rows that came late: those that are deleted as soon as they come are none."""
+    sums = changes.consolidate()
+    if sums.rows:
+        context.note("late", **fields, rows=int(np.abs(sums.diff_array()).sum()))
 
 
 def _boundary(epoch: int, depth: int) -> Antichain:

@@ -1,0 +1,181 @@
+"""Records that make several requests go on once, when all replies are there; updates of lists are updates each."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import polars as pl
+import pytest
+
+import riverrun as rr
+from tests.frontends.checking import feed
+from tests.frontends.reference import Row, counted
+from tests.frontends.shared_model import Fetch, Model, Report, Reporting, Spec, Update
+
+ROWS = {"id": pl.Int64, "keys": pl.List(pl.Int64), "at": pl.Int64}
+LATEST, RANGE = Fetch("latest"), Fetch("range", "within", since=True)
+ASKED = Fetch("asked")
+
+
+def shifted(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """A request for each key, each a little before the one before, and one at the time of the record."""
+    times = [{"k": key, "at": row["at"] - place} for place, key in enumerate(row["keys"] or ())]
+    return [*times, {"k": row["id"]}]
+
+
+def build(source: random.Random) -> rr.Dataflow:
+    flow = rr.Dataflow("many")
+    state = flow.state(
+        "s",
+        key={"k": pl.Int64},
+        value={"v": pl.Int64},
+        accelerate=source.random() < 0.5,
+        replies_first=source.random() < 0.5,
+    )
+    flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(state, late=2)
+    lists = flow.input(
+        "lists", {"ks": pl.List(pl.Int64), "time": pl.Int64, "vs": pl.List(pl.Int64)}
+    )
+    lists.update(state, key="ks", value="vs", rule=rr.append, late=2, idle=2)
+    flow.input("said", {"at": pl.Int64}).progress(state, "update", at="at", late=0, idle=1)
+    rows = flow.input("rows", ROWS)
+    flow.output("latest", rows.fetch(state, key="keys", at="at"))
+    since = pl.col("at") - 5
+    flow.output(
+        "range", rows.fetch(state, key="keys", since=since, at="at", rule=rr.within, time="of")
+    )
+    flow.output("asked", rows.fetch(state, requests=shifted, at="at"))
+    return flow
+
+
+class Records:
+    """The model of records with several requests, above that of the state."""
+
+    def __init__(self) -> None:
+        self.spec = Spec(
+            "s",
+            (
+                Update("ups", "replace", Reporting(2)),
+                Update("lists", "append", Reporting(2, idle=2)),
+                Report("said", "update", Reporting(0, idle=1)),
+            ),
+        )
+        self.state = Model(self.spec)
+        self.waiting: dict[str, Counter[Row]] = {each: Counter() for each in REQUESTS}
+        self.answers: dict[str, Counter[Row]] = {each: Counter() for each in REQUESTS}
+
+    def step(self, given: dict[str, list[tuple[Row, int]]]) -> None:
+        flat = [
+            ((k, time, v), n)
+            for (ks, time, vs), n in given["lists"]
+            for k, v in zip(ks or (), vs or (), strict=True)
+        ]
+        plain = {"ups": given["ups"], "lists": flat, "said": given["said"]}
+        self.state.step({name: [(("", *row), n) for row, n in rows] for name, rows in plain.items()})  # fmt: skip
+        for name, requests in REQUESTS.items():
+            for (ident, keys, at), n in given["rows"]:
+                self.waiting[name][ident, None if keys is None else tuple(keys), at] += n
+            for record, n in list(self.waiting[name].items()):
+                asked = requests(record)
+                if n and all(self.state._is_ready(user, row) for user, row in asked):
+                    replies = [self._reply(user, row) for user, row in asked]
+                    columns = tuple(zip(*replies, strict=True)) or ((),) * (
+                        2 if name == "range" else 1
+                    )
+                    self.answers[name][(*record, *columns)] += n
+                    self.waiting[name][record] = 0
+
+    def _reply(self, user: Fetch, row: Row) -> Row:
+        found = list(self.state._answer(user, row))
+        if user.rule == "within":
+            listed = [answer for answer, n in found for _ in range(n)]
+            return tuple(zip(*listed, strict=True)) or ((), ())
+        return found[0][0][1:] if found else (None,)
+
+
+def _row(key: Any, at: int, since: int = 0) -> Row:
+    return "", key, since, at, 0, 0
+
+
+REQUESTS: dict[str, Any] = {
+    "latest": lambda r: [(LATEST, _row(key, r[2])) for key in r[1] or ()],
+    "range": lambda r: [(RANGE, _row(key, r[2], r[2] - 5)) for key in r[1] or ()],
+    "asked": lambda r: [
+        *((ASKED, _row(key, r[2] - place)) for place, key in enumerate(r[1] or ())),
+        (ASKED, _row(r[0], r[2])),
+    ],
+}
+
+
+class Stream:
+    """Random rows, out of order; of records some are deleted, whether they wait or have gone on."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+        self.there: Counter[Row] = Counter()
+
+    def epoch(self, now: int) -> dict[str, list[tuple[Row, int]]]:
+        source = self.source
+
+        def some(most: int) -> range:
+            return range(source.randint(0, most))
+
+        ups = [
+            ((self.key(), now + source.randint(-4, 5), source.randint(0, 9)), 1) for _ in some(5)
+        ]
+        lists = []
+        for _ in some(2):
+            keys = source.choice([None, [], [1, 2], [0, 0, 3]])
+            values = None if keys is None else [source.randint(0, 9) for _ in keys]
+            lists.append(((keys, now + source.randint(-4, 5), values), 1))
+        rows = [(self.record(now), 1) for _ in some(5)]
+        rows += [(row, 1) for row, _ in rows if source.random() < 0.2]
+        rows = [((r[0], None if r[1] is None else tuple(r[1]), r[2]), n) for r, n in rows]
+        there = sorted((self.there + Counter(row for row, _ in rows)).elements(), key=repr)
+        rows += [(row, -1) for row in source.sample(there, min(len(there), source.randint(0, 3)))]
+        source.shuffle(rows)
+        for row, n in rows:
+            self.there[row] += n
+        said = [((now + source.randint(-3, 1),), 1) for _ in some(1)]
+        return {"ups": ups, "lists": lists, "said": said, "rows": rows}
+
+    def key(self) -> int | None:
+        return self.source.choice([0, 1, 2, 3, None])
+
+    def record(self, now: int) -> Row:
+        keys = self.source.choice([None, [], [self.key()], [self.key(), self.key(), self.key()]])
+        return self.source.randint(0, 3), keys, now + self.source.randint(-5, 6)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_records_with_several_requests(seed: int) -> None:
+    source = random.Random(seed)
+    flow, model, stream = build(source), Records(), Stream(source)
+    workers, turns = source.randint(1, 4), source.choice([None, seed])
+    said = f"seed={seed}, workers={workers}, turns={turns}"
+    added: dict[str, Counter[Row]] = {name: Counter() for name in REQUESTS}
+    with flow.run(workers=workers, seed=turns) as run:
+        for epoch in range(7):
+            given = stream.epoch(3 * epoch)
+            model.step(given)
+            for name, rows in given.items():
+                lists = [
+                    (tuple(list(c) if isinstance(c, tuple) else c for c in row), n)
+                    for row, n in rows
+                ]
+                feed(run, name, lists)
+            run.commit()
+            for name, answers in model.answers.items():
+                expected = Counter({row: n for row, n in answers.items() if n})
+                found = counted(run.read(name).rows())
+                assert found == expected, (
+                    f"{said}, epoch {epoch}, {name}: missing {expected - found}, too many {found - expected}"
+                )
+                for *row, diff in run.changes(name).rows():
+                    added[name][next(iter(counted([row])))] += diff
+                assert {row: n for row, n in added[name].items() if n} == expected, said
+            assert run.status()["states"]["s"]["update"] == model.state.update, said
+            if source.random() < 0.3:
+                run.scale(source.randint(1, 4))
