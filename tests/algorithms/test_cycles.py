@@ -51,7 +51,7 @@ def test_random_graphs_epoch_by_epoch(workers, seed):
             said = f"workers={workers} seed={seed} span={span} late={late} epoch={run.epoch}"
             assert run.read("found").rows() == received.cycles(span), said
         late_rows = [e["rows"] for e in run.events("late") if e["what"] == "update"]
-    assert sum(late_rows) == 2 * received.dropped  # by both states
+    assert sum(late_rows) == 2 * received.dropped  # edges are kept by either end
 
 
 def test_random_graphs_have_what_is_to_be_found():
@@ -71,10 +71,10 @@ def test_random_graphs_have_what_is_to_be_found():
     assert dropped > 10
 
 
-@pytest.mark.parametrize("lengths", [(2,), (3,), (5,), (2, 4), (6, 3)])
+@pytest.mark.parametrize("lengths", [(3,), (4,), (5,), (3, 6), (7,)])
 def test_other_lengths(lengths):
     chance = random.Random(str(lengths))
-    edges = temporal.drawn(chance, 120, 7, 0)
+    edges = temporal.drawn(chance, 120, 8, 0)
     with program(12, 0, lengths).run(workers=2) as run:
         feed(run, temporal.epochs(chance, edges, 20))
         found = run.read("found").rows()
@@ -119,9 +119,6 @@ def test_parallel_edges_self_loops_and_edges_given_twice():
     with program(10).run(workers=2) as run:
         feed(run, [edges])
         assert run.read("found").rows() == [(5, 3, 1, 3, [1, 2, 3])] * 2
-        run.delete("edges", [(3, 1, 5)])
-        run.commit()
-        assert run.read("found").rows() == [(5, 3, 1, 3, [1, 2, 3])]
 
 
 def test_names_and_points_in_time():
@@ -138,7 +135,7 @@ def test_names_and_points_in_time():
 def test_lengths_that_are_none():
     flow = rr.Dataflow("rings")
     edges = flow.input("edges", EDGES)
-    for lengths in ((), (1, 3), (2.5,)):
+    for lengths in ((), (2, 3), (3.5,)):
         with pytest.raises(rr.PlanError, match="lengths") as told:
             cycles(flow, edges, 10, lengths=lengths)
         assert told.value.code == "plan.lengths"
@@ -152,8 +149,9 @@ def test_what_is_older_than_the_window_goes():
         feed(run, [edges[at : at + 20] for at in range(0, len(edges), 20)])
         assert run.read("found").rows() == temporal.cycles(edges, 50)
         held = {name: state["rows"] for name, state in run.status()["states"].items()}
-    assert 50 <= held["cycles.after"] < 1000, held
-    assert 50 <= held["cycles.pairs"] < 1500, held
+    assert 50 <= held["cycles from src"] < 1000, held
+    assert 50 <= held["cycles from dst"] < 1000, held
+    assert held["cycles halves"] < 1000, held
 
 
 @pytest.mark.parametrize(
