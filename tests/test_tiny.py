@@ -43,6 +43,7 @@ def test_public_names_are_pinned():
         "compaction",
         "count",
         "count_distinct",
+        "distinct",
         "drop_before",
         "fetch_rule",
         "first",

@@ -22,6 +22,11 @@ def graphs() -> Path:
     return _folder("graphs")
 
 
+@pytest.fixture(scope="session")
+def temporal_graphs() -> Path:
+    return _folder("temporal")
+
+
 def _folder(name: str) -> Path:
     if not (DATA / name).is_dir():
         pytest.skip(f"no {name} in {DATA}: set RIVERRUN_DATA")

@@ -15,9 +15,11 @@ Every function gives a collection that is kept up to date: rows of its inputs ma
 | `paths` | `bfs`, `shortest_paths` |
 | `neighbourhoods` | `triangles`, `triangle_counts`, `clustering_coefficient`, `k_core` |
 | `ranks` | `pagerank`, `label_propagation` |
+| `cycles` | `cycles`: of edges with times, those that each new edge closes |
 """
 
 from riverrun.algorithms.components import components, strongly_connected_components
+from riverrun.algorithms.cycles import cycles
 from riverrun.algorithms.graph import nodes_of, undirected
 from riverrun.algorithms.neighbourhoods import (
     clustering_coefficient,
@@ -32,6 +34,7 @@ __all__ = [
     "bfs",
     "clustering_coefficient",
     "components",
+    "cycles",
     "k_core",
     "label_propagation",
     "nodes_of",

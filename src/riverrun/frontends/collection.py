@@ -530,8 +530,9 @@ class Collection:
 
         Values of the `key` at times up to `at`, and from `since` on, are looked up; whether those at the bounds
         themselves count is `closed`: both, left, right or none. The `rule` makes an answer of them: ``rr.latest``,
-        ``rr.within`` (all, a row for each, with its time), ``rr.total`` (the sum of increments) or
-        ``rr.fetch_rule(function, schema)``. `time` names a column for the time of the value.
+        ``rr.within`` (all, a row for each, with its time), ``rr.distinct`` (all that differ, each once),
+        ``rr.total`` (the sum of increments) or ``rr.fetch_rule(function, schema)``. `time` names a column for the time
+        of the value.
 
         Read *committed*, a row waits until all updates up to `at` are in. Read *uncommitted*, it waits for those
         up to `wait` only, or up to `since`, or not at all, and sees what there is. Rows without an answer have

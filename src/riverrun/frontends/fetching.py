@@ -101,7 +101,7 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
         raise PlanError(
             "state.rule",
             f"cannot fetch from {state.name!r} at {line} by {kind_told(given['rule'])}",
-            hint="rr.latest, rr.within, rr.total or rr.fetch_rule(function, schema)",
+            hint="rr.latest, rr.within, rr.distinct, rr.total or rr.fetch_rule(function, schema)",
             line=line,
         )
     check_idle(given["idle"], line)

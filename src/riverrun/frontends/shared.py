@@ -43,6 +43,7 @@ from riverrun.engine.operators.expire import ticks_of
 from riverrun.engine.operators.linear import PATIENCE, Feedback
 from riverrun.engine.operators.reshape import Unfold
 from riverrun.engine.operators.shared.answers import (
+    Distinct,
     FetchFunction,
     FetchRule,
     Latest,
@@ -97,6 +98,7 @@ append = Append()
 add = Add()
 latest = Latest()
 within = Within()
+distinct = Distinct()
 total = Total()
 keep_latest = KeepLatest()
 fold = Fold()

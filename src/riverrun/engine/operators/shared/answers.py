@@ -21,7 +21,8 @@ from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.engine.operators.shared.rules import Convert, added_up, called
 from riverrun.errors import SchemaError
 from riverrun.progress import Timestamp
-from riverrun.state.columns import Ints
+from riverrun.state.columns import Ints, column_table, take_columns
+from riverrun.state.kernels import packing
 from riverrun.state.keys import Keys
 from riverrun.state.view import Selection, View
 
@@ -115,6 +116,38 @@ class Within(FetchRule):
         found = asked.between()
         assert found.queries is not None
         return Answer(found.queries, tuple(found.canonicals(positions)), found.counts)
+
+
+@dataclass(frozen=True)
+class Distinct(FetchRule):
+    """The different values in the bounds, each once, whatever their times."""
+
+    name: ClassVar[str] = "distinct"
+    single: ClassVar[bool] = False
+
+    def gives(self, time: pa.Field | None, value: pa.Schema) -> pa.Schema:
+        if time is not None:
+            raise SchemaError(
+                "state.distinct_time",
+                "cannot give the time of a distinct value: it may be there at several times",
+                hint="leave out time=, or fetch rr.within",
+            )
+        return value
+
+    def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
+        found = asked.between()
+        queries = found.queries
+        assert queries is not None
+        columns = tuple(found.canonicals(positions))
+        if len(found) > 1 or (found.counts <= 0).any():
+            there = np.flatnonzero(found.counts > 0)
+            queries, columns = queries[there], take_columns(columns, there)
+            table = column_table([pa.array(queries), *columns])
+            # A row is found by its hash, and the requests have to be in order again.
+            once = np.sort(packing.distinct_rows(table, len(there), asked.view.schema.hash_word))
+            if len(once) < len(there):
+                queries, columns = queries[once], take_columns(columns, once)
+        return Answer(queries, columns)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,222 @@
+"""Cycles in graphs whose edges have times: against a search from scratch, on random graphs and real ones."""
+
+from __future__ import annotations
+
+import os
+import random
+from datetime import datetime, timedelta
+
+import polars as pl
+import pytest
+
+import riverrun as rr
+from riverrun.algorithms import cycles
+from tests.algorithms import temporal
+from tests.chaos.besieged import ProcessRun
+from tests.engine.launchers import Processes
+
+EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}
+HOUR = 3600
+SEEDS = int(os.environ.get("CYCLES_SEEDS", "3"))
+
+
+def program(span, late=0, lengths=(3, 4, 5), schema=EDGES):
+    flow = rr.Dataflow("rings")
+    edges = flow.input("edges", schema)
+    flow.output("found", cycles(flow, edges, span, lengths=lengths, late=late))
+    return flow
+
+
+def feed(run, epochs, received=None):
+    for epoch in epochs:
+        run.insert("edges", epoch)
+        run.commit()
+        if received is not None:
+            received.take(epoch)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_graphs_epoch_by_epoch(workers, seed):
+    """Every epoch tells the cycles of the edges whose window is complete, no more and no fewer; some edges are late."""
+    chance = random.Random(f"{workers} {seed}")
+    span, late = chance.choice([5, 20, 60]), chance.choice([0, 3, 10])
+    edges = temporal.drawn(chance, 150, chance.choice([6, 10, 20]), late + seed % 2 * 3)
+    received = temporal.Received(late)
+    with program(span, late).run(workers=workers, seed=seed) as run:
+        for epoch in temporal.epochs(chance, edges, chance.choice([3, 12])):
+            run.insert("edges", epoch)
+            run.commit()
+            received.take(epoch)
+            said = f"workers={workers} seed={seed} span={span} late={late} epoch={run.epoch}"
+            assert run.read("found").rows() == received.cycles(span), said
+        late_rows = [e["rows"] for e in run.events("late") if e["what"] == "update"]
+    assert sum(late_rows) == 2 * received.dropped  # edges are kept by either end
+
+
+def test_random_graphs_have_what_is_to_be_found():
+    """The graphs above are not empty of cycles, and some of their edges are late."""
+    lengths, dropped = set(), 0
+    for workers in (1, 2, 3, 4):
+        for seed in range(3):
+            chance = random.Random(f"{workers} {seed}")
+            span, late = chance.choice([5, 20, 60]), chance.choice([0, 3, 10])
+            edges = temporal.drawn(chance, 150, chance.choice([6, 10, 20]), late + seed % 2 * 3)
+            received = temporal.Received(late)
+            for epoch in temporal.epochs(chance, edges, chance.choice([3, 12])):
+                received.take(epoch)
+            lengths |= {row[3] for row in received.cycles(span)}
+            dropped += received.dropped
+    assert lengths == {3, 4, 5}
+    assert dropped > 10
+
+
+@pytest.mark.parametrize("lengths", [(3,), (4,), (5,), (3, 6), (7,)])
+def test_other_lengths(lengths):
+    chance = random.Random(str(lengths))
+    edges = temporal.drawn(chance, 120, 8, 0)
+    with program(12, 0, lengths).run(workers=2) as run:
+        feed(run, temporal.epochs(chance, edges, 20))
+        found = run.read("found").rows()
+    assert found == temporal.cycles(edges, 12, lengths)
+    assert {row[3] for row in found} == set(lengths)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_how_edges_are_cut_into_epochs_changes_nothing(seed):
+    """Of edges that arrive out of order within the lateness, in epochs of any size."""
+    chance = random.Random(seed)
+    edges = [*temporal.drawn(chance, 150, 8, 9), (0, 1, 10_000)]
+    expected = temporal.cycles([e for e in edges if e[2] < 9_000], 25)
+    assert len(expected) > 20
+    for most in (1, 7, 50, len(edges)):
+        with program(25, 9).run(workers=1 + seed % 3) as run:
+            feed(run, temporal.epochs(chance, edges, most))
+            assert run.read("found").rows() == expected, f"seed={seed} most={most}"
+            assert run.events("late") == []
+
+
+def test_the_window_and_ties():
+    """The window is closed at its start and open at its end; edges of one time do not see each other."""
+    ring = [(1, 2), (2, 3), (3, 1)]
+
+    def found(*times, span=10):
+        with program(span).run() as run:
+            run.insert("edges", [(*edge, time) for edge, time in zip(ring, times, strict=True)])
+            run.commit()
+            return run.read("found").rows()
+
+    assert found(0, 5, 10) == [(10, 3, 1, 3, [1, 2, 3])]
+    assert found(5, 10, 0) == [(10, 2, 3, 3, [1, 2, 3])]  # told by the latest, wherever it is
+    assert found(0, 5, 11) == []
+    assert found(0, 10, 10) == []
+    assert found(0, 0, 10) == [(10, 3, 1, 3, [1, 2, 3])]
+
+
+def test_parallel_edges_self_loops_and_edges_given_twice():
+    edges = [(1, 2, 0), (1, 2, 1), (1, 2, 1), (2, 2, 1), (2, 3, 2), (2, 3, 3)]
+    edges += [(3, 1, 5), (3, 1, 5), (1, 1, 6)]
+    with program(10).run(workers=2) as run:
+        feed(run, [edges])
+        assert run.read("found").rows() == [(5, 3, 1, 3, [1, 2, 3])] * 2
+
+
+def test_names_and_points_in_time():
+    kinds = {"src": pl.String, "dst": pl.String, "time": pl.Datetime("us"), "amount": pl.Float64}
+    start = datetime(2026, 1, 1)
+    with program(timedelta(hours=1), timedelta(minutes=5), schema=kinds).run(workers=2) as run:
+        for minute, (src, dst) in enumerate([("c", "a"), ("a", "b"), ("b", "c"), ("x", "y")]):
+            run.insert("edges", [(src, dst, start + timedelta(minutes=10 * minute), 9.5)])
+            run.commit()
+        found = run.read("found").rows()
+    assert found == [(start + timedelta(minutes=20), "b", "c", 3, ["a", "b", "c"])]
+
+
+def test_lengths_that_are_none():
+    flow = rr.Dataflow("rings")
+    edges = flow.input("edges", EDGES)
+    for lengths in ((), (2, 3), (3.5,)):
+        with pytest.raises(rr.PlanError, match="lengths") as told:
+            cycles(flow, edges, 10, lengths=lengths)
+        assert told.value.code == "plan.lengths"
+
+
+def test_what_is_older_than_the_window_goes():
+    """The states hold the edges of a window and a bounded number more, however long the stream is."""
+    chance = random.Random(5)
+    edges = [(*chance.sample(range(40), 2), time) for time in range(4000)]
+    with program(50).run(workers=2) as run:
+        feed(run, [edges[at : at + 20] for at in range(0, len(edges), 20)])
+        assert run.read("found").rows() == temporal.cycles(edges, 50)
+        held = {name: state["rows"] for name, state in run.status()["states"].items()}
+    assert 50 <= held["cycles from src"] < 1000, held
+    assert 50 <= held["cycles from dst"] < 1000, held
+    assert held["cycles halves"] < 1000, held
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "span", "late"),
+    [
+        ("CollegeMsg.txt.gz", slice(4_000, 9_000), 48 * HOUR, 0),
+        ("email-Eu-core-temporal.txt.gz", slice(100_000, 104_000), 24 * HOUR, 600),
+    ],
+    ids=["messages", "mails"],
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_real_graphs(temporal_graphs, file, part, span, late, workers):
+    edges = temporal.load(temporal_graphs / file)[part]
+    expected = temporal.cycles(edges, span)
+    assert {row[3] for row in expected} == {3, 4, 5}
+    chance = random.Random(file)
+    arriving = sorted(edges, key=lambda edge: edge[2] + chance.uniform(0, late))
+    end = (0, 1, edges[-1][2] + late + 1)  # nobody waits behind the last one
+    with program(span, late).run(workers=workers) as run:
+        feed(run, [*temporal.epochs(chance, arriving, 800), [end]])
+        found = run.read("found").rows()
+    if late == 0:
+        expected = temporal.cycles([*edges, end], span)
+    assert [row for row in found if row[0] != end[2]] == expected
+    print(f"{len(edges)} edges, {len(expected)} cycles")
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_resumed_with_another_number_of_workers(seed, tmp_path):
+    """Edges that wait are part of a checkpoint; the graph is split anew among other workers."""
+    chance = random.Random(seed)
+    span, late = 30, 12
+    epochs = temporal.epochs(chance, temporal.drawn(chance, 200, 8, late), 10)
+    received, at = temporal.Received(late), 0
+    for workers in (2, 3, 1, 4):
+        path, every = tmp_path / "run", chance.choice([1, 3, None])
+        with program(span, late).run(workers=workers, checkpoint=path, every=every) as run:
+            size = len(epochs) // 4 + 1
+            if at:
+                assert run.read("found").rows() == received.cycles(span)
+            feed(run, epochs[at : at + size], received)
+            at += size
+            assert run.read("found").rows() == received.cycles(span), f"seed={seed} {workers=}"
+    assert at >= len(epochs)
+    assert len(received.cycles(span)) > 20
+
+
+def test_a_worker_is_killed(tmp_path):
+    """kill -9 of real processes, with edges waiting and epochs under way: the same cycles as if nothing happened."""
+    seed = random.SystemRandom().randrange(1 << 20)
+    chance = random.Random(seed)
+    span, late = 40, 8
+    epochs = temporal.epochs(chance, temporal.drawn(chance, 400, 12, late), 8)
+    received = temporal.Received(late)
+    kills = {len(epochs) // 3, 2 * len(epochs) // 3}
+    flow = program(span, late)
+    with ProcessRun(flow.plan, Processes, workers=2, checkpoint=tmp_path, every=10) as run:
+        for at, epoch in enumerate(epochs):
+            run.insert("edges", epoch)
+            run.commit(wait=at % 4 == 0)
+            received.take(epoch)
+            if at in kills:
+                victim = chance.choice(run.status()["processes"])
+                os.kill(victim["pid"], 9)
+        run.commit()
+        assert run.read("found").rows() == received.cycles(span), f"seed={seed}"
+        assert len(run.events("recovered")) == len(kills)
+    assert len(received.cycles(span)) > 20, f"seed={seed}"
