@@ -22,11 +22,12 @@ class Progress:
     def __init__(self, name: str, touched: Callable[[], int]) -> None:
         self._name = name
         self._touched = touched
+        self._is_seen = sys.stderr.isatty()  # to ask at every commit takes longer than a short one
 
     @contextmanager
     def watching(self, epoch: int, rows: int) -> Iterator[None]:
         """Show that an epoch is under way, if that takes long and somebody can see it."""
-        if not sys.stderr.isatty():
+        if not self._is_seen:
             yield
             return
         over = Event()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -115,8 +116,7 @@ class Replace(UpdateRule):
     def apply(self, requests: Changes, entries: Entries) -> Changes | None:
         schema, at = entries.schema, entries.at
         fields = schema.columns
-        # Key and time together are what a value is replaced under.
-        under = Schema.of(pa.schema(fields[: at + 1]), pa.schema(fields[at + 1 :]))
+        under = _by_key_and_time(schema)
         positions = tuple(range(len(fields)))
         batch = Batch.of(under, requests.map_times(lambda _: _NOW), positions, _EVER, _SOON)
         if not len(batch):
@@ -139,6 +139,13 @@ class Replace(UpdateRule):
             if gone.any():
                 pieces.append(entries.removed(old, np.flatnonzero(gone)))
         return Changes.concat(pieces) if pieces else None
+
+
+@lru_cache
+def _by_key_and_time(schema: Schema) -> Schema:
+    """Key and time together are what a value is replaced under."""
+    cut = len(schema.key) + 1
+    return Schema.of(pa.schema(schema.columns[:cut]), pa.schema(schema.columns[cut:]))
 
 
 def _of(found: Selection) -> Ints:
