@@ -255,8 +255,10 @@ class Rows:
         least = self.said.get((user.name, who), -100) if user.how.by else max(
             (mark for (name, _), mark in self.said.items() if name == user.name), default=-100
         )  # fmt: skip
-        honest = user.how.late is None and not (self.faults and self.source.random() < 0.1)
-        return who, max(self._near(now - 3), least) if honest else self._near(now)
+        if user.how.late is not None:
+            return who, self._near(now)
+        back = self.faults and self.source.random() < 0.15
+        return who, least - self.source.randint(1, 5) if back else max(self._near(now - 3), least)
 
     def _update(self, user: Update, now: int) -> Row:
         source = self.source
