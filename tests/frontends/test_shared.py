@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -32,6 +33,12 @@ def test_epochs_that_are_refused_leave_nothing_behind(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2000, 2000 + 10 * MORE))
 def test_states_do_not_get_in_each_others_way(seed: int) -> None:
     HAPPENED.update(play(seed, faults=True, states=2, epochs=5))
+
+
+@pytest.mark.parametrize("seed", range(3000, 3000 + 16 * MORE))
+def test_a_run_goes_on_where_it_was(seed: int, tmp_path: Path) -> None:
+    """Checkpoints, other numbers of workers, refusals: waiting fetches, progress and entries are all there."""
+    HAPPENED.update(play(seed, faults=True, checkpoint=tmp_path))
 
 
 def test_all_that_can_happen_did() -> None:
