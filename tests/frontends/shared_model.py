@@ -2,8 +2,8 @@
 
 A :class:`Spec` says who updates a state, who fetches from it and who reports; a :class:`Model` keeps all that was
 ever put in (it never compacts), U and F, and the fetches that wait. What an epoch gives is found by going through
-lists. Times are whole numbers here. An epoch that has to be refused raises :class:`Refused` with the code of the
-error, and leaves the model as it was. Slow, short, no cleverness.
+lists. Times are whole numbers here. An epoch that has to be refused raises :class:`Refused` with the codes of all
+that is wrong with it, and leaves the model as it was. Slow, short, no cleverness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ Changes = Sequence[tuple[Row, int]]
 
 
 class Refused(Exception):
-    """The epoch is not accepted, with this code."""
+    """The epoch is not accepted, for one of these reasons."""
+
+    def __init__(self, codes: set[str]) -> None:
+        super().__init__(*sorted(codes))
+        self.codes = codes
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Model:
     waiting: dict[str, Counter[Row]] = field(default_factory=dict)
     answers: dict[str, Counter[Row]] = field(default_factory=dict)
     late: Counter[tuple[str, str]] = field(default_factory=Counter)
+    wrong: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.update = self.spec.start
@@ -125,8 +130,7 @@ class Model:
         update, horizon = self.update, self.fetch
         for user in self.spec.of(Update):
             rows = _added(given.get(user.name, ()))
-            if any(self._time(row) is None for row in rows):
-                raise Refused("state.time_null")
+            rows = self._timed(rows, [1 + self.spec.keys])
             gone = {r: n for r, n in rows.items() if update is not None and self._time(r) < update}
             self.late[user.name, "update"] += sum(map(abs, gone.values()))
             self._apply(user.rule, {r: n for r, n in rows.items() if r not in gone})
@@ -140,6 +144,13 @@ class Model:
         for user in self.spec.of(Fetch):
             self._fetch(user, _added(given.get(user.name, ())), horizon)
         self.epoch += 1
+        if self.wrong:
+            raise Refused(self.wrong)
+
+    def _timed(self, rows: Counter[Row], places: Sequence[int]) -> Counter[Row]:
+        nulls = {row for row in rows if any(row[place] is None for place in places)}
+        self.wrong |= {"state.time_null"} if nulls else set()
+        return Counter({row: n for row, n in rows.items() if row not in nulls})
 
     # -- updates
 
@@ -153,13 +164,15 @@ class Model:
             values = split.setdefault((row[1:cut], row[cut]), Counter())
             values[row[cut + 1 :]] += count
         if rule == "function" and any(n < 0 for v in split.values() for n in v.values()):
-            raise Refused("state.rule_deletes")
+            self.wrong.add("state.rule_deletes")
+            return
         for (key, time), values in split.items():
             there = [v for k, t, v in self.entries if (k, t) == (key, time)]
             put = [value for value, count in values.items() if count > 0]
             if rule in ("append", "add"):
                 for value, count in values.items():
-                    self.entries[key, time, value] += count
+                    there_now = self.entries[key, time, value]
+                    self.entries[key, time, value] = max(there_now + count, 0)
             elif rule == "replace":
                 for value in there:
                     if put or values[value] < 0:
@@ -187,7 +200,7 @@ class Model:
         for source, mark in said.items():
             known = self.marks[user.name].get(source, (mark, 0))[0]
             if mark < known and user.how.late is None:
-                raise Refused("progress.went_back")
+                self.wrong.add("progress.went_back")
             self.marks[user.name][source] = max(mark, known), self.epoch
 
     def _least(self, sides: tuple[Any, ...]) -> int | None:
@@ -215,8 +228,7 @@ class Model:
             for place, there in ((cut, user.since), (at, user.at), (at + 1, user.wait))
             if there
         ]
-        if any(row[place] is None for row in rows for place in bounds):
-            raise Refused("state.time_null")
+        rows = self._timed(rows, bounds)
         if compact is not None and horizon is not None:
             if user.at:
                 gone = {row: n for row, n in rows.items() if row[at] < horizon}
@@ -225,7 +237,7 @@ class Model:
             free = compact == "function" or (compact == "keep_latest" and user.rule == "latest")
             reach = horizon - (compact if isinstance(compact, int) else 0)
             if user.since and not free and any(row[cut] < reach for row in rows):
-                raise Refused("state.reaches_back")
+                self.wrong.add("state.reaches_back")
         ready: Counter[Row] = Counter()
         waiting, self.waiting[user.name] = self.waiting[user.name], Counter()
         for row, count in _added([*waiting.items(), *rows.items()]).items():
@@ -233,7 +245,7 @@ class Model:
             (ready if is_ready else self.waiting[user.name])[row] += count
         for row, count in ready.items():
             if count < 0 and not user.committed:
-                raise Refused("state.answer_kept")
+                self.wrong.add("state.answer_kept")
             found = list(self._answer(user, row))
             for answer, times in found or ([] if user.inner else [(self._blank(user), 1)]):
                 self.answers[user.name][(*row, *answer)] += count * times

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -255,8 +256,10 @@ class Rows:
         least = self.said.get((user.name, who), -100) if user.how.by else max(
             (mark for (name, _), mark in self.said.items() if name == user.name), default=-100
         )  # fmt: skip
-        honest = user.how.late is None and not (self.faults and self.source.random() < 0.1)
-        return who, max(self._near(now - 3), least) if honest else self._near(now)
+        if user.how.late is not None:
+            return who, self._near(now)
+        back = self.faults and self.source.random() < 0.15
+        return who, least - self.source.randint(1, 5) if back else max(self._near(now - 3), least)
 
     def _update(self, user: Update, now: int) -> Row:
         source = self.source
@@ -298,17 +301,26 @@ class Comparison:
         self.judged = [(program, Model(program.spec)) for program in programs]
         self.added: dict[str, Counter[Row]] = {}
 
-    def step(self, given: Mapping[str, Any]) -> str | None:
-        """Have the models go on; the code with which they refuse that."""
+    def resumed(self, run: rr.Run) -> None:
+        """Another run goes on: of what was late before it, it tells that of the epochs that it played again."""
+        late = _late(run)
+        for _, model in self.judged:
+            for stream in list(model.late):
+                model.late[stream] = late[stream]
+
+    def step(self, given: Mapping[str, Any]) -> set[str]:
+        """Have the models go on; the codes with which they refuse that."""
         before = [copy.deepcopy(model.__dict__) for _, model in self.judged]
-        try:
-            for _, model in self.judged:
+        wrong: set[str] = set()
+        for _, model in self.judged:
+            try:
                 model.step(given)
-        except Refused as refused:
+            except Refused as refused:
+                wrong |= refused.codes
+        if wrong:
             for (_, model), state in zip(self.judged, before, strict=True):
                 model.__dict__.update(state)
-            return str(refused)
-        return None
+        return wrong
 
     def give(self, run: rr.Run, given: Mapping[str, Any]) -> None:
         for program, _ in self.judged:
@@ -321,9 +333,7 @@ class Comparison:
         happened: Counter[str] = Counter()
         said = f"{self.said}, epoch {run.epoch}"
         figures = run.status()["states"]
-        late: Counter[tuple[str, str]] = Counter()
-        for event in run.events("late"):
-            late[event["stream"].strip("'"), event["what"]] += event["rows"]
+        late = _late(run)
         for program, model in self.judged:
             name = program.spec.name
             found = {each: figures[name].get(each) for each in ("update", "fetch", "pending")}
@@ -366,10 +376,26 @@ class Comparison:
         assert left == expected, f"{where}: the changes do not add up"
 
 
+def _late(run: rr.Run) -> Counter[tuple[str, str]]:
+    late: Counter[tuple[str, str]] = Counter()
+    for event in run.events("late"):
+        late[event["stream"].strip("'"), event["what"]] += event["rows"]
+    return late
+
+
 def play(
-    seed: int, *, epochs: int = 7, most: int = 6, faults: bool = False, states: int = 1
+    seed: int,
+    *,
+    epochs: int = 7,
+    most: int = 6,
+    faults: bool = False,
+    states: int = 1,
+    checkpoint: Path | None = None,
 ) -> Counter[str]:
-    """A random program, random rows; each epoch compared. What happened, counted."""
+    """A random program, random rows; each epoch compared. What happened, counted.
+
+    With a place for checkpoints, the run is saved, scaled, or ended and resumed by other workers in between.
+    """
     source = random.Random(seed)
     programs = [draw_program(source, f"s{at}") for at in range(states)]
     workers, turns = source.choice([1, 1, 2, 3, 4]), source.choice([None, seed])
@@ -379,7 +405,9 @@ def play(
         program.add(flow)
     streams = [Rows(program, source, faults) for program in programs]
     happened: Counter[str] = Counter()
-    with flow.run(workers=workers, seed=turns) as run:
+    saved: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint, "every": None}
+    run = flow.run(workers=workers, seed=turns, **saved)
+    try:
         for epoch in range(epochs):
             given: dict[str, Any] = {}
             for rows, (_, model) in zip(streams, comparison.judged, strict=True):
@@ -389,12 +417,28 @@ def play(
             try:
                 run.commit()
             except rr.RiverrunError as error:
-                if error.code != refused:
+                if error.code not in refused:
                     raise AssertionError(f"{comparison.said}, epoch {epoch}, {refused}") from error
                 happened[error.code] += 1
                 continue
-            assert refused is None, f"{comparison.said}: epoch {epoch} passes, not {refused}"
+            assert not refused, f"{comparison.said}: epoch {epoch} passes in spite of {refused}"
             for rows in streams:
                 rows.accepted(given)
             happened += comparison.compare(run)
+            if checkpoint is None:
+                continue
+            what = source.choice(["", "scale", "checkpoint", "resume", "crash"])
+            happened[what] += 1
+            if what == "scale":
+                run.scale(source.randint(1, 4))
+            elif what in ("checkpoint", "resume"):
+                run.checkpoint()
+            if what in ("resume", "crash"):  # after a crash the input log is played again
+                run.close()
+                run = flow.run(workers=source.randint(1, 4), seed=turns, **saved)
+            comparison.compare(run, again=True)
+            if what in ("resume", "crash"):
+                comparison.resumed(run)
+    finally:
+        run.close()
     return happened

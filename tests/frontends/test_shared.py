@@ -3,14 +3,287 @@
 from __future__ import annotations
 
 import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
-from tests.frontends.shared_playing import play
+import riverrun as rr
+from tests.frontends.reference import counted
+from tests.frontends.shared_model import Fetch, Model, Reporting, Spec, Update
+from tests.frontends.shared_playing import Comparison, Program, Rows, draw_program, play
 
 MORE = int(os.environ.get("SHARED_SEEDS", "1"))
+HAPPENED: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize("seed", range(60 * MORE))
+@pytest.mark.parametrize("seed", range(50 * MORE))
 def test_any_program_gives_what_the_model_gives(seed: int) -> None:
-    play(seed)
+    HAPPENED.update(play(seed))
+
+
+@pytest.mark.parametrize("seed", range(1000, 1000 + 40 * MORE))
+def test_epochs_that_are_refused_leave_nothing_behind(seed: int) -> None:
+    HAPPENED.update(play(seed, faults=True))
+
+
+@pytest.mark.parametrize("seed", range(2000, 2000 + 10 * MORE))
+def test_states_do_not_get_in_each_others_way(seed: int) -> None:
+    HAPPENED.update(play(seed, faults=True, states=2, epochs=5))
+
+
+@pytest.mark.parametrize("seed", range(3000, 3000 + 16 * MORE))
+def test_a_run_goes_on_where_it_was(seed: int, tmp_path: Path) -> None:
+    """Checkpoints, other numbers of workers, refusals: waiting fetches, progress and entries are all there."""
+    HAPPENED.update(play(seed, faults=True, checkpoint=tmp_path))
+
+
+def test_all_that_can_happen_did() -> None:
+    """The programs above are no empty talk."""
+    if len(HAPPENED) == 0:
+        pytest.skip("the programs were not played")
+    for rule in ("latest", "within", "total", "function"):
+        assert HAPPENED[f"{rule} True"] > 50, HAPPENED
+        assert HAPPENED[f"{rule} False"] > 50, HAPPENED
+    for code in (
+        "state.time_null",
+        "state.answer_kept",
+        "state.rule_deletes",
+        "state.reaches_back",
+        "progress.went_back",
+    ):
+        assert HAPPENED[code] >= 2, HAPPENED
+    assert HAPPENED["late"] > 100, HAPPENED
+    assert HAPPENED["pending"] > 100, HAPPENED
+
+
+@pytest.mark.parametrize("seed", range(8 * MORE))
+def test_no_switch_shows(seed: int) -> None:
+    """One program, all positions of its switches: the same answers at every epoch."""
+    found: dict[Any, Any] = {}
+    for switches in range(12):
+        source = random.Random(seed)
+        program = draw_program(source)
+        program.options = {
+            "accelerate": bool(switches & 1),
+            "replies_first": bool(switches & 2),
+            "compaction": "active" if switches & 4 else "lazy",
+            "sweep": 1 if switches & 8 else 4096,
+        }
+        flow = rr.Dataflow("switched")
+        program.add(flow)
+        rows, comparison = Rows(program, source, False), Comparison([program], f"seed={seed}")
+        with flow.run(workers=1 + switches % 4) as run:
+            for epoch in range(5):
+                given = rows.epoch(4 * epoch, 6, comparison.judged[0][1].fetch)
+                if comparison.step(given):
+                    continue  # it would be refused
+                comparison.give(run, given)
+                run.commit()
+                rows.accepted(given)
+                for user in program.spec.of(Fetch):
+                    answers = counted(run.read(user.name).rows())
+                    same = found.setdefault((epoch, user.name), answers)
+                    assert answers == same, f"seed={seed}, switches={program.options}, {user}"
+
+
+@pytest.mark.parametrize("seed", range(6 * MORE))
+def test_how_rows_are_cut_into_epochs_shows_only_in_what_is_late(seed: int) -> None:
+    """Rows none of which can be late: the same answers in the end, however they are cut and ordered."""
+    source = random.Random(seed)
+    spec = Spec("s", (Update("u", "append", Reporting(60)), Fetch("f"), Fetch("g", "within", since=True)))  # fmt: skip
+    program = Program(spec, "int", "int64", {"compaction": "active"})
+    rows = Rows(program, source, False)
+    stream = [
+        (name, change)
+        for at in range(6)
+        for name, listed in rows.epoch(4 * at, 8, None).items()
+        for change in listed
+        if change[1] > 0
+    ]
+    ends = [("u", (("p", 0, 200, 0, 0.0), 1))]
+    found = []
+    for cuts in (1, 3, 8, len(stream)):
+        flow = rr.Dataflow("cut")
+        program.add(flow)
+        shuffled = stream[:]
+        source.shuffle(shuffled)
+        with flow.run(workers=source.randint(1, 4)) as run:
+            size = -(-len(shuffled) // cuts)
+            for start in range(0, len(shuffled), size):
+                for name, (row, _) in shuffled[start : start + size]:
+                    run.insert(name, [row])
+                run.commit()
+            for name, (row, _) in ends:
+                run.insert(name, [row])
+            run.commit()
+            assert not run.events("late")
+            found.append([counted(run.read(name).rows()) for name in ("f", "g")])
+    assert all(each == found[0] for each in found), f"seed={seed}"
+    assert found[0][0].total() == sum(name == "f" for name, _ in stream), "all were answered"
+
+
+# -- one thing at a time
+
+
+def two_inputs(**options: Any) -> tuple[rr.Dataflow, Any, Any, Any]:
+    flow = rr.Dataflow("small")
+    ups = flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    asks = flow.input("asks", {"k": pl.Int64, "since": pl.Int64, "at": pl.Int64})
+    return flow, ups, asks, flow.state("s", {"k": pl.Int64}, {"v": pl.Int64}, **options)
+
+
+@pytest.mark.parametrize("compaction", ["lazy", "active"])
+@pytest.mark.parametrize("compact", [rr.drop_before(3), rr.keep_latest])
+def test_what_waits_holds_compaction_back(compact: Any, compaction: str) -> None:
+    """The fetch of 1 to 50 came when all was there; it is answered when F has gone far beyond 1."""
+    flow, ups, asks, state = two_inputs(compact=compact, compaction=compaction)
+    ups.update(state, rule=rr.append)
+    flow.output(
+        "o", asks.fetch(state, key="k", since="since", at="at", rule=rr.within, how="inner")
+    )
+    flow.output("entries", state.entries())
+    with flow.run(workers=2) as run:
+        run.insert("asks", [(1, 1, 50)])
+        run.insert("ups", [(1, time, time) for time in (1, 5, 9)])
+        run.commit()
+        for now in range(10, 60, 6):
+            run.insert("ups", [(1, now, now), (2, now, now)])
+            run.insert("asks", [(2, now, now)])
+            run.commit()
+        found = [row[3] for row in run.read("o").rows() if row[:3] == (1, 1, 50)]
+        assert found == [1, 5, 9, 10, 16, 22, 28, 34, 40, 46]
+        assert run.status()["states"]["s"]["fetch"] > 50
+        run.insert("ups", [(1, 70, 0)])
+        run.commit()
+        run.insert("ups", [(1, 71, 0)])
+        run.commit()
+        left = {row[1] for row in run.read("entries").rows() if row[0] == 1}
+        assert len(left) < 6, "and lets it go on afterwards"
+
+
+def test_fetches_that_are_deleted_while_they_wait_do_not_stay() -> None:
+    flow, ups, asks, state = two_inputs()
+    ups.update(state)
+    flow.output("o", asks.fetch(state, key="k", at="at"))
+    with flow.run() as run:
+        for turn in range(20):
+            run.insert("asks", [(k, turn, 1000) for k in range(50)])
+            run.commit()
+            assert run.status()["states"]["s"]["pending"] == 50
+            run.delete("asks", [(k, turn, 1000) for k in range(50)])
+            run.commit()
+            assert run.status()["states"]["s"]["pending"] == 0
+        run.insert("ups", [(1, 2000, 0)])
+        run.commit()
+        assert run.read("o").rows() == []
+
+
+def test_sums_that_are_folded_are_exact() -> None:
+    """What adds up to no number on the way, or needs more than one float, is as if it had never been folded."""
+    values = {"x": pl.Float64, "n": pl.Int64}
+    flow = rr.Dataflow("exact")
+    ups = flow.input("ups", {"k": pl.Int64, "time": pl.Int64, **values})
+    asks = flow.input("asks", {"k": pl.Int64, "at": pl.Int64})
+    state = flow.state("s", {"k": pl.Int64}, values, compact=rr.fold, compaction="active")
+    ups.update(state, rule=rr.add)
+    flow.output("o", asks.fetch(state, key="k", at="at", rule=rr.total))
+    flow.output("entries", state.entries())
+    parts = {
+        1: [1e308, 1e308, -1e308, -1e308, 0.1],  # beyond all floats on the way
+        2: [1e16, 1.0, -1e16, 1e-20],
+        3: [0.1, None, 0.2, 0.3],
+    }
+    with flow.run() as run:
+        for place in range(6):
+            for k, listed in parts.items():
+                if place < len(listed):
+                    run.insert("ups", [(k, 10 * place, listed[place], 2**62)])
+            run.insert("ups", [(9, 10 * place + 9, 0.0, 0)])
+            run.insert("asks", [(9, 10 * place + 5)])
+            run.commit()
+        run.insert("ups", [(9, 200, 0.0, 0)])
+        run.insert("asks", [(k, 100) for k in parts])
+        run.commit()
+        found = {row[0]: row[2:] for row in run.read("o").rows() if row[1] == 100}
+        assert {k: x for k, (x, _) in found.items()} == {1: 0.1, 2: 1.0, 3: 0.6}
+        wrapped = {k: (2**62 * len(v) + 2**63) % 2**64 - 2**63 for k, v in parts.items()}
+        assert {k: n for k, (_, n) in found.items()} == wrapped
+        kept = Counter(row[0] for row in run.read("entries").rows())
+        assert all(kept[k] <= 2 for k in parts), "one float, and what it does not say"
+
+
+def test_sums_are_wide() -> None:
+    flow = rr.Dataflow("wide")
+    ups = flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "a": pl.Int8, "b": pl.Float32})
+    asks = flow.input("asks", {"k": pl.Int64, "at": pl.Int64})
+    state = flow.state("s", {"k": pl.Int64}, {"a": pl.Int8, "b": pl.Float32})
+    ups.update(state, rule=rr.add)
+    flow.output("o", asks.fetch(state, key="k", at="at", rule=rr.total))
+    with flow.run() as run:
+        run.insert("ups", [(1, t, 100, 0.5) for t in range(5)])
+        run.insert("asks", [(1, 3), (2, 3)])
+        run.commit()
+        assert run.read("o").rows() == [(1, 3, 400, 2.0), (2, 3, None, None)]
+
+
+def test_a_total_of_a_range_of_what_is_folded_does_not_reach_back() -> None:
+    flow, ups, asks, state = two_inputs(compact=rr.fold, compaction="active")
+    ups.update(state, rule=rr.add)
+    flow.output("o", asks.fetch(state, key="k", since="since", at="at", rule=rr.total))
+    with flow.run() as run:
+        run.insert("ups", [(1, t, 1) for t in range(20)])
+        run.insert("asks", [(2, 10, 10)])
+        run.commit()
+        run.insert("ups", [(1, 20, 1)])
+        run.commit()  # all before 10 is one value now, at 9
+        run.insert("asks", [(1, 9, 15)])
+        with pytest.raises(rr.RiverrunError) as told:
+            run.commit()
+        assert told.value.code == "state.reaches_back"
+        run.insert("asks", [(1, 10, 15)])
+        run.commit()
+        assert (1, 10, 15, 6) in run.read("o").rows()
+
+
+def test_times_at_the_ends_of_what_can_be_said() -> None:
+    first, last = -(2**63), 2**63 - 1
+    flow, ups, asks, state = two_inputs(compact=rr.drop_before(last), compaction="active")
+    ups.update(state, rule=rr.append, late=last)
+    flow.output(
+        "o",
+        asks.fetch(
+            state,
+            key="k",
+            since="since",
+            at="at",
+            closed="none",
+            rule=rr.within,
+            how="inner",
+            late=last,
+        ),
+    )
+    with flow.run() as run:
+        run.insert("ups", [(1, first, 1), (1, 0, 2), (1, 5, 3)])
+        run.insert("asks", [(1, first, first), (1, first, -5), (1, -9, 3)])
+        run.commit()
+        assert run.status()["states"]["s"]["update"] == 5 - last
+        run.insert("ups", [(1, last, 4)])
+        run.commit()
+        found = [row[2:] for row in run.read("o").rows()]
+        assert found == []  # U is 0: what is at 0 may still change
+        assert run.status()["states"]["s"]["pending"] == 1
+        assert run.status()["states"]["s"]["update"] == 0
+
+
+def test_the_model_never_misses_and_never_sees_too_much() -> None:
+    """The judge itself: an update before the time of a committed fetch is seen, and none after."""
+    model = Model(Spec("s", (Update("u", "append", Reporting(3)), Fetch("f", "within"))))
+    model.step({"u": [(("", 1, 5, 1, 0.0), 1)], "f": [(("", 1, 0, 6, 0, 0), 1)]})
+    model.step({"u": [(("", 1, 6, 2, 0.0), 1), (("", 1, 7, 3, 0.0), 1)]})
+    assert model.pending == 1
+    model.step({"u": [(("", 1, 4, 4, 0.0), 1), (("", 1, 12, 5, 0.0), 1)]})
+    assert sorted(row[6:8] for row in model.answers["f"]) == [(4, 4), (5, 1), (6, 2)]

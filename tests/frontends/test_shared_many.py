@@ -6,10 +6,14 @@ import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import riverrun as rr
+from riverrun.engine.operators.shared.gather import _whole, _with_diffs
+from riverrun.state.changes import Changes
 from tests.frontends.checking import feed
 from tests.frontends.reference import Row, counted
 from tests.frontends.shared_model import Fetch, Model, Report, Reporting, Spec, Update
@@ -179,3 +183,115 @@ def test_records_with_several_requests(seed: int) -> None:
             assert run.status()["states"]["s"]["update"] == model.state.update, said
             if source.random() < 0.3:
                 run.scale(source.randint(1, 4))
+
+
+# -- one thing at a time
+
+
+def asking(**options: Any) -> rr.Dataflow:
+    flow = rr.Dataflow("asking")
+    state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64}, **options)
+    flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(state)
+    rows = flow.input("rows", {"id": pl.Int64, "early": pl.Int64, "late": pl.Int64})
+
+    def two(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"k": 1, "at": row["early"]}, {"k": 2, "at": row["late"]}]
+
+    flow.output("o", rows.fetch(state, requests=two))
+    marks = flow.input("marks", {"at": pl.Int64})
+    marks.fetch(state, key=pl.lit(0, pl.Int64), at="at")
+    return flow
+
+
+@pytest.mark.parametrize("replies_first", [True, False])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_record_that_is_deleted_while_it_waits_leaves_nothing(
+    workers: int, replies_first: bool
+) -> None:
+    with asking(replies_first=replies_first).run(workers=workers) as run:
+        run.insert("ups", [(1, 5, 50), (2, 5, 51), (1, 10, 52)])
+        row = (7, 6, 20)
+        for _ in range(3):
+            run.insert("rows", [row])
+            run.commit()
+            assert run.read("o").rows() == []
+            run.delete("rows", [row])
+            run.commit()
+        run.insert("rows", [row, (8, 6, 7)])
+        run.commit()
+        assert run.read("o").rows() == [(8, 6, 7, [50, 51])], "it does not wait for those before it"
+        run.insert("ups", [(2, 15, 53), (1, 30, 0)])
+        run.commit()
+        assert run.read("o").rows() == [(7, 6, 20, [50, 53]), (8, 6, 7, [50, 51])]
+        run.delete("rows", [row])
+        run.commit()
+        assert run.read("o").rows() == [(8, 6, 7, [50, 51])]
+
+
+@pytest.mark.parametrize("replies_first", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_of_equal_records_some_may_be_late(workers: int, replies_first: bool) -> None:
+    flow = asking(replies_first=replies_first, compact=rr.keep_latest)
+    with flow.run(workers=workers) as run:
+        run.insert("ups", [(1, 5, 50), (2, 5, 51), (1, 12, 52)])
+        run.insert("rows", [(7, 6, 20)])
+        run.insert("marks", [(6,)])
+        run.commit()
+        run.insert("marks", [(10,)])
+        run.commit()
+        assert run.status()["states"]["s"]["fetch"] == 10
+        run.insert("rows", [(7, 6, 20), (9, 6, 7), (9, 10, 11)])
+        run.commit()
+        assert run.read("o").rows() == [(9, 10, 11, [50, 51])]
+        assert sum(event["rows"] for event in run.events("late")) == 3, "one and two requests"
+        run.insert("ups", [(2, 30, 0)])
+        run.commit()
+        assert run.read("o").rows() == [(7, 6, 20, [50, 51]), (9, 10, 11, [50, 51])]
+        run.delete("rows", [(7, 6, 20)])  # one request of it is late now: the answer stays
+        run.commit()
+        assert len(run.read("o").rows()) == 2
+
+
+def replies(rows: list[tuple[int, int, int]]) -> Changes:
+    """Of record, place, diff."""
+    ids, places, diffs = zip(*rows, strict=True)
+    columns = (pa.array(ids), pa.array(ids), pa.array(places), pa.array([0] * len(rows)))
+    return Changes(columns, len(rows), ((0,),), None, 0, np.array(diffs))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_left_of_records_and_replies(seed: int) -> None:
+    """In whatever order records and replies come, in the end all that is whole has gone on, and nothing is left."""
+    source = random.Random(seed)
+    records = [(1, 2, 1), (1, 2, 1), (2, 1, 1), (3, 2, 1), (3, 2, -1), (4, 2, -1)]
+    given = [(1, 0, 2), (1, 1, 1), (1, -2, 1), (2, 0, 1), (3, 0, 1), (3, 0, -1), (4, 0, -1), (4, 1, -1)]  # fmt: skip
+    given += [(3, 1, 1), (3, 1, -1)]
+    events = [(0, each) for each in records] + [(1, each) for each in given]
+    source.shuffle(events)
+    waiting = [replies([(9, 0, 0)]).filter(np.zeros(1, bool)) for _ in range(2)]
+    sent: Counter[int] = Counter()
+    for port, event in events:
+        both = [
+            Changes.concat([waiting[at], replies([event])]) if at == port else waiting[at]
+            for at in range(2)
+        ]
+        whole = _whole(*both)
+        for row, diff in zip(whole.rows, whole.diffs, strict=True):
+            sent[both[0].columns[0][int(row)].as_py()] += int(diff)
+        left = [
+            (both[0], whole.records_left, whole.record_diffs),
+            (both[1], whole.replies_left, whole.reply_diffs),
+        ]
+        waiting = [_with_diffs(changes.take(rows), diffs) for changes, rows, diffs in left]
+    assert {record: n for record, n in sent.items() if n} == {1: 1, 2: 1, 4: -1}, f"seed={seed}"
+    assert [changes.rows for changes in waiting] == [0, 0], f"seed={seed}"
+
+
+def test_lists_of_different_lengths_are_refused() -> None:
+    flow = build(random.Random(1))
+    with flow.run() as run:
+        run.insert("lists", [([1, 2], 5, [3])])
+        with pytest.raises(rr.RiverrunError) as told:
+            run.commit()
+        assert told.value.code == "schema.lists_differ"
+        assert told.value.hint

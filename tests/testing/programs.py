@@ -219,6 +219,60 @@ FULL = {"a": PAIRS}
 APPENDED = {"a": Draw(PAIRS, deletes=False)}
 UNJUDGED = tuple(law for law in LAWS if law != "oracle")
 
+UPDATES = Draw({"k": int, "t": int, "v": int}, values={"k": [0, 1, 2], "t": range(20)})
+REQUESTS = Draw({"k": int, "at": int, "n": int}, values={"k": [0, 1, 2], "at": range(20)})
+LISTS = Draw(
+    {"at": int, "ks": pl.List(pl.Int64)}, values={"at": range(20), "ks": [[], [0], [2, 1, 2]]}
+)
+SAID = Draw({"s": str, "at": int}, values={"s": ["p", "q"], "at": range(25)})
+
+
+def kept(**draw: Any) -> Draw:
+    """Requests that are not deleted: their answers depend on when they were given."""
+    return Draw(REQUESTS.schema, values=REQUESTS.values, deletes=False, **draw)
+
+
+def fetching(
+    update: Mapping[str, Any] | None = None, reads: Mapping[str, Any] | None = None, **options: Any
+) -> Callable[..., Any]:
+    """A state of numbers by key, an input that updates it, one that fetches, and a third that reports."""
+
+    def program(
+        ups: rr.Collection, asks: rr.Collection, said: rr.Collection, flow: rr.Dataflow
+    ) -> rr.Collection:
+        state = flow.state("s", {"k": int}, {"v": int}, time={"t": int}, **options)
+        ups.update(state, **{"late": 4, **(update or {})})
+        said.progress(state, "update", at="at", late=0, by="s", idle=2)
+        return asks.fetch(state, **{"key": "k", "at": "at", **(reads or {})})
+
+    return program
+
+
+def hops(links: rr.Collection, asks: rr.Collection, flow: rr.Dataflow) -> rr.Collection:
+    state = flow.state("s", {"k": int}, {"v": int}, time={"t": int})
+    links.update(state, rule=rr.append, late=2)
+    loop = flow.loop(name="hops")
+    first = loop.enter(asks.select("k", "at", here="k"))
+    back = loop.feedback(first.schema, limit=3)
+    hop = first.concat(back).fetch(state, key={"k": "here"}, at="at", rule=rr.within, how="inner")
+    back.connect(hop.select("k", "at", here="v"))
+    return loop.leave(hop)
+
+
+def taught(ups: rr.Collection, asks: rr.Collection, flow: rr.Dataflow) -> rr.Collection:
+    """A state in a loop: a request at 5 leaves a value at 6, which that at 7 may find."""
+    loop = flow.loop(name="taught")
+    state = loop.state("s", {"k": int}, {"v": int}, time={"t": int})
+    loop.enter(ups).update(state, rule=rr.append, progress=False)
+    loop.enter(ups).progress(state, "update", at="t", late=0)
+    found = loop.enter(asks).fetch(state, key="k", at="at", closed="left")
+    found.select("k", t=pl.col("at") + 1, v=pl.col("n")).update(state, progress=False)
+    return loop.leave(found)
+
+
+STATES = {"ups": UPDATES, "asks": REQUESTS, "said": SAID}
+KEPT = {**STATES, "asks": kept()}
+SINCE = pl.col("at") - 3
 CASES = [
     Case("select", lambda a: a.select("k", w=pl.col("v") * 2)),
     Case("with_columns", lambda a: a.with_columns(v=pl.col("v") + pl.col("k"))),
@@ -322,4 +376,49 @@ CASES = [
         {"numbers": {"n": int}},
         lambda numbers: [(odd_part(row["n"]),) for row in numbers],
     ),
+    # What comes late depends on what came before.
+    Case("fetch", fetching(), STATES, laws=UNJUDGED),
+    Case(
+        "fetch_latest_kept",
+        fetching(compact=rr.keep_latest, compaction="active", accelerate=False),
+        STATES,
+        laws=UNJUDGED,
+    ),
+    Case(
+        "fetch_range",
+        fetching(
+            {"rule": rr.append},
+            {"since": SINCE, "rule": rr.within, "late": 4},
+            compact=rr.drop_before(3),
+            sweep=1,
+        ),
+        STATES,
+        laws=UNJUDGED,
+    ),
+    Case(
+        "fetch_total",
+        fetching({"rule": rr.add}, {"rule": rr.total}, compact=rr.fold, replies_first=False),
+        STATES,
+        laws=UNJUDGED,
+    ),
+    Case(
+        "fetch_many",
+        fetching(reads={"key": "ks"}),
+        {**STATES, "asks": LISTS},
+        laws=UNJUDGED,
+    ),
+    Case(
+        "fetch_uncommitted",
+        fetching(reads={"read": "uncommitted", "wait": SINCE}),
+        KEPT,
+        laws=UNJUDGED,
+    ),
+    Case(
+        "fetch_from_collection",
+        lambda a, asks: asks.fetch(a.group_by("k").count().as_state("k"), key="k"),
+        {"a": FULL["a"], "asks": kept()},
+        laws=UNJUDGED,
+    ),
+    Case("fetch_in_loop", hops, {"links": UPDATES, "asks": REQUESTS}, laws=UNJUDGED),
+    Case("state_in_loop", taught, {"ups": UPDATES, "asks": REQUESTS}, laws=UNJUDGED),
 ]

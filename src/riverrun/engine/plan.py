@@ -337,12 +337,16 @@ class PlanBuilder:
         if name is not None:
             for part in str(name).split(":"):
                 check_name(part)  # what we derive from a name has a colon, which no name has
-            full = f"{scope.path}{name}"
-            if full in taken:
-                raise self._name_taken(full)
-            return full
+            self.check_free(name, scope)
+            return f"{scope.path}{name}"
         kind = f"{scope.path}{operator.kind}"
         return next(f"{kind}-{n}" for n in range(1, 1 << 30) if f"{kind}-{n}" not in taken)
+
+    def check_free(self, name: str, scope: Scope) -> None:
+        """Refuse a name that a node has."""
+        full = f"{scope.path}{name}"
+        if any(node.name == full for node in self.nodes):
+            raise self._name_taken(full)
 
     def _name_taken(self, name: str) -> PlanError:
         return PlanError(

@@ -536,7 +536,8 @@ class Collection:
 
         Read *committed*, a row waits until all updates up to `at` are in. Read *uncommitted*, it waits for those
         up to `wait` only, or up to `since`, or not at all, and sees what there is. Rows without an answer have
-        nulls, or with ``how="inner"`` go no further. Rows that are deleted take their answers back.
+        nulls, or with ``how="inner"`` go no further. Rows that are deleted take committed answers back; uncommitted
+        ones stay, and an epoch that deletes their rows is refused.
 
         A `key` that is a list makes a request for each element; `requests`, a function of a row, gives a list of
         requests, dicts of key, `at` and `since`. The row goes on when all replies are there, which are lists then.

@@ -29,7 +29,7 @@ from riverrun.engine.operators.shared.gather import (
 )
 from riverrun.engine.operators.shared.progress import MARKS, Marks, Reporter
 from riverrun.engine.plan import Port
-from riverrun.errors import PlanError, users_line
+from riverrun.errors import PlanError, SchemaError, users_line
 from riverrun.frontends.collection import Collection
 from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import as_ticks, check_callable, kind_told
@@ -217,7 +217,16 @@ def _answer_schema(
     if time is not None and (rule.timed or asking.time is not None):
         shown = time if asking.time is None else pa.field(asking.time, time.type)
     made: list[pa.Field] = []
-    for field in rule.gives(shown, value):
+    try:
+        given = rule.gives(shown, value)
+    except SchemaError as error:
+        raise PlanError(
+            error.code,
+            f"cannot {asking.attempt} at {asking.line}: {error.message}",
+            hint=error.hint,
+            line=asking.line,
+        ) from None
+    for field in given:
         name = field.name
         while name in stream.columns or name in [each.name for each in made]:
             name += asking.suffix
@@ -373,7 +382,7 @@ def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | 
 
 def _fetch_arranged(stream: Collection, asking: Asking, state: Arranged) -> Collection:
     """From a collection, as of the epoch."""
-    for option in ("at", "since", "wait", "by", "idle"):
+    for option in ("at", "since", "wait", "by", "idle", "time", "requests", "progress"):
         if getattr(asking, option) is not None:
             raise PlanError(
                 "state.at",

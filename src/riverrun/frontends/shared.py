@@ -308,6 +308,7 @@ def add_state(
 ) -> State:
     """See `Dataflow.state`."""
     check_name(name)
+    builder.check_free(name, scope)
     line = users_line()
     keys = as_schema(key, f"declare the key of state {name!r}")
     values = as_schema(value, f"declare the values of state {name!r}")

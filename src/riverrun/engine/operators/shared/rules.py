@@ -92,12 +92,39 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class Append(UpdateRule):
-    """One more value at a time; a deletion takes one back."""
+    """One more value at a time; a deletion takes one back, if it is there."""
 
     name: ClassVar[str] = "append"
 
     def apply(self, requests: Changes, entries: Entries) -> Changes | None:
-        return requests
+        if (requests.diff if requests.diffs is None else requests.diffs.min()) > 0:
+            return requests
+        sums = requests.consolidate()
+        diffs = sums.diff_array()
+        taken = np.flatnonzero(diffs < 0)
+        if len(taken):
+            diffs = diffs.copy()
+            diffs[taken] = -np.minimum(-diffs[taken], _how_often(sums.take(taken), entries))
+        return entries.made(sums.columns, diffs).filter(diffs != 0)
+
+
+def _how_often(rows: Changes, entries: Entries) -> Ints:
+    """How often rows, different ones, are there."""
+    fields, at, positions = entries.schema.columns, entries.at, tuple(range(len(rows.columns)))
+    under = Schema.of(pa.schema(fields[: at + 1]), pa.schema(fields[at + 1 :]))
+    asked = Batch.of(under, rows.map_times(lambda _: _NOW), positions, _EVER, _SOON)
+    keys = Keys.of_batch(asked)  # of each key and time one
+    who, when = Keys(keys.columns[:at], len(keys)), keys.columns[at]
+    found = entries.view.between(who, entries.as_of, when, when)
+    counts = np.zeros(rows.rows, np.int64)
+    if len(found):
+        whole = Schema.of(pa.schema(fields), pa.schema([]))
+        there = entries.removed(found).negate().map_times(lambda _: _NOW)
+        batch = Batch.of(whole, there, positions, _EVER, _SOON)
+        view = View("entries", whole, (batch,), batch.since, batch.upper)
+        matched = view.lookup(Keys(rows.columns, rows.rows), _NOW)
+        counts[_of(matched)] = np.maximum(matched.counts, 0)
+    return counts
 
 
 @dataclass(frozen=True)
