@@ -88,7 +88,7 @@ _ENDS = {
     "none": (False, False),
 }
 INT64 = pl.Int64
-SWEEP = 4096
+SWEEP = 256
 _AT, _SINCE, _BY = "__at__", "__since__", "__by__"
 
 replace = Replace()
@@ -345,7 +345,7 @@ def add_state(
     if not is_count(sweep):
         raise PlanError(
             "state.sweep",
-            f"cannot sweep {sweep!r} entries at a time ({line})",
+            f"cannot cut the sweep of state {name!r} into {sweep!r} parts ({line})",
             hint="give a whole number from 1 on",
         )
     return State(

@@ -8,8 +8,11 @@ order of the application's own time. Laws:
 2. An update whose time is before U, as it was before t, is *late*: it is dropped, and counted. So what is
    before U is final.
 3. Compaction changes nothing that a fetch at or after F could see (`rules`). It works on the keys that
-   are touched, and on a few others in passing, a bounded number each time; or, *actively*, on all of them
-   whenever the horizon moves.
+   are touched, and now and then on a part of all keys in passing; or, *actively*, on all of them whenever
+   there is progress.
+4. What it leaves is a function of the epochs: which keys a sweep goes through depends on their hashes and on how often
+   there was progress, not on who has them. So an epoch that is done again, on other workers, leaves the same
+   entries, and what was told of them stays true.
 
 In a loop, a round sees what the rounds before it did; to the spine it is all one epoch.
 
@@ -28,7 +31,12 @@ from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, b
 from riverrun.engine.operators.arrange import changes_of, state_schema
 from riverrun.engine.operators.expire import ticks_of
 from riverrun.engine.operators.shared.progress import Known, Progressing
-from riverrun.engine.operators.shared.rules import CompactRule, Entries, UpdateRule
+from riverrun.engine.operators.shared.rules import (
+    CompactRule,
+    Entries,
+    UpdateFunction,
+    UpdateRule,
+)
 from riverrun.engine.plan import Node, Plan
 from riverrun.errors import OperatorFailed, PlanError
 from riverrun.progress import Antichain, Timestamp
@@ -36,12 +44,12 @@ from riverrun.state import Order
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.columns import column_table
-from riverrun.state.kernels import packing, searching
+from riverrun.state.kernels import packing
 from riverrun.state.keys import Keys
 from riverrun.state.shards import END
 from riverrun.state.view import View
 
-PERIOD = 16  # so often, of the times at which there is something to do, the sweep goes on
+PERIOD = 16  # every so many moves of progress the sweep goes on
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,8 @@ class Store(Operator):
     updaters: tuple[Updater, ...] = ()
     compact: CompactRule | None = None
     active: bool = False
-    sweep: int = 4096
+    sweep: int = 256
+    """Into how many parts of all hashes a sweep is cut."""
     accelerated: bool = True
     kind: ClassVar[str] = "state"
     keeps_state: ClassVar[bool] = True
@@ -116,14 +125,17 @@ class Storing(Arranged):
         self._held: dict[Timestamp, dict[int, list[Changes]]] = {}
         self._fresh: list[tuple[Timestamp, Batch]] = []
         """In a loop: what the rounds of this epoch have changed so far."""
-        self._swept: tuple[int | None, int] = (None, 0)
-        """The horizon at which a sweep began, and from which hash on it goes on."""
+        self._moved: set[Timestamp] = set()
+        """Times at which there was progress."""
+        self._swept: int | None = None
+        """The horizon up to which all entries are compacted, where that is so."""
         self._runs = 0
 
     def receive(self, port: int, changes: Changes) -> None:
         if port < self._first:  # progress was made: there may be something to compact
             if self._operator.compact is not None:
                 self._at_time(changes.times[0])
+                self._moved.add(changes.times[0])
             return
         for time, piece in by_time(changes):
             rows = piece.with_columns(piece.columns[: len(self._positions)])
@@ -137,6 +149,8 @@ class Storing(Arranged):
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         held = self._held.pop(time)
+        moved = time in self._moved
+        self._moved.discard(time)
         known = self.progress.before(time)
         pieces: list[Changes] = []
         for port in sorted(held):
@@ -148,7 +162,7 @@ class Storing(Arranged):
                 if made is not None:
                     pieces.append(made)
         if self._operator.compact is not None:
-            self._compact(self._operator.compact, known, pieces, time)
+            self._compact(self._operator.compact, known, pieces, time, moved)
         if pieces:
             self._append(Changes.concat(pieces), time, upper)
 
@@ -214,15 +228,21 @@ class Storing(Arranged):
         return Entries(self.schema, view, as_of, time)
 
     def _compact(
-        self, rule: CompactRule, known: Known, pieces: list[Changes], time: Timestamp
+        self,
+        rule: CompactRule,
+        known: Known,
+        pieces: list[Changes],
+        time: Timestamp,
+        moved: bool,
     ) -> None:
         """Compact the keys that were touched, and go on with the sweep (law 3); what that changes is one more piece."""
         horizon = known.fetch
         if horizon is None:
             return
         entries = self._entries(time, pieces)
-        chosen = [] if self._operator.active else [self._keys(piece) for piece in pieces]
-        swept = self._sweep(entries, horizon)
+        chosen = [self._keys(piece) for piece in pieces]
+        part = self._part(horizon, time, moved)
+        swept = None if part is None else self._sweep(entries, *part)
         if swept is not None:
             chosen.append(swept)
         if chosen:
@@ -236,29 +256,43 @@ class Storing(Arranged):
     def _keys(self, piece: Changes) -> Keys:
         return _distinct(piece.columns[: self._at], piece.rows, self.schema.hash_word)
 
-    def _sweep(self, entries: Entries, horizon: int) -> Keys | None:
-        """The next few keys, in the order of their hashes; all that there are, where compaction is active."""
-        self._runs += 1
-        if self._runs % PERIOD and not self._operator.active:
-            return None
-        began, low = self._swept
-        if low == 0:
-            if began == horizon:
+    def _part(self, horizon: int, time: Timestamp, moved: bool) -> tuple[int, int] | None:
+        """The hashes whose keys are to be swept now, if any (law 4)."""
+        operator = self._operator
+        if operator.accelerated:
+            if not moved:
                 return None
-            began = horizon
-        limit = self._operator.sweep
-        if self._operator.active:
-            low, limit = 0, max(len(self.arrangement.spine), 1)
-        found = next(entries.view.slice(low, END).scan(entries.as_of, max(limit, 1)), None)
-        if found is None:
-            self._swept = began, 0
+            moves = self.progress.at(time).moves
+        elif self._is_seen:  # progress comes after the updates, and only to who has some
             return None
-        columns = found.canonicals(range(self._at))
-        keys = _distinct(columns, len(found), self.schema.hash_word)
-        last = int(searching.hash_keys(keys.nodes, keys.rows, self.schema.hash_word).max())
-        done = self._operator.active or last + 1 >= END
-        self._swept = began, 0 if done else last + 1
-        return keys
+        else:
+            self._runs += 1
+            moves = self._runs
+        if operator.active:
+            done, self._swept = self._swept == horizon, horizon
+            return None if done else (0, END)
+        if moves % PERIOD:
+            return None
+        part, parts = moves // PERIOD % operator.sweep, operator.sweep
+        return part * END // parts, (part + 1) * END // parts
+
+    @property
+    def _is_seen(self) -> bool:
+        """Whether anybody could tell which of the entries that no fetch will find are left."""
+        rules = [updater.rule for updater in self._operator.updaters]
+        return self.context.has_consumers or any(isinstance(it, UpdateFunction) for it in rules)
+
+    def _sweep(self, entries: Entries, low: int, high: int) -> Keys | None:
+        """The keys with these hashes."""
+        limit = max(len(self.arrangement.spine), 1)
+        found = list(entries.view.slice(low, high).scan(entries.as_of, limit))
+        if not found:
+            return None
+        keys = [
+            _distinct(piece.canonicals(range(self._at)), len(piece), self.schema.hash_word)
+            for piece in found
+        ]
+        return keys[0] if len(keys) == 1 else Keys.union(self.schema, keys)
 
     def boundary(self, epoch: int) -> None:
         spine = self.arrangement.spine
