@@ -450,6 +450,64 @@ class Chained(Sharing):
         return Its()
 
 
+class Kept(Sharing):
+    """What active compaction leaves of a state: of an epoch that is done again, the same."""
+
+    name = "kept"
+    inputs: ClassVar = {"moves": ("k", "time", "v"), "views": ("k", "at")}
+
+    def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
+        key, value = {"k": pl.Int64}, {"v": pl.Int64}
+        state = flow.state("kept", key, value, compact=rr.keep_latest, compaction="active")
+        inputs["moves"].update(state, late=4)
+        answers = inputs["views"].fetch(state, key="k", at="at", late=9)
+        both = state.entries().concat(answers.select("k", time=pl.lit(0, pl.Int64), v="v"))
+        return counted(both, "k", "time", v=pl.col("v"))
+
+    def judge(self) -> Judge:
+        class Its(Judge):
+            def __init__(self) -> None:
+                super().__init__()
+                self.state = State({"moves": Reporter(4)}, {"views": Reporter(9)}, compacted=True)
+                self.views = Waiting(self.state)
+                self.left: dict[int, set[tuple[int, int]]] = {}
+
+            def apply(self, epoch: int, fed: Fed) -> None:
+                state = self.state
+                before = state.update_progress, state.fetch_progress
+                floor = -(1 << 60) if before[0] is None else before[0]
+                touched = {k for (k, time, _), _ in fed["moves"] if time >= floor}
+                state.update([(*row, diff) for row, diff in fed["moves"]])
+                marks = {name: _times(fed[name], 1) for name in self.inputs}
+                state.settle(epoch, marks)
+                moved = (state.update_progress, state.fetch_progress) != before
+                self._compact(touched, moved, before[1], floor)
+                asked = [(at, (k, at), diff) for (k, at), diff in fed["views"]]
+                for (k, at), diff in self.views.take(asked):
+                    self.count([((k, 0, _or_none(state.latest(k, at))), diff)])
+
+            inputs = Kept.inputs
+
+            def _compact(
+                self, touched: set[int], moved: bool, bound: int | None, floor: int
+            ) -> None:
+                for k in touched:  # what is from U on is as it is in the state
+                    old = {each for each in self.left.get(k, ()) if each[0] < floor}
+                    self.left[k] = old | set(self.state.within(k, floor))
+                if bound is None:
+                    return
+                for k in self.left if moved else touched:
+                    past = sorted(each for each in self.left[k] if each[0] < bound)
+                    self.left[k] -= set(past[:-1])
+
+            def rows(self) -> list[Row]:
+                entries = Counter((k, *each) for k, left in self.left.items() for each in left)
+                both = self.out + entries
+                return sorted((*row, count) for row, count in both.items())
+
+        return Its()
+
+
 class Hops(Sharing):
     """A fetch in a loop: each hop asks for a later time than the one before, and waits at its round."""
 
@@ -577,17 +635,10 @@ class FixedPoint(Sharing):
         return Its()
 
 
-SHARING = {
+SHARING: dict[str, type[Sharing]] = {
     program.name: program
     for program in (
-        AsOf,
-        AsOfSlowly,
-        Sources,
-        Ranges,
-        Gathered,
-        Chained,
-        Hops,
-        Learning,
-        FixedPoint,
+        *(AsOf, AsOfSlowly, Sources, Ranges, Gathered),
+        *(Chained, Kept, Hops, Learning, FixedPoint),
     )
 }

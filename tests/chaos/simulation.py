@@ -405,11 +405,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="replay this one with a trace")
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--program", default="counting")
-    given = parser.parse_args(arguments)
     from tests.chaos.flows import FLOWS
 
-    program = FLOWS[given.program]() if given.program in FLOWS else Counting()
+    programs = {"counting": Counting, **FLOWS}
+    parser.add_argument("--program", choices=programs, default="counting")
+    given = parser.parse_args(arguments)
+    program = programs[given.program]()
     if given.seed is not None:
         Simulation(given.seed, program, tracing=True).run()
         return 0

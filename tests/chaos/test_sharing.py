@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +74,54 @@ def test_what_a_record_and_its_deletion_report_does_not_depend_on_which_comes_fi
             run.commit()
             assert run.status()["states"]["second"]["update"] == (None if listed else at)
         assert run.read("seen").rows() == []
+
+
+def kept(options: dict[str, Any]) -> rr.Dataflow:
+    """The entries of a state that is compacted, for everybody to see."""
+    flow = rr.Dataflow("kept")
+    moves = flow.input("moves", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    views = flow.input("views", {"k": pl.Int64, "at": pl.Int64})
+    key, value = {"k": pl.Int64}, {"v": pl.Int64}
+    state = flow.state("campaigns", key, value, compact=rr.keep_latest, **options)
+    moves.update(state, late=5)
+    flow.output("seen", views.fetch(state, key="k", at="at", late=5))
+    flow.output("entries", state.entries())
+    return flow
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compaction": "lazy", "sweep": 2},
+        {"compaction": "active"},
+        {"compaction": "lazy", "sweep": 2, "accelerate": False},
+        {"compaction": "active", "accelerate": False},
+    ],
+)
+def test_what_is_left_of_entries_is_a_function_of_the_epochs(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Neither the number of workers nor losses show, so that what was told of an epoch stays true when it is redone."""
+    flow = kept(options)
+    seed = int(os.environ.get("CHAOS_FIRST", "0"))
+    runs = [flow.run(workers=1), flow.run(workers=3, checkpoint=str(tmp_path), every=None)]
+    source = random.Random(seed)
+    went = 0
+    for epoch in range(80):
+        moves, views = [], []
+        if source.random() < 0.6:
+            moves = [(source.randrange(40), epoch + source.randrange(-4, 3), epoch)]
+        if source.random() < 0.4:
+            views = [(source.randrange(40), epoch - source.randrange(4))]
+        for run in runs:
+            run.insert("moves", moves)
+            run.insert("views", views)
+            run.commit()
+        if source.random() < 0.15:
+            runs[1].scale(source.choice((1, 2, 3, 4)))
+        alone, together = (run.read("entries").rows() for run in runs)
+        assert alone == together, (seed, epoch)
+        went += sum(diff < 0 for *_, diff in runs[0].changes("entries").rows())
+    assert went > 2  # there was compaction
+    for run in runs:
+        run.close()

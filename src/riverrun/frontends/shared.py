@@ -361,7 +361,7 @@ def add_state(
     if not is_count(sweep):
         raise PlanError(
             "state.sweep",
-            f"cannot sweep {sweep!r} entries at a time ({line})",
+            f"cannot cut the sweep of state {name!r} into {sweep!r} parts ({line})",
             hint="give a whole number from 1 on",
         )
     return State(

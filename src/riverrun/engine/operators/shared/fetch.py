@@ -50,7 +50,7 @@ from riverrun.state.keys import Keys
 from riverrun.state.view import View
 
 ROUND = "__round{}__"
-_FIRST = -(1 << 63)
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1
 _STATE, _PROGRESS = 1, 2  # the inputs behind requests
 
 
@@ -176,7 +176,7 @@ class Fetching(Actor):
         if operator.progress is not None:
             self._restore(context)
         if operator.compact is not None and isinstance(store, Storing):
-            store.needs.append(lambda: self._pending.needed)
+            store.needs.append(self._needing)
 
     @property
     def _loops(self) -> int:
@@ -323,17 +323,25 @@ class Fetching(Actor):
                     state=self._operator.state,
                 )
 
-    def _needs(self, requests: Changes) -> int | None:
-        """From which time on requests that wait need values that are told apart (law 5)."""
+    def _needs(self, requests: Changes) -> Ints | None:
+        """From which time on each request that waits needs values that are told apart (law 5); None: none cares."""
         compact, bounds = self._operator.compact, self._operator.bounds
         if compact is None or not requests.rows:
             return None
         needed = []
         if bounds.until is not None and not self._operator.committed:
-            needed.append(int(ticks_of(requests.columns[bounds.until]).min()))
+            needed.append(ticks_of(requests.columns[bounds.until]))
         if bounds.since is not None and compact.limits(self._operator.rule.name):
-            needed.append(int(ticks_of(requests.columns[bounds.since]).min()) + compact.margin)
-        return min(needed, default=None)
+            first = ticks_of(requests.columns[bounds.since])
+            needed.append(np.minimum(first, _LAST - compact.margin) + compact.margin)
+        return np.minimum.reduce(needed) if needed else None
+
+    def _needing(self, horizon: int) -> Changes | None:
+        """The keys of requests that wait, and need values before a horizon told apart."""
+        found = self._pending.needing(horizon)
+        if found is None:
+            return None
+        return found.with_columns(tuple(found.columns[at] for at in self._operator.key))
 
     def _late(self, requests: Changes, horizon: int) -> Mask:
         until = self._operator.bounds.until

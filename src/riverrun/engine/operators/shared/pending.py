@@ -42,10 +42,10 @@ class Block:
 
 
 class Pending:
-    """Blocks that wait; `waits` says of requests what each waits for, `needs` from which time on they need values."""
+    """Blocks that wait; `waits` says of requests what each waits for, `needs` from which time on each needs values."""
 
     def __init__(
-        self, waits: Callable[[Changes], Ints], needs: Callable[[Changes], int | None]
+        self, waits: Callable[[Changes], Ints], needs: Callable[[Changes], Ints | None]
     ) -> None:
         self._waits, self._needs = waits, needs
         self._blocks: list[Block] = []
@@ -77,16 +77,26 @@ class Pending:
     def _block(self, rounds: Rounds, changes: Changes, waits: Ints) -> Block:
         count = changes.rows * changes.diff if changes.diffs is None else int(changes.diffs.sum())
         least, greatest = int(waits.min()), int(waits.max())
-        return Block(rounds, changes, waits, least, greatest, count, self._needs(changes))
+        needs = self._needs(changes)
+        needed = None if needs is None else int(needs.min())
+        return Block(rounds, changes, waits, least, greatest, count, needed)
 
     def blocks(self) -> tuple[Block, ...]:
         """All that waits; what comes after does not change it."""
         return tuple(self._blocks)
 
-    @property
-    def needed(self) -> int | None:
-        """From which time on what waits needs values that are told apart; None: it does not care."""
-        return min((b.needed for b in self._blocks if b.needed is not None), default=None)
+    def needing(self, bound: int) -> Changes | None:
+        """The requests that need values before `bound` told apart, without those that are deleted."""
+        found = []
+        for block in self._blocks:
+            if block.needed is not None and block.needed < bound:
+                needs = self._needs(block.changes)
+                assert needs is not None
+                found.append(block.changes.filter(needs < bound).map_times(_zero))
+        if not found:
+            return None
+        left = Changes.concat(found).consolidate()
+        return left if left.rows else None
 
     def passed(self, bound: int) -> set[Rounds]:
         """The rounds of requests that wait for a time before `bound`."""

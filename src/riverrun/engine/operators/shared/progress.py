@@ -50,8 +50,8 @@ _SAVED = Schema.of(
     {"reporter": pa.int64(), "source": pa.large_string(), "mark": pa.int64(), "seen": pa.int64()},
 )
 _FIRST = -(1 << 63)
-_U, _F = -1, -2
-"""In what is saved: the reporters of U and F themselves."""
+_U, _F, _MOVES = -1, -2, -3
+"""In what is saved: the reporters of U and F themselves, and of how often they have moved."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,8 @@ class Known:
     time: Timestamp
     update: int | None
     fetch: int | None
+    moves: int = 0
+    """How often they have moved: the same on every worker, and after any loss."""
 
 
 class Progressing(Actor):
@@ -220,7 +222,7 @@ class Progressing(Actor):
         self._operator = operator
         self._marks: list[dict[str, _Mark]] = [{} for _ in operator.reporters]
         self._held: dict[Timestamp, list[tuple[int, Changes]]] = {}
-        self._log = [Known((-1,), *self._restored(context))]
+        self._log = [self._restored(context)]
 
     def at(self, time: Timestamp) -> Known:
         """What is known at a time, with all that was reported by then."""
@@ -258,7 +260,7 @@ class Progressing(Actor):
             fetch = None if update is None else min(fetch, update)
         fetch = _later(last.fetch, fetch)
         if (update, fetch) != (last.update, last.fetch):
-            self._log.append(Known(time, update, fetch))
+            self._log.append(Known(time, update, fetch, last.moves + 1))
             columns = (pa.array([update], pa.int64()), pa.array([fetch], pa.int64()))
             self.context.push(Changes.of(columns, time), 0)
 
@@ -314,7 +316,7 @@ class Progressing(Actor):
         ]
         rows += [
             (number, "", value, 0)
-            for number, value in ((_U, known.update), (_F, known.fetch))
+            for number, value in ((_U, known.update), (_F, known.fetch), (_MOVES, known.moves))
             if value is not None
         ]
         ranges = self.context.shards.of(self.context.index)
@@ -337,19 +339,19 @@ class Progressing(Actor):
         name = self.node.name
         return {name: deferred(name, _SAVED, epoch, self.node.depth, make)}
 
-    def _restored(self, context: Context) -> tuple[int | None, int | None]:
+    def _restored(self, context: Context) -> Known:
         saved = context.restored(_SAVED)
         if saved is not None and saved.num_rows:  # each number of the grid has all of it
             shards = saved.column("shard")
             saved = saved.filter(pc.equal(shards, shards[0]))
-        values: dict[int, int | None] = {_U: self._operator.begins, _F: None}
+        values: dict[int, int | None] = {_U: self._operator.begins}
         for row in [] if saved is None else saved.to_pylist():
             number = row["reporter"]
             if number < 0:
                 values[number] = row["mark"]
             else:
                 self._marks[number][row["source"]] = _Mark(row["mark"], row["seen"])
-        return values[_U], values[_F]
+        return Known((-1,), values[_U], values.get(_F), values.get(_MOVES) or 0)
 
 
 def _later(one: int | None, other: int | None) -> int | None:

@@ -8,8 +8,11 @@ order of the application's own time. Laws:
 2. An update whose time is before U, as it was before t, is *late*: it is dropped, and counted. So what is
    before U is final.
 3. Compaction changes nothing that a fetch at or after F could see, nor one that waits (`rules`). It works on the
-   keys that are touched, and on a few others in passing, a bounded number each time; or, *actively*, on all of
-   them whenever the horizon moves.
+   keys that are touched, and now and then on a part of all keys in passing; or, *actively*, on all of them whenever
+   there is progress. Keys that a fetch which waits needs more of are left alone.
+4. What it leaves is a function of the epochs: which keys a sweep goes through depends on their hashes and on how often
+   there was progress, not on who has them. So an epoch that is done again, on other workers, leaves the same
+   entries, and what was told of them stays true.
 
 In a loop, a round sees what the rounds before it did; to the spine it is all one epoch.
 
@@ -29,20 +32,26 @@ from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, b
 from riverrun.engine.operators.arrange import changes_of, state_schema
 from riverrun.engine.operators.expire import ticks_of
 from riverrun.engine.operators.shared.progress import Progressing
-from riverrun.engine.operators.shared.rules import CompactRule, Entries, UpdateRule
+from riverrun.engine.operators.shared.rules import (
+    CompactRule,
+    Entries,
+    UpdateFunction,
+    UpdateRule,
+)
 from riverrun.engine.plan import Node, Plan
 from riverrun.errors import OperatorFailed, PlanError
 from riverrun.progress import Antichain, Timestamp
-from riverrun.state import Order
+from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.columns import column_table
-from riverrun.state.kernels import packing, searching
+from riverrun.state.kernels import packing
 from riverrun.state.keys import Keys
 from riverrun.state.shards import END
 from riverrun.state.view import View
 
-PERIOD = 16  # so often, of the times at which there is something to do, the sweep goes on
+_NOW = (0,)
+PERIOD = 16  # every so many moves of progress the sweep goes on
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Store(Operator):
     compact: CompactRule | None = None
     active: bool = False
     sweep: int = 4096
+    """Into how many parts of all hashes a sweep is cut."""
     told: bool = True
     kind: ClassVar[str] = "state"
     keeps_state: ClassVar[bool] = True
@@ -117,18 +127,23 @@ class Storing(Arranged):
         self._held: dict[Timestamp, dict[int, list[Changes]]] = {}
         self._fresh: list[tuple[Timestamp, Batch]] = []
         """In a loop: what the rounds of this epoch have changed so far."""
-        self._swept: tuple[int | None, int] = (None, 0)
-        """The horizon at which a sweep began, and from which hash on it goes on."""
+        self._moved: set[Timestamp] = set()
+        """Times at which there was progress."""
+        self._swept: int | None = None
+        """The horizon up to which all entries are compacted, where that is so."""
         self._runs = 0
-        self.needs: list[Callable[[], int | None]] = []
-        """Of fetches that wait: from which time on they need values that are told apart."""
+        self.needs: list[Callable[[int], Changes | None]] = []
+        """Of fetches that wait: the keys of those that need values before a horizon told apart."""
         self._horizon: int | None = None
-        """Before which values may be compacted: F at the last boundary, or what those that waited then need."""
+        """Before which values may be compacted: F at the last boundary."""
+        self._spared: View | None = None
+        """The keys that are left alone, since something that waited at the last boundary needs them."""
 
     def receive(self, port: int, changes: Changes) -> None:
         if port < self._first:  # progress was made: there may be something to compact
             if self._operator.compact is not None:
                 self._at_time(changes.times[0])
+                self._moved.add(changes.times[0])
             return
         for time, piece in by_time(changes):
             rows = piece.with_columns(piece.columns[: len(self._positions)])
@@ -142,6 +157,8 @@ class Storing(Arranged):
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         held = self._held.pop(time)
+        moved = time in self._moved
+        self._moved.discard(time)
         known = self.progress.before(time)
         pieces: list[Changes] = []
         for port in sorted(held):
@@ -153,7 +170,7 @@ class Storing(Arranged):
                 if made is not None:
                     pieces.append(made)
         if self._operator.compact is not None:
-            self._compact(self._operator.compact, pieces, time)
+            self._compact(self._operator.compact, pieces, time, moved)
         if pieces:
             self._append(Changes.concat(pieces), time, upper)
 
@@ -214,18 +231,20 @@ class Storing(Arranged):
         view, as_of = self.view(time, pieces)
         return Entries(self.schema, view, as_of, time, self.progress.before(time).update)
 
-    def _compact(self, rule: CompactRule, pieces: list[Changes], time: Timestamp) -> None:
+    def _compact(
+        self, rule: CompactRule, pieces: list[Changes], time: Timestamp, moved: bool
+    ) -> None:
         """Compact the keys that were touched, and go on with the sweep (law 3); what that changes is one more piece."""
         horizon = self._horizon
         if horizon is None:
             return
         entries = self._entries(time, pieces)
-        chosen = [] if self._operator.active else [self._keys(piece) for piece in pieces]
-        swept = self._sweep(entries, horizon)
-        if swept is not None:
-            chosen.append(swept)
+        chosen = [self._keys(piece) for piece in pieces]
+        part = self._part(horizon, time, moved)
+        if part is not None:
+            chosen += self._sweep(entries, *part)
         if chosen:
-            keys = Keys.union(self.schema, chosen)
+            keys = self._not_spared(Keys.union(self.schema, chosen))
             found = entries.view.lookup(keys, entries.as_of)
             if len(found):
                 made = rule.apply(found, horizon, entries)
@@ -235,29 +254,49 @@ class Storing(Arranged):
     def _keys(self, piece: Changes) -> Keys:
         return _distinct(piece.columns[: self._at], piece.rows, self.schema.hash_word)
 
-    def _sweep(self, entries: Entries, horizon: int) -> Keys | None:
-        """The next few keys, in the order of their hashes; all that there are, where compaction is active."""
-        self._runs += 1
-        if self._runs % PERIOD and not self._operator.active:
-            return None
-        began, low = self._swept
-        if low == 0:
-            if began == horizon:
+    def _part(self, horizon: int, time: Timestamp, moved: bool) -> tuple[int, int] | None:
+        """The hashes whose keys are to be swept now, if any (law 4)."""
+        operator = self._operator
+        if operator.told:
+            if not moved:
                 return None
-            began = horizon
-        limit = self._operator.sweep
-        if self._operator.active:
-            low, limit = 0, max(len(self.arrangement.spine), 1)
-        found = next(entries.view.slice(low, END).scan(entries.as_of, max(limit, 1)), None)
-        if found is None:
-            self._swept = began, 0
+            moves = self.progress.before(time).moves
+        elif self._is_seen:  # progress comes after the updates, and only to who has some
             return None
-        columns = found.canonicals(range(self._at))
-        keys = _distinct(columns, len(found), self.schema.hash_word)
-        last = int(searching.hash_keys(keys.nodes, keys.rows, self.schema.hash_word).max())
-        done = self._operator.active or last + 1 >= END
-        self._swept = began, 0 if done else last + 1
-        return keys
+        else:
+            self._runs += 1
+            moves = self._runs
+        if operator.active:
+            done = self._swept == horizon
+            self._swept = horizon if self._spared is None else None
+            return None if done else (0, END)
+        if moves % PERIOD:
+            return None
+        part, parts = moves // PERIOD % operator.sweep, operator.sweep
+        return part * END // parts, (part + 1) * END // parts
+
+    @property
+    def _is_seen(self) -> bool:
+        """Whether anybody could tell which of the entries that no fetch will find are left."""
+        rules = [updater.rule for updater in self._operator.updaters]
+        return self.context.has_consumers or any(isinstance(it, UpdateFunction) for it in rules)
+
+    def _sweep(self, entries: Entries, low: int, high: int) -> list[Keys]:
+        """The keys with these hashes."""
+        limit = max(len(self.arrangement.spine), 1)
+        return [
+            _distinct(piece.canonicals(range(self._at)), len(piece), self.schema.hash_word)
+            for piece in entries.view.slice(low, high).scan(entries.as_of, limit)
+        ]
+
+    def _not_spared(self, keys: Keys) -> Keys:
+        if self._spared is None or not len(keys):
+            return keys
+        found = self._spared.lookup(keys, _NOW)
+        assert found.queries is not None
+        left = np.ones(len(keys), np.bool_)
+        left[found.queries] = False
+        return keys if left.all() else keys.take(np.flatnonzero(left))
 
     def boundary(self, epoch: int) -> None:
         spine = self.arrangement.spine
@@ -271,10 +310,18 @@ class Storing(Arranged):
             upper = _boundary(epoch, depth)
             spine.append(Batch.of(self.schema, changes, self._positions, spine.upper, upper))
         settle(spine, epoch, self.node.depth)
-        self._horizon = self.progress.last.fetch
-        if self._horizon is not None:
-            needed = [each() for each in self.needs]
-            self._horizon = min([self._horizon, *(time for time in needed if time is not None)])
+        self._horizon = horizon = self.progress.last.fetch
+        needed = [] if horizon is None else [each(horizon) for each in self.needs]
+        self._spared = self._as_keys([keys for keys in needed if keys is not None])
+
+    def _as_keys(self, pieces: list[Changes]) -> View | None:
+        """Keys to look up in."""
+        if not pieces:
+            return None
+        schema = Schema.of(self.schema.key, pa.schema([]), hash_mask=self.schema.hash_mask)
+        rows = Changes.concat([piece.map_times(lambda _: _NOW) for piece in pieces])
+        batch = Batch.of(schema, rows, tuple(range(self._at)), Antichain([(0,)]), Antichain([(1,)]))
+        return View("spared", schema, (batch,), batch.since, batch.upper)
 
 
 def note_late(context: Context, changes: Changes, **fields: str) -> None:
