@@ -336,6 +336,11 @@ def test_a_round_sees_all_that_was_updated_before_it(
     asked = here.select("id", "r", k=(pl.col("id") * 7 + pl.col("r") - 1) % keys, at=pl.col("r") * 10 - 5)  # fmt: skip
     asked = asked.filter(pl.col("r") > 0)
     flow.output("o", loop.leave(asked.fetch(state, key="k", at="at", rule=rr.within)))
+    # These take the longer way, and have to be woken by what was reported before they came.
+    slow = first.select("id", at=pl.col("r") + 25)
+    for turn in range(3):
+        slow = slow.with_columns(way=pl.lit(turn, pl.Int64)).distinct().drop("way")
+    flow.output("slow", loop.leave(slow.fetch(state, key=pl.lit(99, pl.Int64), at="at")))
     ids = source.sample(range(40), source.randint(2, 8))
     workers = source.randint(2, 4)
     entries = [((i * 7 + r) % keys, 10 * r, i) for i in ids for r in range(rounds)]
@@ -350,6 +355,8 @@ def test_a_round_sees_all_that_was_updated_before_it(
         found = counted(run.read("o").rows())
         said = f"seed={seed}, workers={workers}, accelerate={accelerate}"
         assert found == expected, f"{said}: missing {expected - found}, too many {found - expected}"
+        assert sorted(run.read("slow").rows()) == [(i, 25, None) for i in sorted(ids)], said
+        assert run.status()["states"]["round/s"]["pending"] == 0, said
         assert sum(event["rows"] for event in run.events("late")) == len(ids) * (rounds - 1), said
 
 
