@@ -167,7 +167,7 @@ def test_what_waits_holds_compaction_back(compact: Any, compaction: str) -> None
 
 @pytest.mark.parametrize("compaction", ["lazy", "active"])
 def test_a_sweep_reaches_what_nobody_touches(compaction: str) -> None:
-    flow, ups, asks, state = two_inputs(compact=rr.keep_latest, compaction=compaction, sweep=7)
+    flow, ups, asks, state = two_inputs(compact=rr.keep_latest, compaction=compaction, sweep=20)
     ups.update(state, rule=rr.append)
     flow.output("o", asks.fetch(state, key="k", at="at"))
     flow.output("entries", state.entries())
@@ -175,10 +175,10 @@ def test_a_sweep_reaches_what_nobody_touches(compaction: str) -> None:
         run.insert("ups", [(k, time, 0) for k in range(30) for time in range(3)])
         run.commit()
         for now in range(10, 1000 if compaction == "lazy" else 13):
-            if len(run.read("entries").rows()) <= 31 and now > 12:
+            if now % 16 == 0 and len(run.read("entries").rows()) <= 34:
                 break
             run.insert("ups", [(99, now, 0)])
-            run.insert("asks", [(99, now)])
+            run.insert("asks", [(99, 0, now)])
             run.commit()
         left = Counter(row[0] for row in run.read("entries").rows())
         assert {left[k] for k in range(30)} == {1}, left
