@@ -165,6 +165,25 @@ def test_what_waits_holds_compaction_back(compact: Any, compaction: str) -> None
         assert len(left) < 6, "and lets it go on afterwards"
 
 
+@pytest.mark.parametrize("compaction", ["lazy", "active"])
+def test_a_sweep_reaches_what_nobody_touches(compaction: str) -> None:
+    flow, ups, asks, state = two_inputs(compact=rr.keep_latest, compaction=compaction, sweep=20)
+    ups.update(state, rule=rr.append)
+    flow.output("o", asks.fetch(state, key="k", at="at"))
+    flow.output("entries", state.entries())
+    with flow.run(workers=2) as run:
+        run.insert("ups", [(k, time, 0) for k in range(30) for time in range(3)])
+        run.commit()
+        for now in range(10, 1000 if compaction == "lazy" else 13):
+            if now % 16 == 0 and len(run.read("entries").rows()) <= 34:
+                break
+            run.insert("ups", [(99, now, 0)])
+            run.insert("asks", [(99, 0, now)])
+            run.commit()
+        left = Counter(row[0] for row in run.read("entries").rows())
+        assert {left[k] for k in range(30)} == {1}, left
+
+
 def test_fetches_that_are_deleted_while_they_wait_do_not_stay() -> None:
     flow, ups, asks, state = two_inputs()
     ups.update(state)

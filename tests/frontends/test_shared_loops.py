@@ -11,6 +11,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.algorithms import components
+from riverrun.engine import instance
 from tests.frontends.checking import feed
 from tests.frontends.reference import Row, counted
 
@@ -309,6 +310,54 @@ def test_updates_that_come_from_fetches(seed: int) -> None:
             assert late == model.late, f"{said}, epoch {epoch}: {late} late and not {model.late}"
             if source.random() < 0.3:
                 run.scale(source.randint(1, 4))
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+@pytest.mark.parametrize("seed", range(24))
+def test_a_round_sees_all_that_was_updated_before_it(
+    seed: int, accelerate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens go around without waiting for anything, ahead of the state; each asks for what is before its round."""
+    monkeypatch.setattr(instance, "STEPS", 1)  # messages come between any two turns
+    source = random.Random(seed)
+    flow, keys, rounds = rr.Dataflow("tokens"), 5, 5
+    tokens = flow.input("tokens", {"id": pl.Int64})
+    loop = flow.loop(name="round")
+    state = loop.state("s", {"k": pl.Int64}, {"v": pl.Int64}, accelerate=accelerate, start=0)
+    first = loop.enter(tokens.with_columns(r=pl.lit(0, pl.Int64)))
+    back = loop.feedback(first.schema, limit=rounds)
+    here = first.concat(back)
+    back.connect(here.select("id", r=pl.col("r") + 1))
+    key = (pl.col("id") * 7 + pl.col("r")) % keys
+    here.select(k=key, time=pl.col("r") * 10, v="id").update(state, rule=rr.append, progress=False)
+    late = here.filter(pl.col("r") > 0).select(k=key, time=pl.col("r") * 10 - 5, v="id")
+    late.update(state, rule=rr.append, progress=False)  # U is past that since the round before
+    here.select(at=pl.col("r") * 10 + 10).progress(state, "update", at="at", late=0)
+    asked = here.select("id", "r", k=(pl.col("id") * 7 + pl.col("r") - 1) % keys, at=pl.col("r") * 10 - 5)  # fmt: skip
+    asked = asked.filter(pl.col("r") > 0)
+    flow.output("o", loop.leave(asked.fetch(state, key="k", at="at", rule=rr.within)))
+    # These take the longer way, and have to be woken by what was reported before they came.
+    slow = first.select("id", at=pl.col("r") + 25)
+    for turn in range(3):
+        slow = slow.with_columns(way=pl.lit(turn, pl.Int64)).distinct().drop("way")
+    flow.output("slow", loop.leave(slow.fetch(state, key=pl.lit(99, pl.Int64), at="at")))
+    ids = source.sample(range(40), source.randint(2, 8))
+    workers = source.randint(2, 4)
+    entries = [((i * 7 + r) % keys, 10 * r, i) for i in ids for r in range(rounds)]
+    expected: Counter[Row] = Counter()
+    for i in ids:
+        for r in range(1, rounds):
+            k, at = (i * 7 + r - 1) % keys, r * 10 - 5
+            expected.update((i, r, k, at, time, v) for key, time, v in entries if key == k and time <= at)  # fmt: skip
+    with flow.run(workers=workers, seed=seed) as run:
+        run.insert("tokens", [(i,) for i in ids])
+        run.commit()
+        found = counted(run.read("o").rows())
+        said = f"seed={seed}, workers={workers}, accelerate={accelerate}"
+        assert found == expected, f"{said}: missing {expected - found}, too many {found - expected}"
+        assert sorted(run.read("slow").rows()) == [(i, 25, None) for i in sorted(ids)], said
+        assert run.status()["states"]["round/s"]["pending"] == 0, said
+        assert sum(event["rows"] for event in run.events("late")) == len(ids) * (rounds - 1), said
 
 
 # -- from a collection

@@ -240,6 +240,8 @@ class Fetching(Actor):
             known = self._progress.at(when)
             if pieces:
                 pieces = self._ready(Changes.concat(pieces), when, rounds, known.update)
+                for later in self._progress.after(when):  # which found nobody waiting
+                    self._moved(later.time)
             if known.update is not None:
                 pieces += _net(self._pending.take(rounds, known.update), time)
         if not pieces:

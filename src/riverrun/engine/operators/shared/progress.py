@@ -228,6 +228,10 @@ class Progressing(Actor):
         """What is known at a time, with all that was reported by then."""
         return next(known for known in reversed(self._log) if known.time <= time)
 
+    def after(self, time: Timestamp) -> list[Known]:
+        """What is known of later times already: in a loop, progress may be rounds ahead."""
+        return [known for known in self._log if known.time > time]
+
     def before(self, time: Timestamp) -> Known:
         """What was known before a time."""
         return next(known for known in reversed(self._log) if known.time < time)
