@@ -78,6 +78,7 @@ from riverrun.frontends.given import (
     flat,
     function_name,
     is_count,
+    is_time,
     kind_told,
     named_columns,
     not_a_collection,
@@ -727,10 +728,7 @@ class Collection:
     def _time_column(self, column: str, what: str) -> int:
         self._check_columns([column], f"{what} of")
         kind = self.schema.field(column).type
-        if not (
-            pa.types.is_signed_integer(kind)
-            or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
-        ):
+        if not is_time(kind):
             raise PlanError(
                 "plan.type",
                 f"cannot {what} by {column!r} of {self._name}: it is {kind}, not a time or a whole number",

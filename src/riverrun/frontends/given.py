@@ -38,6 +38,12 @@ ELSEWHERE = {
 )
 
 
+def is_time(kind: pa.DataType) -> bool:
+    """Whether values of a type are points in time, or whole numbers that may stand for them."""
+    temporal = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
+    return bool(pa.types.is_signed_integer(kind) or temporal)
+
+
 def flat(columns: Iterable[Any]) -> Iterator[Any]:
     """Columns given one by one, in lists, or both.
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -77,21 +77,14 @@ from riverrun.engine.plan import PlanBuilder, Scope, check_name
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.expressions import canonical, compile_columns
-from riverrun.frontends.given import as_ticks, check_callable, is_count, kind_told
+from riverrun.frontends.given import as_ticks, check_callable, is_count, is_time, kind_told
 from riverrun.run.rows import as_schema, as_table
 
 Columns = str | Sequence[str] | Mapping[str, Any] | None
-Closed = Literal["both", "left", "right", "none"]
 Span = int | timedelta
-_ENDS = {
-    "both": (True, True),
-    "left": (True, False),
-    "right": (False, True),
-    "none": (False, False),
-}
 INT64 = pl.Int64
 SWEEP = 4096
-_AT, _SINCE, _BY = "__at__", "__since__", "__by__"
+_BY = "__by__"
 
 replace = Replace()
 append = Append()
@@ -322,10 +315,7 @@ def add_state(
     times = as_schema(time if isinstance(time, Mapping) else {"time": time}, "declare a time")
     field = times.field(0)
     kind = field.type
-    if not (
-        pa.types.is_signed_integer(kind)
-        or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
-    ):
+    if not is_time(kind):
         raise PlanError(
             "state.time",
             f"cannot declare state {name!r} at {line} with times of {kind}: that is not a time or a whole number",

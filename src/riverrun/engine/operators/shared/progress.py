@@ -29,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, hold
+from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time
+from riverrun.engine.operators.arrange import Consolidate
 from riverrun.engine.operators.expire import ticks_of
 from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Timestamp
@@ -120,7 +121,7 @@ class Applied(Linear):
 
 
 @dataclass(frozen=True)
-class Await(Operator):
+class Await(Consolidate):
     """Marks, held until the state has replied to the updates before them (its second input).
 
     Without it marks travel beside the updates, and arrive as soon: that is update progress acceleration. A state
@@ -129,23 +130,6 @@ class Await(Operator):
     """
 
     kind: ClassVar[str] = "await replies"
-
-    def start(self, context: Context) -> Awaiting:
-        return Awaiting(context)
-
-
-class Awaiting(Actor):
-    """The marks that wait."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._held: dict[Timestamp, list[Changes]] = {}
-
-    def receive(self, port: int, changes: Changes) -> None:
-        hold(self._held, changes, self.context.request)
-
-    def run(self, time: Timestamp, upper: Antichain) -> None:
-        self.context.push(Changes.concat(self._held.pop(time)), 0)
 
 
 @dataclass(frozen=True)
