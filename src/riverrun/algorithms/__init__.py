@@ -1,4 +1,4 @@
-"""Graph algorithms: functions of collections to a collection, written with the public API alone.
+"""Algorithms: functions of collections to collections, written with the public API alone.
 
 A graph is a collection `edges` with columns `src` and `dst`, of one type: integers, strings, anything
 that has an order. Other columns are ignored, ends are never null, and an edge that is there twice
@@ -16,11 +16,15 @@ Every function gives a collection that is kept up to date: rows of its inputs ma
 | `neighbourhoods` | `triangles`, `triangle_counts`, `clustering_coefficient`, `k_core` |
 | `ranks` | `pagerank`, `label_propagation` |
 | `cycles` | `cycles`: of edges with times, those that each new edge closes |
+
+Besides graphs there is online learning on shared state: `ftrl` (`learning`), which gives a `Model`, of mini-batches
+(`minibatches`).
 """
 
 from riverrun.algorithms.components import components, strongly_connected_components
 from riverrun.algorithms.cycles import cycles
 from riverrun.algorithms.graph import nodes_of, undirected
+from riverrun.algorithms.learning import Model, ftrl
 from riverrun.algorithms.neighbourhoods import (
     clustering_coefficient,
     k_core,
@@ -31,10 +35,12 @@ from riverrun.algorithms.paths import bfs, shortest_paths
 from riverrun.algorithms.ranks import label_propagation, pagerank
 
 __all__ = [
+    "Model",
     "bfs",
     "clustering_coefficient",
     "components",
     "cycles",
+    "ftrl",
     "k_core",
     "label_propagation",
     "nodes_of",

@@ -1,0 +1,264 @@
+"""Mini-batches: examples that come row by row, put together into what trainers work on.
+
+An example has an `id`, a `label` that is 0 or 1, its `features` and their `values`, and the number of its
+mini-batch, `batch`. A mini-batch is the examples of one number in one epoch. Laws:
+
+1. Mini-batches are in the order of their numbers, which only grow: one whose number is not after those that
+   were trained in earlier epochs is *late*, and its examples are rejected. Numbers may be left out.
+2. A mini-batch is dealt out to its trainers by ``id % trainers``, and each takes its examples in the order of
+   their ids: neither order of arrival nor the number of workers shows.
+3. An example that is deleted in the epoch in which it came was never there. What was learned stays: one that is
+   deleted later is rejected.
+4. What is wrong with a row is said beside it, and no other row suffers.
+
+Cost: some 100 ns for each feature of an example, most of it to find the different ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+import riverrun as rr
+
+FIRST = -1
+"""The mini-batch before the first."""
+_KEY = {"which": pl.Int64}
+_COLUMNS = ("batch", "part", "id", "label", "features", "values")
+
+
+def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
+    """The examples with the part that each goes to, and what is wrong with it (`reason`, null for nothing)."""
+    kinds = pl.DataFrame(examples.schema.empty_table()).schema
+    if "values" not in kinds:
+        ones = pl.col("features").list.eval(pl.lit(1.0))
+    else:
+        ones = pl.col("values").cast(pl.List(pl.Float64))
+
+    def check(rows: pl.DataFrame) -> pl.DataFrame:
+        rows = rows.with_columns(
+            pl.col("batch").cast(pl.Int64),
+            pl.col("id").cast(pl.Int64),
+            pl.col("label").cast(pl.Float64),
+            values=ones,
+        )
+        return rows.select(
+            *_COLUMNS[:1], (pl.col("id") % trainers).alias("part"), *_COLUMNS[2:], reason=_REASON
+        )
+
+    made = {
+        "batch": pl.Int64,
+        "part": pl.Int64,
+        "id": pl.Int64,
+        "label": pl.Float64,
+        "features": kinds["features"],
+        "values": pl.List(pl.Float64),
+        "reason": pl.String,
+    }
+    return examples.map_batches(check, made)
+
+
+_FINITE = pl.element().is_not_null() & pl.element().is_finite()
+_REASON = (
+    pl.when(pl.col("batch").is_null() | (pl.col("batch") < 0))
+    .then(pl.lit("its mini-batch has no number from 0 on"))
+    .when(pl.col("id").is_null())
+    .then(pl.lit("it has no id"))
+    .when(pl.col("label").is_null() | ~pl.col("label").is_in([0.0, 1.0]))
+    .then(pl.lit("its label is neither 0 nor 1"))
+    .when(
+        pl.col("features").is_null()
+        | ~pl.col("features").list.eval(pl.element().is_not_null()).list.all()
+    )
+    .then(pl.lit("a feature is null"))
+    .when(
+        pl.col("values").is_null()
+        | (pl.col("values").list.len() != pl.col("features").list.len())
+    )
+    .then(pl.lit("it has not a value for each feature"))
+    .when(~pl.col("values").list.eval(_FINITE).list.all())
+    .then(pl.lit("a value is not a finite number"))
+)
+
+
+def assembled(
+    flow: rr.Dataflow, examples: rr.Collection, lag: int | None, name: str
+) -> tuple[rr.Collection, rr.Collection]:
+    """The parts of mini-batches, and the examples that were rejected. `examples` are `checked`, and well.
+
+    A part has lists: the different `features` in it, and for each example, one behind the other, how many features it
+    has (`sizes`), which these are (`ranks`), their `values`, and the label. It may be trained when the mini-batch
+    `after` was: the one that is `lag` before it, or any of earlier epochs (None).
+    """
+    numbers = flow.vertex(
+        Ordering(lag),
+        {"examples": examples.select("batch")},
+        {"batch": pl.Int64, "after": pl.Int64},
+        routes={"examples": rr.TO_ONE},
+        tables={"trained": (_KEY, {"last": pl.Int64})},
+        name=f"{name}:order",
+    )
+    rows = examples.select(*_COLUMNS)
+    kinds = pl.DataFrame(rows.schema.empty_table()).schema
+    parts = {
+        "batch": pl.Int64,
+        "after": pl.Int64,
+        "part": pl.Int64,
+        "features": kinds["features"],
+        "ranks": pl.List(pl.Int32),
+        "sizes": pl.List(pl.Int32),
+        "values": pl.List(pl.Float64),
+        "labels": pl.List(pl.Float64),
+    }
+    made = flow.vertex(
+        Assembling,
+        {"examples": rows, "numbers": numbers},
+        {"parts": parts, "rejected": {**kinds, "reason": pl.String}},
+        routes={"examples": ("batch", "part"), "numbers": rr.TO_ALL},
+        name=f"{name}:parts",
+    )
+    return made["parts"], made["rejected"]
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """Makes what puts the mini-batches of an epoch in order."""
+
+    lag: int | None
+    deterministic = True
+
+    def __call__(self) -> rr.Vertex:
+        return _Order(self.lag)
+
+
+class _Order(rr.Vertex):
+    """The numbers of an epoch, each with the one after which it may be trained: null for one that is late."""
+
+    def __init__(self, lag: int | None) -> None:
+        self._lag = lag
+        self._seen: dict[Any, set[int]] = {}
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Any) -> None:
+        if time not in self._seen:
+            self._seen[time] = set()
+            self.notify_at(time)
+        self._seen[time].update(rows.filter(pl.col("diff") > 0)["batch"].unique())
+
+    def on_notify(self, time: Any) -> None:
+        table = self.table("trained")
+        known = table.read([{"which": 0}])
+        last = known["last"][0] if len(known) else FIRST
+        numbers = sorted(self._seen.pop(time))
+        fresh = [number for number in numbers if number > last]
+        before = [last] * len(fresh) if self._lag is None else [last] * self._lag + fresh
+        after: dict[int, int | None] = dict(zip(fresh, before, strict=False))
+        if numbers:
+            self.send([{"batch": each, "after": after.get(each)} for each in numbers])
+        if fresh:
+            table.write([{"which": 0, "last": fresh[-1]}])
+
+
+class Assembling(rr.Vertex):
+    """Puts the parts of an epoch together when all of it is there."""
+
+    deterministic = True
+
+    def start(self) -> None:
+        self._held: dict[Any, dict[str, list[pl.DataFrame]]] = {}
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Any) -> None:
+        if time not in self._held:
+            self._held[time] = {"examples": [], "numbers": []}
+            self.notify_at(time)
+        self._held[time][port].append(rows)
+
+    def on_notify(self, time: Any) -> None:
+        held = self._held.pop(time)
+        if not held["examples"]:
+            return
+        rows = pl.concat(held["examples"])
+        rows, groups = _counted(rows)
+        gone = rows.filter(pl.col("diff") < 0)
+        if len(gone):
+            self._reject(gone.with_columns(-pl.col("diff")), "it was deleted after its epoch")
+        if not len(groups):
+            return
+        after = dict(pl.concat(held["numbers"]).select("batch", "after").iter_rows())
+        late = pl.col("batch").is_in([number for number, last in after.items() if last is None])
+        self._reject(rows.filter(late & (pl.col("diff") > 0)), "its mini-batch is late")
+        rows = rows.filter(~late & (pl.col("diff") > 0)).sort(_COLUMNS)
+        if not (rows["diff"] == 1).all():
+            rows = rows.select(pl.exclude("diff").repeat_by("diff")).explode(pl.all())
+        listed = [key for key in groups.sort("batch", "part").iter_rows() if after[key[0]] is not None]
+        if listed:
+            self.send(_parts(rows, listed, after), output="parts")
+
+    def _reject(self, rows: pl.DataFrame, reason: str) -> None:
+        if len(rows):
+            made = rows.select(*_COLUMNS, pl.lit(reason).alias("reason"), "diff")
+            self.send(made, output="rejected")
+
+
+def _counted(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Equal rows as one, with how often it is there; and the parts that rows were inserted into."""
+    groups = rows.filter(pl.col("diff") > 0).select("batch", "part").unique()
+    if not (rows["diff"] > 0).all():
+        rows = rows.group_by(_COLUMNS).agg(pl.col("diff").sum()).filter(pl.col("diff") != 0)
+    return rows, groups
+
+
+def _parts(
+    rows: pl.DataFrame, listed: list[tuple[int, int]], after: dict[int, int | None]
+) -> pl.DataFrame:
+    """One row for each part; `rows` are in order. A part may have lost all its examples."""
+    found = rows.group_by("batch", "part", maintain_order=True).len()
+    counts = {(batch, part): count for batch, part, count in found.iter_rows()}
+    examples = np.array([counts.get(key, 0) for key in listed], np.int64)
+    sizes = lengths(rows["features"])
+    ends = np.append(0, np.cumsum(sizes))[np.append(0, np.cumsum(examples))]
+    features = flat(rows["features"])
+    distinct, ranks = [], []
+    for start, end in zip(ends[:-1], ends[1:], strict=True):
+        different, places = ranked(features[start:end])
+        distinct.append(different)
+        ranks.append(places)
+    made = {
+        "batch": [batch for batch, _ in listed],
+        "after": [after[batch] for batch, _ in listed],
+        "part": [part for _, part in listed],
+        "features": as_lists(pl.concat(distinct), [len(each) for each in distinct]),
+        "ranks": as_lists(np.concatenate(ranks).astype(np.int32), np.diff(ends)),
+        "sizes": as_lists(sizes.astype(np.int32), examples),
+        "values": as_lists(flat(rows["values"]), np.diff(ends)),
+        "labels": as_lists(rows["label"], examples),
+    }
+    return pl.DataFrame(made)
+
+
+def ranked(features: pl.Series) -> tuple[pl.Series, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The different ones among some, in order, and the place of each among them."""
+    if features.dtype.is_numeric():
+        different, places = np.unique(features.to_numpy(), return_inverse=True)
+        return pl.Series(different, dtype=features.dtype), places
+    return features.unique().sort(), features.rank("dense").to_numpy().astype(np.int64) - 1
+
+
+def lengths(lists: pl.Series) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How long lists are."""
+    return lists.list.len().cast(pl.Int64).to_numpy()
+
+
+def flat(lists: pl.Series) -> pl.Series:
+    """The elements of lists, one behind the other; an empty list has none."""
+    return pl.Series(pl.from_arrow(lists.rechunk().to_arrow().flatten()))
+
+
+def as_lists(values: Any, sizes: Any) -> pl.Series:
+    """A column of lists, of which the first has the first `sizes[0]` values, and so on."""
+    offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)
+    flat = values.to_arrow() if isinstance(values, pl.Series) else pa.array(values)
+    return pl.Series(pl.from_arrow(pa.LargeListArray.from_arrays(pa.array(offsets), flat)))
