@@ -108,6 +108,10 @@ def message_of(kind: type) -> st.SearchStrategy[Any]:
         "int": small,
         "int | None": st.none() | small,
         "tuple[int, ...]": st.lists(small, max_size=4).map(tuple),
+        "tuple[dict[str, Any], ...]": st.lists(
+            st.dictionaries(st.text(max_size=3), st.none() | small | st.text(max_size=3)),
+            max_size=2,
+        ).map(tuple),
         "Shards": st.builds(Shards.even, st.integers(1, 4)),
         "RiverrunError": errors,
         "RiverrunError | None": st.none() | errors,

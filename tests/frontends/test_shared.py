@@ -8,10 +8,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import riverrun as rr
+from riverrun.engine.operators.shared.pending import Pending
+from riverrun.state.changes import Changes
 from tests.frontends.reference import counted
 from tests.frontends.shared_model import Fetch, Model, Reporting, Spec, Update
 from tests.frontends.shared_playing import Comparison, Program, Rows, draw_program, play
@@ -199,6 +203,21 @@ def test_fetches_that_are_deleted_while_they_wait_do_not_stay() -> None:
         run.insert("ups", [(1, 2000, 0)])
         run.commit()
         assert run.read("o").rows() == []
+
+
+def test_what_waits_is_taken_once_and_what_cancels_is_not_kept() -> None:
+    pending = Pending(lambda changes: np.asarray(changes.columns[0]), lambda changes: None)
+    for turn in range(40):
+        some = Changes.of([pa.array(range(turn, turn + 50))], (turn,))
+        pending.add((), some)
+        pending.add((), some.negate())
+        assert len(pending) == 0
+    assert sum(block.changes.rows for block in pending.blocks()) < 500
+    pending.add((), Changes.of([pa.array([7, 3, 5, 3])], (50,)))
+    assert pending.passed(3) == set()
+    taken = Changes.concat(pending.take((), 5)).map_times(lambda _: (0,)).consolidate()
+    assert (taken.columns[0].to_pylist(), taken.diff_array().tolist()) == ([3], [2])
+    assert len(pending) == 2
 
 
 def test_sums_that_are_folded_are_exact() -> None:
