@@ -1,6 +1,6 @@
 """Cycles in a graph whose edges have times: each new edge tells which cycles it closes.
 
-Edges are kept in shared states, by either end, and each edge asks them as of its own time. Simple paths are followed
+Edges are kept in a shared state, by either end, and each edge asks it as of its own time. Simple paths are followed
 from its two ends towards each other, hop by hop in a loop: ahead from `dst`, back from `src`. Where two halves meet
 they are a cycle; those of one side are a state too, in which those of the other are looked up. So a cycle of 5 nodes
 takes paths of 2 hops, not of 4: with the messages of a college in a window of a week, 10 edges an epoch, 1,600 edges/s
@@ -55,8 +55,8 @@ def cycles(
 
     Edges only come: what was told stays, and an edge cannot be deleted.
 
-    Cost: a lookup for each simple path of up to half the greatest length from either end inside the window. Two states
-    hold the edges of the last `span`, and some more; a third the halves of those of the last epochs.
+    Cost: a lookup for each simple path of up to half the greatest length from either end inside the window. A state
+    holds the edges of the last `span`, by either end, and some more; another the halves of those of the last epochs.
 
     >>> flow = rr.Dataflow("payments")
     >>> paid = flow.input("paid", {"src": pl.String, "dst": pl.String, "time": pl.Int64})
@@ -68,53 +68,60 @@ def cycles(
     [(8, 'a', 'b', 3, ['a', 'b', 'c'])]
     """
     wanted = _checked(lengths)
+    hops = wanted[-1] // 2
     node, time = _dtype(edges, "src"), _dtype(edges, "time")
     new = edges.select(*EDGE).filter(pl.col("src") != pl.col("dst"))
+
+    # One state for both directions: what comes after a node, and what comes before it.
+    graph = flow.state(
+        f"{name} graph", {"here": node, "ahead": pl.Boolean}, {"next": node}, time=time,
+        compact=rr.drop_before(span),
+    )  # fmt: skip
+    ends = [
+        new.select("time", here=here, ahead=pl.lit(ahead), next=there)
+        for here, ahead, there in (("src", True, "dst"), ("dst", False, "src"))
+    ]
+    ends[0].concat(ends[1]).update(graph, rule=rr.append, late=late)
+    new.progress(graph, "fetch", at="time", late=late)
+
+    # A path is a stack of nodes, the last one first; where it is shorter, the other end of the edge fills the rest.
+    stack = [f"n{at}" for at in range(hops + 1)]
+    starts = [
+        new.select(
+            *EDGE, since=pl.col("time") - span, ahead=pl.lit(ahead), n0=end, **dict.fromkeys(stack[1:], other)
+        )
+        for end, ahead, other in (("dst", True, "src"), ("src", False, "dst"))
+    ]  # fmt: skip
+    first = starts[0].concat(starts[1])
     loop = flow.loop(name=name)
+    back = loop.feedback(first.schema, limit=hops)
+    paths = loop.enter(first).concat(back)
+    there = paths.fetch(
+        graph, key=["n0", "ahead"], since="since", at="time", closed="left", rule=rr.distinct, how="inner",
+        name=f"{name} hop",
+    )  # fmt: skip
+    fresh = [pl.col("next") != pl.col(each) for each in ("src", "dst", *stack[1:-1])]
+    moved = {"n0": "next", **dict(zip(stack[1:], stack, strict=False))}
+    longer = there.filter(reduce(and_, fresh)).select(*EDGE, "since", "ahead", **moved)
+    back.connect(longer)
+    found = loop.leave(longer)
 
-    def follow(start: str, stop: str, hops: int) -> tuple[list[str], rr.Collection]:
-        """Simple paths from one end, which do not come to the other, and the columns that they are in.
-
-        These are a stack of nodes: the last one first, `start` at the bottom, and then `stop` where it is shorter.
-        """
-        graph = flow.state(
-            f"{name} from {start}", {start: node}, {"next": node}, time=time, compact=rr.drop_before(span)
-        )  # fmt: skip
-        new.update(graph, key=stop, value=start, rule=rr.append, late=late)
-        new.progress(graph, "fetch", at="time", late=late)
-        stack = [f"{start}{at}" for at in range(hops + 1)]
-        filled = {stack[0]: start, **dict.fromkeys(stack[1:], stop)}
-        first = new.select(*EDGE, since=pl.col("time") - span, **filled)
-        back = loop.feedback(first.schema, limit=hops)
-        there = (
-            loop.enter(first)
-            .concat(back)
-            .fetch(
-                graph, key=stack[0], since="since", at="time", closed="left", rule=rr.distinct, how="inner",
-                name=f"{name} next from {start}",
-            )
-        )  # fmt: skip
-        fresh = [pl.col("next") != pl.col(each) for each in (start, stop, *stack[1:-1])]
-        moved = {stack[0]: "next", **dict(zip(stack[1:], stack, strict=False))}
-        longer = there.filter(reduce(and_, fresh)).select(*EDGE, "since", **moved)
-        back.connect(longer)
-        return stack, loop.leave(longer)
-
-    ahead, first = follow("dst", "src", (wanted[-1] - 1) // 2)
-    behind, second = follow("src", "dst", wanted[-1] // 2)
+    behind = [f"b{at}" for at in range(1, hops + 1)]
     halves = flow.state(
-        f"{name} halves", {"src": node, "dst": node, "of": time, "meet": node}, dict.fromkeys(behind[1:], node),
+        f"{name} halves", {"src": node, "dst": node, "of": time, "meet": node}, dict.fromkeys(behind, node),
         time=time, compact=rr.drop_before(0 * span), compaction="active",
     )  # fmt: skip
-    second.update(halves, key=[*EDGE, behind[0]], value=behind[1:], rule=rr.append, progress=False)
+    found.filter(~pl.col("ahead")).update(
+        halves, key=[*EDGE, "n0"], value=stack[1:], rule=rr.append, progress=False
+    )
     for side in ("update", "fetch"):
         new.progress(halves, side, at="time", late=late)
     # All halves of an edge are there in the epoch that answers it, though others may come at the same time T.
-    met = first.fetch(
-        halves, key=[*EDGE, ahead[0]], since="time", at="time", wait="since", read="uncommitted",
+    met = found.filter(pl.col("ahead")).fetch(
+        halves, key=[*EDGE, "n0"], since="time", at="time", wait="since", read="uncommitted",
         rule=rr.distinct, how="inner", progress=False, name=f"{name} met",
     )  # fmt: skip
-    return _told(met, ahead, behind, wanted)
+    return _told(met, stack, behind, wanted)
 
 
 def _told(
@@ -126,17 +133,17 @@ def _told(
         return reduce(add, [(pl.col(each) != pl.col(end)).cast(pl.Int64) for each in columns])
 
     # src is on no path ahead and dst on no path back: where they stand there they fill the stack.
-    met = met.with_columns(here=different(ahead, "src"), there=different(behind[1:], "dst"))
+    met = met.with_columns(here=different(ahead, "src"), there=different(behind, "dst"))
     met = met.with_columns(length=pl.col("here") + pl.col("there"))
     even = (pl.col("here") == pl.col("there")) | (pl.col("here") == pl.col("there") + 1)
     right = [even, reduce(or_, [pl.col("length") == each for each in wanted])]
     for one in ahead[1:-1]:
-        same = reduce(or_, [pl.col(one) == pl.col(other) for other in behind[1:-1]])
+        same = reduce(or_, [pl.col(one) == pl.col(other) for other in behind[:-1]])
         right.append(~same | (pl.col(one) == pl.col("dst")) | (pl.col(one) == pl.col("src")))
     nodes = pl.concat_list("src").list.concat(
         [
             pl.concat_list(*reversed(ahead)).list.tail(pl.col("here")),
-            pl.concat_list(*behind[1:]).list.head(pl.col("there") - 1),
+            pl.concat_list(*behind).list.head(pl.col("there") - 1),
         ]
     )
     twice, least = pl.col("nodes").list.concat("nodes"), pl.col("nodes").list.arg_min()
