@@ -145,7 +145,7 @@ class Life:
         if not queue:
             del self.links[link]
         simulation = self.simulation
-        often = 0.1 if type(message) is m.Completed else 0.02
+        often = 0.2 if type(message) is m.Completed else 0.02
         if simulation.harmful and simulation.random.random() < often:
             self.echoes.append((sender, to, message))
             self.notices.append(("echo", len(self.echoes) - 1, 0))
@@ -190,7 +190,8 @@ class Life:
     def notice(self, at: int) -> None:
         kind, who, other = self.notices.pop(at)
         late = kind in ("stop", "echo") and self.simulation.harmful
-        if late and self.simulation.random.random() < 0.7:
+        stays = 0.7 if kind != "echo" or self._is_untimely(self.echoes[who][2]) else 0.1
+        if late and self.simulation.random.random() < stays:
             self.notices.append((kind, who, other))  # a zombie lives on for a while
             return
         self.simulation.trace(self, "notice", kind, who, other)
@@ -210,6 +211,14 @@ class Life:
             worker = self.workers[who].worker
             worker.disconnected(other)
             self.send(who, worker.take())
+
+    def _is_untimely(self, message: Any) -> bool:
+        """Whether a message is of no use to who gets it now: a repeated completion does harm at its own epoch only,
+        in another execution, and that is a short while."""
+        current = self.coordinator
+        return type(message) is not m.Completed or (
+            message.epoch != current.released or message.execution == current.execution
+        )
 
     # ---- harm
 

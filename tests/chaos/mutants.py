@@ -1,4 +1,4 @@
-"""The protocol, broken on purpose: each of these must be noticed by the simulation.
+"""The protocol, and what shared state keeps, broken on purpose: each of these must be noticed by the simulation.
 
 Some that it does not notice are not here, since something else stands behind them: where newer
 messages are dropped instead of held, the gap is noticed and all begin again; what a zombie says is
@@ -23,21 +23,39 @@ from unittest import mock
 from riverrun.engine import coordinator, storing
 from riverrun.engine import messages as m
 from riverrun.engine.coordinator import Coordinator
+from riverrun.engine.operators.shared import fetch, progress
+from riverrun.engine.operators.shared.fetch import Fetching
+from riverrun.engine.operators.shared.gather import REPLIES, Gathering
+from riverrun.engine.operators.shared.pending import Block
+from riverrun.engine.operators.shared.progress import Progressing
+from riverrun.engine.operators.shared.store import Storing
 from riverrun.engine.saving import Saver
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
 from riverrun.state import log
+from riverrun.state.deferred import deferred
 from riverrun.state.log import Log
 from riverrun.state.view import View
+from tests.chaos.flows import FLOWS
 from tests.chaos.simulation import Simulation
 
 Mutant = Callable[[], contextlib.AbstractContextManager[Any]]
 MUTANTS: dict[str, Mutant] = {}
+PROGRAMS: dict[str, str] = {}
+"""Those that only some program could notice, and which; the others are of the protocol, and `Counting` does."""
 
 
 def mutant(break_it: Callable[[], contextlib.AbstractContextManager[Any]]) -> Mutant:
     MUTANTS[break_it.__name__] = break_it
     return break_it
+
+
+def mutant_of(program: str) -> Callable[[Mutant], Mutant]:
+    def note(break_it: Mutant) -> Mutant:
+        PROGRAMS[break_it.__name__] = program  # type: ignore[attr-defined]
+        return mutant(break_it)
+
+    return note
 
 
 def replaced(owner: Any, name: str, function: Any) -> contextlib.AbstractContextManager[Any]:
@@ -213,15 +231,15 @@ def checkpoints_claim_to_cover_more() -> Any:
 
     def about(self: Coordinator) -> Any:
         found = original(self)
-        return {**found, "position": self._position}
+        return {**found, "position": self.log.position}
 
     return replaced(Coordinator, "_about", about)
 
 
 @mutant
 def the_log_is_collected_to_the_newest_checkpoint() -> Any:
-    def collect(checkpoints: Any, some_log: Log, retain: int) -> None:
-        checkpoints.collect(retain)
+    def collect(checkpoints: Any, some_log: Log, instruction: m.Collect) -> None:
+        checkpoints.collect(instruction.retain)
         manifest = checkpoints.latest()
         some_log.collect(int(manifest.about["position"]) + 1)
 
@@ -281,6 +299,78 @@ def rows_are_fed_twice() -> Any:
     return replaced(coordinator, "shares_of", shares)
 
 
+def _nothing(view: View) -> View:
+    """A view of the same, without a row."""
+    ((epoch, *rounds),) = view.upper
+    return deferred(view.name, view.schema, epoch, 1 + len(rounds), lambda: None)
+
+
+@mutant_of("hops")
+def fetches_that_wait_are_not_saved() -> Any:
+    original = Fetching.saved
+
+    def saved(self: Fetching, epoch: int) -> Any:
+        return {name: _nothing(view) for name, view in original(self, epoch).items()}
+
+    return replaced(Fetching, "saved", saved)
+
+
+@mutant_of("hops")
+def fetches_wait_at_the_first_round_after_a_loss() -> Any:
+    original = Fetching._restore
+
+    def restore(self: Fetching, context: Any) -> None:
+        original(self, context)
+        self._pending._blocks = [
+            Block.of((0,) * len(block.rounds), block.changes, block.waits)
+            for block in self._pending.blocks()
+        ]
+
+    return replaced(Fetching, "_restore", restore)
+
+
+@mutant_of("gathered")
+def replies_that_wait_are_not_saved() -> Any:
+    original = Gathering.saved
+
+    def saved(self: Gathering, epoch: int) -> Any:
+        views = original(self, epoch)
+        return {n: _nothing(view) if n.endswith(REPLIES) else view for n, view in views.items()}
+
+    return replaced(Gathering, "saved", saved)
+
+
+@mutant_of("asof")
+def progress_is_saved_for_as_many_workers_as_there_are() -> Any:
+    original = progress._owned
+    return replaced(progress, "_owned", lambda ranges: original(ranges)[:1])
+
+
+@mutant_of("sources")
+def what_sources_reported_is_forgotten() -> Any:
+    original = Progressing._restored
+
+    def restored(self: Progressing, context: Any) -> Any:
+        known = original(self, context)
+        self._marks = [{} for _ in self._marks]
+        return known
+
+    return replaced(Progressing, "_restored", restored)
+
+
+@mutant_of("chained")
+def deleted_fetches_go_on_waiting_unless_they_are_saved() -> Any:
+    return replaced(fetch, "_net", lambda pieces, time: pieces)
+
+
+@mutant_of("kept")
+def every_worker_sweeps_when_it_has_updates() -> Any:
+    original = Storing._part
+    return replaced(
+        Storing, "_part", lambda self, horizon, time, moved: original(self, horizon, time, True)
+    )
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Torn records are expected here, and not worth a warning each."""
@@ -293,10 +383,13 @@ def quiet() -> Iterator[None]:
 
 def noticed(name: str, seeds: range) -> tuple[int, str] | None:
     """The first seed that notices, and what it says."""
+    program = FLOWS[PROGRAMS[name]]() if name in PROGRAMS else None
     with MUTANTS[name](), quiet():
         for seed in seeds:
             try:
-                Simulation(seed).run()
+                Simulation(seed, program).run()
+            except (AttributeError, NameError, TypeError):
+                raise  # the mutant does not fit what it breaks
             except Exception as error:
                 return seed, f"{type(error).__name__}: {str(error)[:90]}"
     return None

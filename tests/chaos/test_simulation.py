@@ -12,7 +12,8 @@ from contextlib import redirect_stdout
 import pytest
 
 from tests.chaos.flows import FLOWS
-from tests.chaos.mutants import MUTANTS, noticed, quiet
+from tests.chaos.mutants import MUTANTS, PROGRAMS, noticed, quiet
+from tests.chaos.sharing import SHARING
 from tests.chaos.simulation import Simulation, simulate
 
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "2000"))
@@ -36,14 +37,16 @@ def test_the_storage_is_away_for_longer_than_any_number_of_tries() -> None:
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_programs_survive(name: str) -> None:
-    seeds = max(1, SEEDS // (400 if name == "strong" else 50))  # loops in loops take their time
+    slow = name == "strong" or name in SHARING  # they take their time
+    seeds = max(1, SEEDS // (400 if slow else 50))
     with quiet():
         assert simulate(range(FIRST, FIRST + seeds), FLOWS[name]()) > 0
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_protocol_is_noticed(name: str) -> None:
-    assert noticed(name, range(1500)) is not None  # most of them within the first hundred
+    seeds = 100 if name in PROGRAMS else 400
+    assert noticed(name, range(seeds)) is not None  # most of them much earlier
 
 
 def test_a_seed_replays_exactly() -> None:
