@@ -1,4 +1,4 @@
-"""Where the public graphs are: $RIVERRUN_DATA, or shared/data beside the repository."""
+"""Where the public data are: $RIVERRUN_DATA, or shared/data beside the repository."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def ldbc() -> Path:
 @pytest.fixture(scope="session")
 def graphs() -> Path:
     return _folder("graphs")
+
+
+@pytest.fixture(scope="session")
+def ctr() -> Path:
+    return _folder("ctr")
 
 
 def _folder(name: str) -> Path:
