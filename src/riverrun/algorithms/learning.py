@@ -38,7 +38,8 @@ and, with one trainer, the bits of a sequential program that goes through the ex
 ...     _ = run.commit()
 ...     [(batch, count, round(loss, 3)) for batch, count, loss, _ in run.read("losses").rows()]
 ...     [(number, round(chance, 3)) for number, _, chance in run.read("chances").rows()]
-[]
+[(0, 3, 0.693), (1, 3, 0.698), (2, 3, 0.693)]
+[(1, 0.508), (2, 0.492), (3, 0.5)]
 
 Cost: a mini-batch takes two rounds of the loop, some milliseconds whatever it holds, and then about 0.5 microseconds
 for each value of a feature in an example, and 3 for each different feature.
@@ -122,7 +123,7 @@ def ftrl(
     l2: float = 1.0,
     name: str = "model",
 ) -> Model:
-    """Learn from examples as they come: rows of `id`, `batch`, `label` (0 or 1), `features` and `values`.
+    """Learn from examples as they come: rows of `id`, `batch`, `label` (0 or 1, or a boolean), `features` and `values`.
 
     `batch` is the number of the mini-batch, which only grows (`minibatches` has the rules); `features` is a list of
     whole numbers or strings, and `values` one of numbers, left out where all are 1. A feature that every example has is
@@ -279,7 +280,7 @@ def _check(
     wanted = {
         "id": ("whole numbers", lambda kind: kind.is_integer()),
         "batch": ("whole numbers", lambda kind: kind.is_integer()),
-        "label": ("numbers, 0 or 1", lambda kind: kind.is_numeric()),
+        "label": ("numbers, 0 or 1", lambda kind: kind.is_numeric() or kind == pl.Boolean),
         "features": ("lists of whole numbers or strings", _is_list_of(_names)),
         "values": ("lists of numbers", _is_list_of(lambda kind: kind.is_numeric())),
     }
