@@ -84,6 +84,17 @@ class Redis:
                 answers.append(answer)
         return answers
 
+    def read(self, keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The values of keys that all are there, in one command."""
+        cells = keys.astype("<i8").tobytes()
+        parts = [b"$8\r\n" + cells[at : at + 8] + b"\r\n" for at in range(0, len(cells), 8)]
+        self._socket.sendall(b"*%d\r\n$4\r\nMGET\r\n" % (len(keys) + 1) + b"".join(parts))
+        answer, head = b"", b"*%d\r\n" % len(keys)
+        while len(answer) < len(head) + 14 * len(keys):  # $8, the value, and the ends of two lines
+            answer += self._socket.recv(1 << 16)
+        table = np.frombuffer(answer, np.uint8, offset=len(head)).reshape(len(keys), 14)
+        return np.ascontiguousarray(table[:, 4:12]).view("<i8").ravel()
+
 
 def installed() -> bool:
     return shutil.which("redis-server") is not None

@@ -1,4 +1,4 @@
-"""Where the public graphs are: $RIVERRUN_DATA, or shared/data beside the repository."""
+"""Where the public data are: $RIVERRUN_DATA, or shared/data beside the repository."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def graphs() -> Path:
 @pytest.fixture(scope="session")
 def temporal_graphs() -> Path:
     return _folder("temporal")
+
+
+@pytest.fixture(scope="session")
+def ctr() -> Path:
+    return _folder("ctr")
 
 
 def _folder(name: str) -> Path:

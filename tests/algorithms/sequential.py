@@ -1,6 +1,6 @@
 """FTRL-proximal, one mini-batch after the other, in plain NumPy and dictionaries: what `ftrl` is compared with.
 
-Examples are tuples (id, batch, label, features, values). ``lag`` is how many mini-batches are given the same parameters,
+Examples are tuples (id, batch, label, features, values). ``lag`` is how many mini-batches get the same parameters,
 or None for all: 1 is the textbook. The sums are in the order that `ftrl` documents, so the bits can be compared too.
 """
 
@@ -63,7 +63,9 @@ class Sequential:
         for start in range(0, len(batches), max(lag, 1)):
             made = []
             for number, some in batches[start : start + lag]:
-                dealt = [[e for e in some if e[0] % self.trainers == t] for t in range(self.trainers)]
+                dealt = [
+                    [e for e in some if e[0] % self.trainers == t] for t in range(self.trainers)
+                ]
                 found = [self.gradient(part) for part in dealt if part]
                 losses = [loss for _, part in found for loss in part]
                 self.losses[number] = (len(some), sum(losses) / len(losses))

@@ -209,6 +209,25 @@ def test_what_depends_on_arrival_is_said_to_leave_late() -> None:
     assert "arrival" not in explain(build(REACH))
 
 
+def test_a_fetch_that_is_not_committed_depends_on_arrival() -> None:
+    flow = rr.Dataflow("reads")
+    rows = flow.input("rows", {"key": pl.Int64, "time": pl.Int64, "value": pl.Int64})
+    state = flow.state("state", key={"key": pl.Int64}, value={"value": pl.Int64})
+    rows.update(state)
+    asked = flow.input("asked", {"key": pl.Int64, "at": pl.Int64})
+    flow.output("sure", asked.fetch(state, at="at"))
+    assert "arrival" not in flow.explain()
+    flow.output("soon", asked.fetch(state, read="uncommitted"))
+    lines = flow.explain().splitlines()
+    assert any(
+        "fetch uncommitted latest from 'state'; depends on arrival" in line for line in lines
+    )
+    (sure,) = (line for line in lines if "output 'sure'" in line)
+    (soon,) = (line for line in lines if "output 'soon'" in line)
+    assert "depends on arrival" in soon
+    assert "depends on arrival" not in sure
+
+
 def test_a_loop_that_outside_work_divides_goes_on() -> None:
     """Out of a loop and into it again: not what `iterate` builds, but a plan all the same."""
     builder, columns = PlanBuilder("twice"), pa.schema({"n": pa.int64()})

@@ -11,6 +11,7 @@ SIZES = {
     "barrier": {"rounds": 20, "epochs": 10},
     "cycles": {"nodes": 50, "window": 60, "seconds": 1, "fastest": 100, "repeats": 1},
     "exchange": {"chunk": 1000, "chunks": 2, "rows": 1000, "repeats": 1},
+    "learning": {"examples": 20, "batches": 3, "seconds": 1, "rate": 20},
     "spark_components": {"nodes": 300, "edges": 600, "loads": 1, "singles": 3, "moved": 5},
     "spark_words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
 }

@@ -102,6 +102,11 @@ class Fetch(Operator):
         return at == _STATE
 
     @property
+    def deterministic(self) -> bool:  # type: ignore[override]
+        """One that is not committed sees what is there when it is answered: how rows were cut into epochs shows."""
+        return self.committed
+
+    @property
     def from_content(self) -> bool:
         return False  # what was answered stays as it is
 
