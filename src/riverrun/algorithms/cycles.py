@@ -3,8 +3,8 @@
 Edges are kept in a shared state, by either end, and each edge asks it as of its own time. Simple paths are followed
 from its two ends towards each other, hop by hop in a loop: ahead from `dst`, back from `src`. Where two halves meet
 they are a cycle; those of one side are a state too, in which those of the other are looked up. So a cycle of 5 nodes
-takes paths of 2 hops, not of 4: with the messages of a college in a window of a week, 10 edges an epoch, 1,600 edges/s
-rather than 560.
+takes paths of 2 hops, not of 4. With the messages of a college in a window of a week, that is 1.3 (10 edges an epoch)
+to 1.6 (100) times as many edges in a second of CPU as paths from one end with a lookup of the last edge.
 
 Laws, for an edge (src, dst, time) of time T:
 
