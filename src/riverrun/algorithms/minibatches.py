@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 import riverrun as rr
 
@@ -36,7 +35,7 @@ _COLUMNS = ("batch", "part", "id", "label", "features", "values")
 def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
     """The examples with the part that each goes to, and what is wrong with it (`reason`, null for nothing)."""
     kinds = pl.DataFrame(examples.schema.empty_table()).schema
-    made = {
+    made: dict[str, Any] = {
         "batch": pl.Int64,
         "part": pl.Int64,
         "id": pl.Int64,
@@ -52,9 +51,8 @@ def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
             (pl.col("id") % trainers).cast(pl.Int64).alias("part"),
         )
         if "values" not in given:
-            ones = np.ones(len(flat(rows["features"])))
-            sizes = rows["features"].list.len().fill_null(0).cast(pl.Int64).to_numpy()
-            rows = rows.with_columns(values=as_lists(ones, sizes))
+            one = pl.element().is_null().cast(pl.Float64) * 0 + 1
+            rows = rows.with_columns(values=pl.col("features").list.eval(one))
         reason = pl.lit(None, pl.String) if _is_well(rows) else _REASON
         return rows.select(*made, reason=reason)
 
@@ -281,12 +279,13 @@ def lengths(lists: pl.Series) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def flat(lists: pl.Series) -> pl.Series:
-    """The elements of lists, one behind the other; an empty list has none."""
-    return pl.Series(pl.from_arrow(lists.rechunk().to_arrow().flatten()))
+    """The elements of lists, one behind the other; an empty list has none, nor has null."""
+    return lists.explode(empty_as_null=False, keep_nulls=False)
 
 
 def as_lists(values: Any, sizes: Any) -> pl.Series:
     """A column of lists, of which the first has the first `sizes[0]` values, and so on."""
-    offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)
-    flat = values.to_arrow() if isinstance(values, pl.Series) else pa.array(values)
-    return pl.Series(pl.from_arrow(pa.LargeListArray.from_arrays(pa.array(offsets), flat)))
+    series = values if isinstance(values, pl.Series) else pl.Series(values)
+    ends = np.append(0, np.cumsum(sizes))
+    pieces = [series[start:end] for start, end in pairwise(ends)]
+    return pl.Series(pieces, dtype=pl.List(series.dtype))
