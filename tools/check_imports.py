@@ -28,7 +28,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "deltalake": ("run/sinks.py",),
     "llvmlite": ("state/kernels.py", "state/kernels/"),
     "numba": ("state/kernels.py", "state/kernels/"),
-    "numpy": DATA,
+    "numpy": ("algorithms/", *DATA),
     "obstore": ("state/checkpoint.py", "state/storage.py"),
     "polars": ("algorithms/", "frontends/", "run.py", "run/", "engine/operators/"),
     "pyarrow": DATA,

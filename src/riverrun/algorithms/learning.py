@@ -277,7 +277,7 @@ def _check(
 ) -> dict[str, Any]:
     """The columns of examples, once all that was asked for makes sense."""
     kinds = _kinds(examples)
-    wanted = {
+    wanted: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "id": ("whole numbers", lambda kind: kind.is_integer()),
         "batch": ("whole numbers", lambda kind: kind.is_integer()),
         "label": ("numbers, 0 or 1", lambda kind: kind.is_numeric() or kind == pl.Boolean),
@@ -300,7 +300,7 @@ def _check(
             "learning.mode", f"cannot learn in mode {mode!r}", hint="it is one of bsp, ssp, asp"
         )
     for told, count, least in (("bound", bound, 0), ("trainers", trainers, 1)):
-        if not isinstance(count, int) or isinstance(count, bool) or count < least:
+        if type(count) is not int or count < least:
             raise rr.PlanError(
                 "learning.count",
                 f"cannot learn with {told}={count!r}",

@@ -16,13 +16,13 @@ Cost: some 100 ns for each feature of an example, most of it to find the differe
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 import riverrun as rr
 
@@ -35,7 +35,7 @@ _COLUMNS = ("batch", "part", "id", "label", "features", "values")
 def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
     """The examples with the part that each goes to, and what is wrong with it (`reason`, null for nothing)."""
     kinds = pl.DataFrame(examples.schema.empty_table()).schema
-    made = {
+    made: dict[str, Any] = {
         "batch": pl.Int64,
         "part": pl.Int64,
         "id": pl.Int64,
@@ -51,9 +51,8 @@ def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
             (pl.col("id") % trainers).cast(pl.Int64).alias("part"),
         )
         if "values" not in given:
-            ones = np.ones(len(flat(rows["features"])))
-            sizes = rows["features"].list.len().fill_null(0).cast(pl.Int64).to_numpy()
-            rows = rows.with_columns(values=as_lists(ones, sizes))
+            one = pl.element().is_null().cast(pl.Float64) * 0 + 1
+            rows = rows.with_columns(values=pl.col("features").list.eval(one))
         reason = pl.lit(None, pl.String) if _is_well(rows) else _REASON
         return rows.select(*made, reason=reason)
 
@@ -192,21 +191,29 @@ class Assembling(rr.Vertex):
         if not held["examples"]:
             return
         rows = pl.concat(held["examples"])
-        rows, groups = _counted(rows)
-        gone = rows.filter(pl.col("diff") < 0)
-        if len(gone):
-            self._reject(gone.with_columns(-pl.col("diff")), "it was deleted after its epoch")
-        if not len(groups):
-            return
-        after = dict(pl.concat(held["numbers"]).select("batch", "after").iter_rows())
+        numbers = [frame.select("batch", "after").rows() for frame in held["numbers"]]
+        after: dict[int, int | None] = dict(row for some in numbers for row in some)
+        wanted = {(batch, part) for batch, part in _pairs(rows) if after.get(batch) is not None}
+        if (
+            None in after.values() or (rows["diff"] != 1).any()
+        ):  # as a rule there is nothing to sort out
+            rows, wanted = self._sorted_out(rows, after)
+        if wanted:
+            self.send(_parts(_in_order(rows), sorted(wanted), after), output="parts")
+
+    def _sorted_out(
+        self, rows: pl.DataFrame, after: dict[int, int | None]
+    ) -> tuple[pl.DataFrame, set[tuple[int, int]]]:
+        """The rows that are to be learned, once the others are rejected; and the parts that any were inserted into."""
         late = pl.col("batch").is_in([number for number, last in after.items() if last is None])
-        self._reject(rows.filter(late & (pl.col("diff") > 0)), "its mini-batch is late")
-        rows = _in_order(rows.filter(~late & (pl.col("diff") > 0)))
-        listed = [
-            key for key in groups.sort("batch", "part").iter_rows() if after[key[0]] is not None
-        ]
-        if listed:
-            self.send(_parts(rows, listed, after), output="parts")
+        there = pl.col("diff") > 0
+        inserted = set(_pairs(rows.filter(there & ~late)))
+        rows = rows.group_by(_COLUMNS).agg(pl.col("diff").sum())
+        gone = rows.filter(pl.col("diff") < 0).with_columns(-pl.col("diff"))
+        self._reject(gone, "it was deleted after its epoch")
+        self._reject(rows.filter(there & late), "its mini-batch is late")
+        rows = rows.filter(there & ~late)
+        return rows[np.repeat(np.arange(len(rows)), rows["diff"].to_numpy())], inserted
 
     def _reject(self, rows: pl.DataFrame, reason: str) -> None:
         if len(rows):
@@ -214,34 +221,28 @@ class Assembling(rr.Vertex):
             self.send(made, output="rejected")
 
 
+def _pairs(rows: pl.DataFrame) -> list[tuple[int, int]]:
+    """The parts that rows belong to."""
+    pairs = np.column_stack([rows["batch"].to_numpy(), rows["part"].to_numpy()])
+    return [(int(batch), int(part)) for batch, part in np.unique(pairs, axis=0)]
+
+
 def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows part by part and in the order of ids, each as often as it is there."""
+    """Rows part by part, and in the order of ids; where these are equal, of all that they have."""
     numbers = [rows[name].to_numpy() for name in ("id", "part", "batch")]
     order = np.lexsort(numbers)
     same = np.ones(max(len(rows) - 1, 0), np.bool_)
     for column in numbers:
         same &= column[order][1:] == column[order][:-1]
-    rows = rows.sort(_COLUMNS) if same.any() else rows[order]
-    if (rows["diff"] != 1).any():
-        rows = rows[np.repeat(np.arange(len(rows)), rows["diff"].to_numpy())]
-    return rows
-
-
-def _counted(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Equal rows as one, with how often it is there; and the parts that rows were inserted into."""
-    groups = rows.filter(pl.col("diff") > 0).select("batch", "part").unique()
-    if not (rows["diff"] > 0).all():
-        rows = rows.group_by(_COLUMNS).agg(pl.col("diff").sum()).filter(pl.col("diff") != 0)
-    return rows, groups
+    return rows.sort(_COLUMNS) if same.any() else rows[order]
 
 
 def _parts(
     rows: pl.DataFrame, listed: list[tuple[int, int]], after: dict[int, int | None]
 ) -> pl.DataFrame:
     """One row for each part; `rows` are in order. A part may have lost all its examples."""
-    found = rows.group_by("batch", "part", maintain_order=True).len()
-    counts = {(batch, part): count for batch, part, count in found.iter_rows()}
-    examples = np.array([counts.get(key, 0) for key in listed], np.int64)
+    found = Counter(zip(rows["batch"].to_list(), rows["part"].to_list(), strict=True))
+    examples = np.array([found[key] for key in listed], np.int64)
     sizes = lengths(rows["features"])
     ends = np.append(0, np.cumsum(sizes))[np.append(0, np.cumsum(examples))]
     features = flat(rows["features"])
@@ -278,12 +279,13 @@ def lengths(lists: pl.Series) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def flat(lists: pl.Series) -> pl.Series:
-    """The elements of lists, one behind the other; an empty list has none."""
-    return pl.Series(pl.from_arrow(lists.rechunk().to_arrow().flatten()))
+    """The elements of lists, one behind the other; an empty list has none, nor has null."""
+    return lists.explode(empty_as_null=False, keep_nulls=False)
 
 
 def as_lists(values: Any, sizes: Any) -> pl.Series:
     """A column of lists, of which the first has the first `sizes[0]` values, and so on."""
-    offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)
-    flat = values.to_arrow() if isinstance(values, pl.Series) else pa.array(values)
-    return pl.Series(pl.from_arrow(pa.LargeListArray.from_arrays(pa.array(offsets), flat)))
+    series = values if isinstance(values, pl.Series) else pl.Series(values)
+    ends = np.append(0, np.cumsum(sizes))
+    pieces = [series[start:end] for start, end in pairwise(ends)]
+    return pl.Series(pieces, dtype=pl.List(series.dtype))
