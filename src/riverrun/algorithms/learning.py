@@ -41,8 +41,10 @@ and, with one trainer, the bits of a sequential program that goes through the ex
 [(0, 3, 0.693), (1, 3, 0.698), (2, 3, 0.693)]
 [(1, 0.508), (2, 0.492), (3, 0.5)]
 
-Cost: a mini-batch takes two rounds of the loop, some milliseconds whatever it holds, and then about 0.5 microseconds
-for each value of a feature in an example, and 3 for each different feature.
+Cost: a mini-batch takes one round of the loop and part of the next. One of 1,000 examples with 14 features each takes
+some 20 ms of a processor when it comes alone, of which the gradient is 1; the rest is to check the examples, put them
+together, send them around and keep the outputs, in many steps that cost as much for few rows. In one epoch with others
+it takes half of that.
 """
 
 from __future__ import annotations
