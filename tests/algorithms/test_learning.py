@@ -99,7 +99,7 @@ def test_bsp_is_sequential_to_the_last_bit_at_every_iteration(workers, trainers)
         assert found.keys() == expected.losses.keys()
         for batch, (count, loss) in expected.losses.items():
             assert found[batch] == (count, pytest.approx(loss, rel=1e-12)), f"seed {seed}"
-        assert run.status()["states"]["model"]["pending"] == 0
+        assert run.status()["states"]["model:training/model"]["pending"] == 0
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_rows_that_cannot_be_learned_are_told_and_leave_the_others_alone(mode):
         expected.train(more, 1 if mode == "bsp" else None)
         assert parameters(run) == expected.parameters()
         assert rejected(run).keys() == {2000, examples[0][0]}
-        assert run.status()["states"]["model"]["pending"] == 0
+        assert run.status()["states"]["model:training/model"]["pending"] == 0
         assert run.events("late") == []
 
 
