@@ -418,3 +418,102 @@ def test_an_uncommitted_answer_is_not_taken_back() -> None:
         run.delete("asks", [row])
         run.commit()
         assert len(run.read("o").rows()) == len(run.read("c").rows()) == 2
+
+
+def test_an_input_that_forgets_times_cannot_update():
+    flow = rr.Dataflow("prices")
+    prices = flow.input("prices", {"k": pl.Int64, "time": pl.Int64, "v": pl.Float64}, key="k")
+    state = flow.state("s", key={"k": pl.Int64}, value={"v": pl.Float64})
+    with pytest.raises(rr.PlanError, match="takes the one before it back") as caught:
+        prices.update(state)
+    assert caught.value.code == "state.keyed_input"
+    corrected = flow.input(
+        "corrected", {"k": pl.Int64, "time": pl.Int64, "v": pl.Float64}, key=["k", "time"]
+    )
+    asks = flow.input("asks", {"k": pl.Int64, "at": pl.Int64})
+    corrected.update(state, late=10)
+    flow.output("out", asks.fetch(state, key="k", at="at"))
+    with flow.run() as run:
+        run.upsert("corrected", [(1, 5, 1.0), (1, 6, 2.0)])
+        run.commit()
+        run.upsert("corrected", [(1, 5, 3.0), (2, 20, 0.0)])
+        run.insert("asks", [(1, 5), (1, 6)])
+        run.commit()
+        assert run.read("out").rows() == [(1, 5, 3.0), (1, 6, 2.0)]
+
+
+def test_what_is_no_state_is_told_apart():
+    flow = rr.Dataflow("mixed up")
+    rows = flow.input("rows", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    state = flow.state("s", key={"k": pl.Int64}, value={"v": pl.Int64})
+    rows.update(state)
+    with pytest.raises(rr.PlanError) as caught:
+        rows.fetch(rows, key="k", at="time")
+    assert "as_state" in caught.value.hint
+    with pytest.raises(rr.PlanError) as caught:
+        flow.output("s", state)
+    assert "entries()" in caught.value.hint
+
+
+def test_a_rule_that_fails_for_what_waits_says_how_to_go_on():
+    def strict(values):
+        if values["v"].max() > 5:
+            raise ValueError("v over 5")
+        return values.group_by("request").agg(x=pl.col("v").max())
+
+    flow = rr.Dataflow("strict")
+    rows = flow.input("rows", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    asks = flow.input("asks", {"k": pl.Int64, "at": pl.Int64})
+    state = flow.state("s", key={"k": pl.Int64}, value={"v": pl.Int64})
+    rows.update(state)
+    flow.output(
+        "out", asks.fetch(state, key="k", at="at", rule=rr.fetch_rule(strict, {"x": pl.Int64}))
+    )
+    with flow.run() as run:
+        run.insert("rows", [(1, 1, 1), (2, 1, 9)])
+        run.insert("asks", [(1, 1), (2, 1)])
+        run.commit()
+        run.insert("rows", [(1, 5, 1)])
+        with pytest.raises(
+            rr.OperatorFailed, match="strict failed: ValueError: v over 5"
+        ) as caught:
+            run.commit()
+        assert "delete" in caught.value.hint
+        run.delete("asks", [(2, 1)])
+        run.commit()
+        run.insert("rows", [(1, 5, 1)])
+        run.commit()
+        assert run.read("out").rows() == [(1, 1, 1)]
+
+
+def test_a_state_that_waits_for_itself_is_refused():
+    flow = rr.Dataflow("chicken and egg")
+    rows = flow.input("rows", {"k": pl.Int64, "n": pl.Int64})
+    loop = flow.loop()
+    for start, refused in ((None, True), (0, False)):
+        state = loop.state(
+            f"from {start}",
+            key={"k": pl.Int64},
+            value={"v": pl.Int64},
+            time={"n": pl.Int64},
+            start=start,
+        )
+        got = loop.enter(rows).fetch(state, key="k", at="n", closed="left")
+        got.with_columns(v=pl.col("n")).update(state)
+        flow.output(f"out {start}", loop.leave(got))
+        if not refused:
+            continue
+        with pytest.raises(rr.PlanError, match="neither would ever begin") as caught:
+            flow.run()
+        assert "start=0" in caught.value.hint
+
+
+def test_a_value_called_like_the_number_of_a_request_is_refused():
+    flow = rr.Dataflow("names")
+    rows = flow.input("rows", {"k": pl.Int64, "time": pl.Int64, "request": pl.Int64})
+    state = flow.state("s", key={"k": pl.Int64}, value={"request": pl.Int64})
+    rows.update(state)
+    with pytest.raises(rr.PlanError, match="number of a request"):
+        rows.fetch(
+            state, key="k", at="time", rule=rr.fetch_rule(lambda values: values, {"x": pl.Int64})
+        )

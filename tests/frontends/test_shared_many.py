@@ -295,3 +295,56 @@ def test_lists_of_different_lengths_are_refused() -> None:
             run.commit()
         assert told.value.code == "schema.lists_differ"
         assert told.value.hint
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_null_list_has_no_elements_whatever_lies_under_it(workers):
+    flow = rr.Dataflow("masked")
+    pairs = flow.input("pairs", {"id": pl.Int64, "ks": pl.List(pl.Int64), "at": pl.Int64})
+    rows = flow.input("rows", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    masked = pairs.with_columns(ks=pl.when(pl.col("id") != 1).then("ks"))
+    state = flow.state("s", key={"k": pl.Int64}, value={"v": pl.Int64})
+    rows.update(state)
+    flow.output("got", masked.fetch(state, key="ks", at="at").select("id", "v"))
+    flow.output("exploded", masked.select("id", "ks").explode("ks"))
+    spread = flow.state(
+        "spread", key={"ks": pl.Int64}, value={"id": pl.Int64}, time={"at": pl.Int64}
+    )
+    masked.update(spread)
+    flow.output("spread", spread.entries().select("ks", "id"))
+    with flow.run(workers=workers) as run:
+        run.insert("rows", [(k, 1, 10 * k) for k in range(1, 7)] + [(9, 99, 0)])
+        run.insert("pairs", [(1, [1, 2], 5), (2, [3, 4], 5), (3, [5, 6], 5)])
+        run.commit()
+        assert run.read("got").rows() == [(1, []), (2, [30, 40]), (3, [50, 60])]
+        assert run.read("exploded").rows() == [(2, 3), (2, 4), (3, 5), (3, 6)]
+        assert run.read("spread").rows() == [(3, 2), (4, 2), (5, 3), (6, 3)]
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_waits_is_taken_back_however_far_fetches_have_come(listed):
+    flow = rr.Dataflow("back")
+    kind = pl.List(pl.Int64) if listed else pl.Int64
+    rows = flow.input("rows", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    asks = flow.input("asks", {"k": kind, "since": pl.Int64, "at": pl.Int64})
+    others = flow.input("others", {"k": pl.Int64, "at": pl.Int64})
+    state = flow.state("s", key={"k": pl.Int64}, value={"v": pl.Int64}, compact=rr.drop_before(5))
+    rows.update(state)
+    found = asks.fetch(state, key="k", since="since", at="at", rule=rr.within, progress=False)
+    flow.output("found", found)
+    flow.output("other", others.fetch(state, key="k", since="at", at="at"))
+    with flow.run(workers=2) as run:
+        asked = ([1] if listed else 1, 0, 100)
+        run.insert("rows", [(1, 1, 10)])
+        run.insert("asks", [asked])
+        run.commit()
+        run.insert("others", [(1, 50)])
+        run.insert("rows", [(1, 60, 11)])
+        run.commit()
+        assert run.status()["states"]["s"]["fetch"] == 50
+        run.delete("asks", [asked])
+        run.commit()
+        assert run.status()["states"]["s"]["pending"] == 0
+        run.insert("rows", [(1, 200, 12)])
+        run.commit()
+        assert run.read("found").rows() == []

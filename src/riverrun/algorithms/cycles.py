@@ -69,13 +69,13 @@ def cycles(
     """
     wanted = _checked(lengths)
     hops = wanted[-1] // 2
-    node, time = _dtype(edges, "src"), _dtype(edges, "time")
     new = edges.select(*EDGE).filter(pl.col("src") != pl.col("dst"))
+    node, time = _dtype(new, "src"), _dtype(new, "time")
 
     # One state for both directions: what comes after a node, and what comes before it.
     graph = flow.state(
         f"{name} graph", {"here": node, "ahead": pl.Boolean}, {"next": node}, time=time,
-        compact=rr.drop_before(span),
+        compact=rr.drop_before(span), sweep=64,
     )  # fmt: skip
     ends = [
         new.select("time", here=here, ahead=pl.lit(ahead), next=there)
@@ -154,8 +154,8 @@ def _told(
     )
 
 
-def _checked(lengths: Iterable[Any]) -> list[int]:
-    wanted = sorted(set(lengths))
+def _checked(lengths: Any) -> list[int]:
+    wanted = sorted(set(lengths)) if isinstance(lengths, Iterable) else []
     if not wanted or not all(isinstance(each, int) and each >= 3 for each in wanted):
         raise rr.PlanError(
             "plan.lengths",

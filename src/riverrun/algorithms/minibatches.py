@@ -104,6 +104,7 @@ def assembled(
     behind the other, how many features it has (`sizes`), which these are (`ranks`), their `values`, and the label. It
     may be trained when the mini-batch `after` was: the one that is `lag` before it, or any of earlier epochs (None).
     """
+    examples = examples.consolidate()
     numbers = flow.vertex(
         Ordering(lag),
         {"examples": examples.select("batch")},

@@ -519,6 +519,8 @@ class Coordinator:
             return
         if message.epoch != self.released or message.epoch == self.completed:
             return
+        if sender not in self._waiting:
+            return
         self._waiting.discard(sender)
         self._notes += message.notes
         if self._waiting:

@@ -34,8 +34,8 @@ class Events:
         """Something has happened to some rows: one event for all that agree in the other fields."""
         for event in self._kept:
             if event["kind"] == kind and all(event.get(name) == fields[name] for name in fields):
-                event["rows"] += rows
-                event["at"] = time.time()
+                self._kept.remove(event)
+                self.record(kind, rows=event["rows"] + rows, **fields)
                 return
         self.record(kind, rows=rows, **fields)
 

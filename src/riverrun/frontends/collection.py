@@ -541,10 +541,12 @@ class Collection:
         ones stay, and an epoch that deletes their rows is refused.
 
         A `key` that is a list makes a request for each element; `requests`, a function of a row, gives a list of
-        requests, dicts of key, `at` and `since`. The row goes on when all replies are there, which are lists then.
+        requests, dicts of the key and of those of `at`, `since` and `wait` that are given here; it has to give the same
+        for the same row. The row goes on when all replies are there, which are lists then.
 
-        The fetch reports its own progress, for compaction, as an update does. Of a collection (`as_state`) a row gets
-        what is there as of its epoch, and keeps it.
+        The fetch reports its own progress, for compaction, as an update does; one in a loop, or behind another fetch of
+        the state, does not: report it from the stream before, or nothing is compacted. Of a collection (`as_state`) a
+        row gets what is there as of its epoch, and keeps it.
         """
         from riverrun.frontends.fetching import fetch
 

@@ -15,7 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.engine.operators.linear import free_name
-from riverrun.engine.operators.shared.answers import Collected, FetchRule
+from riverrun.engine.operators.shared.answers import (
+    REQUEST,
+    Collected,
+    FetchFunction,
+    FetchRule,
+)
 from riverrun.engine.operators.shared.fetch import Bounds, Fetch
 from riverrun.engine.operators.shared.gather import (
     COUNT,
@@ -102,6 +107,15 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
             "state.rule",
             f"cannot fetch from {state.name!r} at {line} by {kind_told(given['rule'])}",
             hint="rr.latest, rr.within, rr.distinct, rr.total or rr.fetch_rule(function, schema)",
+            line=line,
+        )
+    taken = REQUEST in state.value.names
+    if isinstance(given["rule"], FetchFunction) and taken:
+        raise PlanError(
+            "state.column",
+            f"cannot fetch from {state.name!r} at {line} by a function: it has a column {REQUEST!r}, which is what the "
+            "number of a request is called there",
+            hint="rename that column of the state",
             line=line,
         )
     check_idle(given["idle"], line)

@@ -130,6 +130,8 @@ def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
         hint = "call .agg() or .count() on it: groups are no rows yet"
     elif isinstance(given, str):
         hint = "give the collection itself, not its name"
+    elif hasattr(given, "entries"):
+        hint = "state.entries() is a collection of what it holds; stream.fetch(state, ...) asks it"
     else:
         hint = "rows from outside are an input: flow.input(name, schema), and insert(name, rows) into the run"
     return PlanError(code, f"cannot {attempt}: {kind_told(given)} is not a collection", hint=hint)

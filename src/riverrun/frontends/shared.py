@@ -38,6 +38,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.expire import ticks_of
 from riverrun.engine.operators.linear import PATIENCE, Feedback
@@ -73,6 +74,7 @@ from riverrun.engine.operators.shared.rules import (
     UpdateRule,
 )
 from riverrun.engine.operators.shared.store import Store, Updater
+from riverrun.engine.operators.upsert import Upsert
 from riverrun.engine.plan import PlanBuilder, Scope, check_name
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, clock
@@ -83,7 +85,7 @@ from riverrun.run.rows import as_schema, as_table
 Columns = str | Sequence[str] | Mapping[str, Any] | None
 Span = int | timedelta
 INT64 = pl.Int64
-SWEEP = 4096
+SWEEP = 1024
 _BY = "__by__"
 
 replace = Replace()
@@ -328,7 +330,9 @@ def add_state(
             raise PlanError(
                 "plan.column_twice",
                 f"cannot declare state {name!r} at {line} with two columns called {each!r}",
-                hint='name the time otherwise: time={"at": pl.Int64}',
+                hint='name the time otherwise: time={"at": pl.Int64}'
+                if each == field.name
+                else "key, time and value have different names",
                 column=each,
             )
     if scope.depth > 2:
@@ -438,7 +442,9 @@ def check_state(state: Any, what: str) -> None:
         raise PlanError(
             "state.state",
             f"cannot {what} {kind_told(state)} at {line}: that is not a state",
-            hint="state = flow.state(name, key={...}, value={...})",
+            hint="collection.as_state(key=...) can be fetched from"
+            if isinstance(state, Collection)
+            else "state = flow.state(name, key={...}, value={...})",
             line=line,
         )
 
@@ -545,6 +551,7 @@ def update(
     if isinstance(rule, Add):
         _check_numbers(state.value, f"add to {state.name!r}", line)
     check_idle(idle, line)
+    _check_kept(stream, state, time, line)
     attempt = f"update {state.name!r} with {stream._name}"
     keys = wanted_columns(key, state.key, stream, attempt, "the key")
     values = wanted_columns(value, state.value, stream, attempt, "the value")
@@ -578,6 +585,22 @@ def update(
                 told = _awaited(told, state)
             state._report(told, Reporter(stream._name, "update", False, idle))
     return stream
+
+
+def _check_kept(stream: Collection, state: State, time: Any, line: str) -> None:
+    """Refuse a keyed input that forgets the value of one time when another comes."""
+    nodes, node = stream._builder.nodes, stream._builder.nodes[stream._port.node]
+    while isinstance(node.operator, Check | Exchange):
+        node = nodes[node.inputs[0].node]
+    operator, column = node.operator, state.time.name if time is None else time
+    if isinstance(operator, Upsert) and column not in operator.key:
+        raise PlanError(
+            "state.keyed_input",
+            f"cannot update {state.name!r} with {stream._name} at {line}: its key is {', '.join(operator.key)}, so a "
+            "row takes the one before it back, and with it the value at its time",
+            hint=f"leave out key= of the input, or let {column!r} be part of it: then a value is corrected at its time",
+            line=line,
+        )
 
 
 def _lists(made: pa.Schema, state: State) -> tuple[int, ...]:

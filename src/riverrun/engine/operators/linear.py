@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverrun.engine.operator import Actor, Context, Linear, Operator, code_of, hold
 from riverrun.errors import OperatorFailed
@@ -186,6 +187,12 @@ class FlatMap(Linear):
         return repeated.with_columns(canonical_columns(batch, self.schema))
 
 
+def list_parents(lists: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The row that each element of `lists.flatten()` comes from. A null list has none, whatever lies under it."""
+    sizes = np.asarray(pc.list_value_length(lists).fill_null(0), np.int64)
+    return np.repeat(np.arange(len(lists)), sizes)
+
+
 @dataclass(frozen=True)
 class Explode(Linear):
     """One row for each element of a list column; an empty or null list gives none."""
@@ -198,7 +205,7 @@ class Explode(Linear):
 
     def apply(self, changes: Changes) -> Changes | None:
         lists = changes.columns[self.column]
-        rows = np.asarray(pa.compute.list_parent_indices(lists), np.int64)
+        rows = list_parents(lists)
         if not len(rows):
             return None
         rest = [column for at, column in enumerate(changes.columns) if at != self.column]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from riverrun.engine.operator import Linear
+from riverrun.engine.operators.linear import list_parents
 from riverrun.errors import SchemaError
 from riverrun.state.changes import Changes
 
@@ -58,7 +59,7 @@ class Unfold(Linear):
                     "cannot make rows of lists of different lengths",
                     hint="each row needs as many elements in every list column",
                 )
-        parents = np.asarray(pc.list_parent_indices(first)).astype(np.int64)
+        parents = list_parents(first)
         if not len(parents):
             return None
         there = [at for at in range(len(changes.columns)) if at not in self.lists]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from riverrun.engine.operator import code_of
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.engine.operators.shared.rules import Convert, added_up, called
-from riverrun.errors import SchemaError
+from riverrun.errors import OperatorFailed, SchemaError
 from riverrun.progress import Timestamp
 from riverrun.state.columns import Ints, column_table, take_columns
 from riverrun.state.kernels import packing
@@ -243,6 +243,16 @@ class FetchFunction(FetchRule):
     def gives(self, time: pa.Field | None, value: pa.Schema) -> pa.Schema:
         return self.schema
 
+    def _called(self, frame: pl.DataFrame) -> Any:
+        try:
+            return called(self.function, "the fetch rule", frame)
+        except OperatorFailed as error:
+            error.hint = (
+                "mend the rule and run again; or, if it fails for a row that has waited since an earlier epoch, delete "
+                "that row in an epoch of its own"
+            )
+            raise
+
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
         found = asked.between()
         assert found.queries is not None
@@ -251,7 +261,7 @@ class FetchFunction(FetchRule):
         rows = np.repeat(np.arange(len(found)), np.maximum(found.counts, 0))
         frame = pl.DataFrame(pl.from_arrow(batch))[rows]
         frame = frame.insert_column(0, pl.Series(REQUEST, found.queries[rows], pl.Int64))
-        made = called(self.function, "the fetch rule", frame)
+        made = self._called(frame)
         given = pa.schema([pa.field(REQUEST, pa.int64()), *self.schema])
         taken = self.convert(made, given, "take what a fetch rule gave")
         if not taken.num_rows:

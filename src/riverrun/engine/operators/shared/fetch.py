@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from riverrun.engine.operator import Actor, Arranged, Context, Operator, by_time, so_far
 from riverrun.engine.operators.expire import ticks_of
-from riverrun.engine.operators.linear import canonical_columns
+from riverrun.engine.operators.linear import Input, canonical_columns
 from riverrun.engine.operators.shared.answers import Answer, Asked, FetchRule
 from riverrun.engine.operators.shared.pending import Block, Pending, Rounds
 from riverrun.engine.operators.shared.progress import Progress, Progressing
@@ -142,6 +142,37 @@ class Fetch(Operator):
                 state=self.state,
                 line=node.line,
             )
+        sources = plan.nodes[self.progress].inputs
+        reported = [
+            port.node
+            for port, reporter in zip(sources, progress.reporters, strict=True)
+            if reporter.side == "update"
+        ]
+        if progress.begins is None and not any(self._begins(plan, at) for at in reported):
+            raise PlanError(
+                "state.no_start",
+                f"cannot build {plan.name!r}: a fetch from {self.state!r} ({node.line}) waits for updates that come "
+                "from its own answers, so neither would ever begin",
+                hint="say from which time on there are updates: state(..., start=0)",
+                state=self.state,
+                line=node.line,
+            )
+
+    def _begins(self, plan: Plan, number: int) -> bool:
+        """Whether rows can come to a node other than by way of a fetch from this state that waits."""
+        seen, waiting = {number, self.store, self.progress}, [number]
+        while waiting:
+            node = plan.nodes[waiting.pop()]
+            operator = node.operator
+            if isinstance(operator, Input):
+                return True
+            same = isinstance(operator, Fetch) and operator.progress == self.progress
+            if same and operator.bounds.wait is not None:  # type: ignore[attr-defined]
+                continue
+            fresh = {port.node for port in node.inputs} - seen
+            seen |= fresh
+            waiting += fresh
+        return False
 
     def start(self, context: Context) -> Fetching:
         return Fetching(context, self)
@@ -291,6 +322,7 @@ class Fetching(Actor):
         """The requests that need not wait; the others do."""
         self._check_times(requests)
         if self._operator.compact is not None:
+            requests = self._taken_back(self._operator.compact, requests, when, rounds)
             requests = self._in_time(self._operator.compact, requests, when)
         waits = self._waits(requests)
         if waits is None or not requests.rows:
@@ -362,6 +394,24 @@ class Fetching(Actor):
         if since is None or not compact.limits(self._operator.rule.name):
             return np.zeros(requests.rows, np.bool_)
         return ticks_of(requests.columns[since]) < horizon - compact.margin
+
+    def _taken_back(
+        self, compact: CompactRule, requests: Changes, when: Timestamp, rounds: Rounds
+    ) -> Changes:
+        """Requests without deletions of what waits: these are never too late (law 4)."""
+        assert self._progress is not None
+        horizon = self._progress.before(when).fetch
+        if horizon is None or not len(self._pending) or self._operator.bounds.wait is None:
+            return requests
+        if (requests.diff if requests.diffs is None else requests.diffs.min()) > 0:
+            return requests
+        old = self._late(requests, horizon) | self._beyond(compact, requests, horizon)
+        old &= requests.diff_array() < 0
+        if not old.any():
+            return requests
+        left = self._pending.cancel(rounds, requests.filter(old))
+        rest = requests.filter(~old)
+        return rest if left is None else Changes.concat([rest, left])
 
     def _in_time(self, compact: CompactRule, requests: Changes, when: Timestamp) -> Changes:
         """The requests that are not late, none of which reaches back too far (law 5)."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, code_of
-from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns, list_parents
 from riverrun.engine.operators.shared.rules import Convert, called
 from riverrun.errors import SchemaError
 from riverrun.progress import Antichain, Timestamp
@@ -86,7 +86,7 @@ class ListRequests(Requesting):
         sizes = pc.list_value_length(lists).fill_null(0).cast(pa.int64())
         if self.records:
             return changes.with_columns((a, b, sizes, *changes.columns))
-        parents = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)
+        parents = list_parents(lists)
         if not len(parents):
             return None
         keys = pc.list_flatten(lists)

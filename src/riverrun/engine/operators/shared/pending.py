@@ -74,6 +74,20 @@ class Pending:
             if left.rows:
                 self._blocks.append(self._block(rounds, left, self._waits(left)))
 
+    def cancel(self, rounds: Rounds, deleted: Changes) -> Changes | None:
+        """Take back requests of a round that wait; what is left of `deleted` is of others."""
+        mine = [block.changes for block in self._blocks if block.rounds == rounds]
+        if not mine:
+            return deleted
+        both = Changes.concat([piece.map_times(_zero) for piece in (*mine, deleted)]).consolidate()
+        self._blocks = [block for block in self._blocks if block.rounds != rounds]
+        diffs = both.diff_array()
+        wait = both.filter(diffs > 0)
+        if wait.rows:
+            self._blocks.append(self._block(rounds, wait, self._waits(wait)))
+        left = both.filter(diffs < 0)
+        return left.map_times(lambda _: deleted.times[0]) if left.rows else None
+
     def _block(self, rounds: Rounds, changes: Changes, waits: Ints) -> Block:
         count = changes.rows * changes.diff if changes.diffs is None else int(changes.diffs.sum())
         least, greatest = int(waits.min()), int(waits.max())

@@ -42,10 +42,11 @@ from riverrun.state.kernels.values import unmix
 from riverrun.state.view import View
 
 Side = Literal["update", "fetch", "clock"]
+_SIDES = {"update": "updates", "fetch": "fetches", "clock": "ticks"}
 MARKS = pa.schema({"source": pa.large_string(), "mark": pa.int64()})
 MOVED = pa.schema({"update": pa.int64(), "fetch": pa.int64()})
 PROGRESS = ":progress"  # behind the name of its state, the name of the node
-GRID = 4096  # of as many hashes, each worker owns some
+GRID = 1024  # of as many hashes, each worker owns some
 _SAVED = Schema.of(
     {"shard": pa.int64()},
     {"reporter": pa.int64(), "source": pa.large_string(), "mark": pa.int64(), "seen": pa.int64()},
@@ -160,7 +161,7 @@ class Progress(Operator):
     keeps_state: ClassVar[bool] = True
 
     def describe(self) -> str:
-        named = ", ".join(f"{each.side}s of {each.name}" for each in self.reporters)
+        named = ", ".join(f"{_SIDES[each.side]} of {each.name}" for each in self.reporters)
         return f"progress of {self.state!r}: {named or 'nobody reports'}"
 
     def identity(self) -> str:
@@ -293,7 +294,7 @@ class Progressing(Actor):
         name = self.node.name.removesuffix(
             PROGRESS
         )  # in a loop a state goes by more than its own name
-        return {name: {"update": known.update, "fetch": known.fetch}}
+        return {name: {"update": known.update, "fetch": known.fetch, "pending": 0}}
 
     def saved(self, epoch: int) -> dict[str, View]:
         known = self._log[-1]

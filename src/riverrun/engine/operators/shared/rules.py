@@ -439,7 +439,8 @@ def called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as error:
-        raise failed_function(error, what) from error
+        name = getattr(function, "__qualname__", None) or type(function).__name__
+        raise failed_function(error, f"{what} {name}") from error
 
 
 def _converted(convert: Convert, made: Any, entries: Entries, what: str, asked: View) -> Changes:

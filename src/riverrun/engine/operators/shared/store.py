@@ -51,7 +51,7 @@ from riverrun.state.shards import END
 from riverrun.state.view import View
 
 _NOW = (0,)
-PERIOD = 16  # every so many moves of progress the sweep goes on
+PERIOD = 4  # every so many moves of progress the sweep goes on
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Store(Operator):
     updaters: tuple[Updater, ...] = ()
     compact: CompactRule | None = None
     active: bool = False
-    sweep: int = 4096
+    sweep: int = 1024
     """Into how many parts of all hashes a sweep is cut."""
     told: bool = True
     kind: ClassVar[str] = "state"
