@@ -385,7 +385,11 @@ class Gathered(Sharing):
                     self.count([((k, 0, v), diff)])
                     ready.append(((k, at, v), diff))
                 self.second.update([(*row, diff) for row, diff in ready], "append")
-                self.second.settle(epoch, {"orders": _times(ready, 1)})
+                # What is gathered is added up before it reports: a record that goes as it comes brings no time.
+                net: Counter[Row] = Counter()
+                for row, diff in ready:
+                    net[row] += diff
+                self.second.settle(epoch, {"orders": _times(list(net.items()), 1)})
                 for (k, b, at), diff in self.echoed.take(orders):
                     self.count([((k, 2, _or_none(self.second.latest(b, at))), diff)])
 
