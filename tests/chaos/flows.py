@@ -16,7 +16,8 @@ from riverrun.engine.instance import Instance
 from riverrun.engine.messages import Inputs, States
 from riverrun.state.shards import Shards
 from tests.chaos.programs import POISON, Program, Result
-from tests.chaos.sharing import SHARING, Fed, Sharing
+from tests.chaos.relaying import SHARING
+from tests.chaos.sharing import Fed, Sharing
 
 NODES = 7
 

@@ -27,7 +27,7 @@ import polars as pl
 import riverrun as rr
 from riverrun.algorithms import components, strongly_connected_components
 from tests.algorithms import reference
-from tests.chaos.sharing import SHARING
+from tests.chaos.relaying import SHARING
 from tests.spark.programs import Program, Rows, counting, joining, upserting
 
 Row = tuple[Any, ...]

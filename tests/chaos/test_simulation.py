@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.flows import FLOWS
 from tests.chaos.mutants import MUTANTS, PROGRAMS, noticed, quiet
-from tests.chaos.sharing import SHARING
+from tests.chaos.relaying import SHARING
 from tests.chaos.simulation import Simulation, simulate
 
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "2000"))

@@ -70,6 +70,6 @@ def test_a_distinct_value_has_no_time():
     given = flow.input("given", {"key": pl.Int64, "time": pl.Int64, "v": pl.Int64})
     state = flow.state("state", key={"key": pl.Int64}, value={"v": pl.Int64})
     given.update(state)
-    with pytest.raises(rr.SchemaError) as told:
+    with pytest.raises(rr.PlanError) as told:
         given.fetch(state, key="key", at="time", rule=rr.distinct, time="when")
     assert told.value.code == "state.distinct_time"

@@ -48,7 +48,8 @@ class Story:
         draw, moves, views = self._draw, [], []
         for _ in range(size):
             self._now += draw.randrange(3)
-            moves.append((draw.randrange(8), self._now - draw.randrange(5), draw.randrange(100)))
+            ad, time = draw.randrange(8), self._now - draw.randrange(5)
+            moves.append((ad, time, (31 * ad + 7 * time) % 100))  # one campaign at a time
             self._views += 1
             views.append((self._views, draw.randrange(8), self._now - draw.randrange(5)))
         self.moves += moves
@@ -161,6 +162,8 @@ def test_streams_update_and_fetch(spark: SparkSession, tmp_path: Path) -> None:
                     rows, [c.split()[0] for c in columns[name].split(", ")], orient="row"
                 )
                 frame.write_parquet(folders[name] / f"{turn}.parquet")
-            assert eventually(lambda: sorted(run.read("seen").rows()) == story.seen())
+            assert eventually(
+                lambda: run.epoch is not None and sorted(run.read("seen").rows()) == story.seen()
+            )
         for query in queries:
             query.stop()

@@ -13,7 +13,7 @@ columns of an edge are is said once, and later by number. Laws:
 >>> frames = Encoder().encode(Completed(execution=3, epoch=7))
 >>> decoder = Decoder()
 >>> [decoder.decode(frame.head, frame.body) for frame in frames]
-[Completed(execution=3, epoch=7)]
+[Completed(execution=3, epoch=7, notes=())]
 
 Cost: some 5 microseconds for a small message; a copy for rows.
 """

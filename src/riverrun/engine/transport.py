@@ -22,6 +22,7 @@ The laws of `cluster` hold besides.
 ...
 ...     receive = work = lambda self, *_: False
 ...     take = pin = lambda self: {}
+...     notes = lambda self: ()
 >>> import pyarrow as pa
 >>> with LocalCluster(Sum, workers=2) as cluster:
 ...     epoch = cluster.submit({"n": pa.record_batch({"n": [1, 2, 3]})})

@@ -34,6 +34,7 @@ coordinator waits for it.
 ...
 ...     receive = work = lambda self, *_: False
 ...     take = pin = lambda self: {}
+...     notes = lambda self: ()
 >>> from riverrun.state.shards import Shards
 >>> worker = Worker(7, Sum)
 >>> worker.receive(COORDINATOR, Begin(1, 0, source=0, index=0, shards=Shards.even(1), peers=(7,)))
@@ -41,7 +42,7 @@ coordinator waits for it.
 [(0, Join()), (0, Ready(execution=1))]
 >>> worker.receive(COORDINATOR, Feed(1, 0, {"n": 5}))
 >>> worker.work(), worker.take(), worker.instance.sum
-(False, [(0, Completed(execution=1, epoch=1))], 5)
+(False, [(0, Completed(execution=1, epoch=1, notes=()))], 5)
 
 Cost: some microseconds for each epoch and for each message, besides what the instance does.
 """
