@@ -8,6 +8,13 @@ from pyspark.sql import SparkSession
 from tests.test_bench import check_benchmark
 
 SIZES = {
+    "campaigns": {
+        "rate": 20_000,
+        "updates": 200,
+        "seconds": 1,
+        "fast_seconds": 1,
+        "peer_seconds": 1,
+    },
     "barrier": {"rounds": 20, "epochs": 10},
     "cycles": {"nodes": 50, "window": 60, "seconds": 1, "fastest": 100, "repeats": 1},
     "exchange": {"chunk": 1000, "chunks": 2, "rows": 1000, "repeats": 1},
