@@ -240,7 +240,10 @@ def beside(load: Load, events: int) -> dict[str, dict[str, Any]]:
             peers[name] = {"skipped": "not installed: redis-server or hiredis"}
             continue
         with redis_server.Redis(append_only=False) as redis:
-            peers[name] = {"version": redis.version, **_redis(redis, load, script, expected)}
+            peers[name] = {
+                "version": redis.version,
+                **_redis(redis, load, events // 10, script, expected),
+            }
     peers["polars_join_asof"] = {"version": version("polars"), **_polars(load, events, expected)}
     return peers
 
@@ -250,18 +253,22 @@ SCRIPT = (
     "local one = redis.call('ZREVRANGEBYSCORE', ARGV[at], ARGV[at + 1], '-inf', 'LIMIT', 0, 1) "
     "found[#found + 1] = one[1] or '' end return found"
 )
-CHUNK, SCRIPTED = 10_000, 2000
+SCRIPTED = 2000
 
 
 def _redis(
-    redis: redis_server.Redis, load: Load, script: bool, expected: np.ndarray[Any, Any]
+    redis: redis_server.Redis,
+    load: Load,
+    events: int,
+    script: bool,
+    expected: np.ndarray[Any, Any],
 ) -> dict[str, Any]:
-    """Updates, then the progress of those replied to; events that are before it, in chunks."""
+    """Updates, then the progress of those replied to; events that are before it, so many at a time."""
     counts = np.zeros(CAMPAIGNS, np.int64)
     sha = redis.call("SCRIPT", "LOAD", SCRIPT) if script else b""
     done, began, progress = 0, 0.0, -1
     waiting: list[tuple[int, int]] = []
-    for at, (seen, moved) in enumerate(batches(load, CHUNK)):
+    for at, (seen, moved) in enumerate(batches(load, events)):
         if at == 1:  # the first loads all ads
             began, done = time.perf_counter(), 0
         rows = list(zip(*(column.to_pylist() for column in moved.columns), strict=True))
