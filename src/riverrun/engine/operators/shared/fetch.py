@@ -405,13 +405,20 @@ class Fetching(Actor):
             return requests
         if (requests.diff if requests.diffs is None else requests.diffs.min()) > 0:
             return requests
-        old = self._late(requests, horizon) | self._beyond(compact, requests, horizon)
-        old &= requests.diff_array() < 0
+
+        def judged(some: Changes) -> Mask:
+            return self._late(some, horizon) | self._beyond(compact, some, horizon)
+
+        old = judged(requests) & (requests.diff_array() < 0)
         if not old.any():
             return requests
-        left = self._pending.cancel(rounds, requests.filter(old))
-        rest = requests.filter(~old)
-        return rest if left is None else Changes.concat([rest, left])
+        left, rest = self._pending.cancel(rounds, requests.filter(old)), requests.filter(~old)
+        if left is None:
+            return rest
+        old = judged(left)
+        if not old.all():  # deletions that waited for what they delete go on to wait
+            self._pending.add(rounds, left.filter(~old))
+        return Changes.concat([rest, left.filter(old)])
 
     def _in_time(self, compact: CompactRule, requests: Changes, when: Timestamp) -> Changes:
         """The requests that are not late, none of which reaches back too far (law 5)."""
