@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,14 @@ from tests.engine.weather import Weather
 
 MAKER = graph_maker()
 Start = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Interrupts raise, also where whoever started the tests in the background had them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
