@@ -230,6 +230,7 @@ class Model:
         ]
         rows = self._timed(rows, bounds)
         if compact is not None and horizon is not None:
+            rows = self._taken_back(user, rows)
             if user.at:
                 gone = {row: n for row, n in rows.items() if row[at] < horizon}
                 self.late[user.name, "fetch"] += sum(map(abs, gone.values()))
@@ -250,6 +251,17 @@ class Model:
             for answer, times in found or ([] if user.inner else [(self._blank(user), 1)]):
                 self.answers[user.name][(*row, *answer)] += count * times
         self.answers[user.name] = Counter({r: n for r, n in self.answers[user.name].items() if n})
+
+    def _taken_back(self, user: Fetch, rows: Counter[Row]) -> Counter[Row]:
+        """Rows without deletions of what waits: for these it is never too late."""
+        waiting, left = self.waiting[user.name], Counter(rows)
+        for row, count in rows.items():
+            both = min(-count, waiting[row])
+            if both > 0:
+                left[row] += both
+                waiting[row] -= both
+        self.waiting[user.name] = Counter({row: n for row, n in waiting.items() if n})
+        return Counter({row: count for row, count in left.items() if count})
 
     def _is_ready(self, user: Fetch, row: Row) -> bool:
         since, at, wait = row[1 + self.spec.keys : 4 + self.spec.keys]
