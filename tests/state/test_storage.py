@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from riverrun.errors import TransportError
+from riverrun.state import directory
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.directory import Directory
 from riverrun.state.storage import open_storage
 from tests.state.saving import contents, refused, state
 
@@ -48,6 +52,45 @@ def test_errors_of_the_store_are_ours(tmp_path: Path) -> None:
     for action in (lambda: local.map("../file"), lambda: local.delete(["../file"])):
         refused(action, "checkpoint.refused")
     assert (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_directory_that_is_moved_meanwhile_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Moved before it is opened, nothing is written; after that, what is written is in it, wherever it is."""
+    kept, away = tmp_path / "kept", tmp_path / "away"
+    storage = open_storage(kept)
+    owner, name = (directory, "_fill") if late else (Directory, "check")
+    original = getattr(owner, name)
+
+    def moving(*given: Any) -> None:
+        original(*given)
+        kept.rename(away)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, moving)
+        if late:
+            assert storage.create("manifests/1", b"one")
+        else:
+            refused(lambda: storage.create("manifests/1", b"one"), "storage.unreachable")
+    assert not kept.exists()
+    assert list(away.rglob("*#*")) == []
+    away.rename(kept)
+    assert storage.names("manifests") == ["manifests/1"] * late
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_readers_see_a_whole_file_or_none(tmp_path: Path, fresh: bool) -> None:
+    place = Directory(tmp_path)
+    whole = [bytes([n]) * 300_000 for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        wrote = list(pool.map(lambda data: place.write("a/b", data, fresh=fresh), whole))
+        assert (tmp_path / "a/b").read_bytes() in whole
+    assert sum(wrote) == (1 if fresh else 8)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]
+    if fresh:
+        assert (tmp_path / "a/b").read_bytes() == whole[wrote.index(True)]
 
 
 def test_bytes_that_lie_crooked_are_set_straight(monkeypatch: pytest.MonkeyPatch) -> None:

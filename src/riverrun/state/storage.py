@@ -4,8 +4,8 @@ A storage knows seven verbs: put, create, get (or its head), map, take, list, de
 put is atomic: readers see the whole file or none, and when it returns, the store has it. `create`
 is a put that succeeds for one caller only; it is what publishing rests on.
 
-**Durability.** In S3, Google Cloud Storage and Azure, what was put survives. On local disk obstore
-writes a file beside the target and renames it (or links it, to create), and does *not* fsync: what
+**Durability.** In S3, Google Cloud Storage and Azure, what was put survives. On local disk a file is
+written beside the target and renamed (or linked, to create; `directory`), with *no* fsync: what
 was put survives the death of any process, but after a power cut a file may be empty. Its checksum
 tells, and the checkpoint is lost. ``open_storage(path, synced=True)`` makes each put wait until the
 file and its name are on the disk, at the disk's speed.
@@ -40,6 +40,7 @@ from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
 from riverrun.errors import CheckpointError, TransportError
+from riverrun.state.directory import Directory
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -122,8 +123,9 @@ class Storage:
         self.store = store
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.synced = synced
-        self._base = None if self.root is None else Path(str(getattr(self.store, "prefix", "")))
-        self._place = None if self._base is None else _identity(self._base)
+        self._directory: Directory | None = None
+        if isinstance(store, LocalStore) and store.prefix is not None:
+            self._directory = Directory(Path(store.prefix))
 
     def __repr__(self) -> str:
         return f"Storage({self._where})"
@@ -138,18 +140,24 @@ class Storage:
     def put(self, name: str, data: Any) -> None:
         """Keep some bytes under a name, in place of what was there."""
         with self._translated("write", name):
-            obstore.put(self.store, self.prefix + name, _octets(data))
-            self._sync(name)
+            if self._directory is not None:
+                self._write(self._directory, name, data, fresh=False)
+            else:
+                obstore.put(self.store, self.prefix + name, _octets(data))
 
     def create(self, name: str, data: Any) -> bool:
         """Keep some bytes under a name nobody has used: False when somebody has."""
         with self._translated("create", name):
+            if self._directory is not None:
+                return self._write(self._directory, name, data, fresh=True)
             try:
                 obstore.put(self.store, self.prefix + name, _octets(data), mode="create")
             except exceptions.AlreadyExistsError:
                 return False
-            self._sync(name)
         return True
+
+    def _write(self, directory: Directory, name: str, data: Any, *, fresh: bool) -> bool:
+        return directory.write(self.prefix + name, _octets(data), fresh=fresh, synced=self.synced)
 
     def get(self, name: str) -> pa.Buffer:
         """The bytes under a name, in memory."""
@@ -249,18 +257,6 @@ class Storage:
             raise ValueError(f"{name!r} is not a path below the storage")
         return root / name
 
-    def _sync(self, name: str) -> None:
-        """Wait until a file on local disk, and its name in each folder above, are on the disk."""
-        if not self.synced or self.root is None:
-            return
-        path = self.root / name
-        for place in (path, *path.parents[: name.count("/") + 1]):
-            descriptor = os.open(place, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
     @property
     def _where(self) -> str:
         if self.root is not None:
@@ -272,21 +268,9 @@ class Storage:
     @contextmanager
     def _translated(self, verb: str, name: str) -> Iterator[None]:
         with _translated(verb, name, self._where):
-            if self._base is not None and self._place != _identity(self._base):
-                # Writing would make it anew, beside what is there when it comes back.
-                raise OSError(
-                    "the directory is not the one it was: it was moved, or is not mounted"
-                )
+            if self._directory is not None:
+                self._directory.check()
             yield
-
-
-def _identity(root: Path) -> tuple[int, int] | None:
-    """Which directory a path leads to."""
-    try:
-        found = root.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _mapped(path: Path) -> pa.Buffer:

@@ -1,0 +1,130 @@
+"""A local directory as files are written to it: whole or not at all, and never to another one in its place.
+
+A path may come to lead somewhere else: a directory is moved, a disk is not mounted. Whoever then makes the
+path anew writes where nobody will look for it. So a file is written through the directory itself, opened and
+looked at first, not through its path. Laws:
+
+1. What is written is in the directory that the path led to in the beginning, wherever that is by now; or it is an
+   error.
+2. Readers see a whole file or none. Of several who write a *fresh* one, one succeeds.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as place:
+...     directory = Directory(Path(place) / "here", make=True)
+...     _ = directory.write("log/1", b"one", fresh=True)
+...     again = directory.write("log/1", b"two", fresh=True)
+...     _ = (Path(place) / "here").rename(Path(place) / "there")
+...     again, (Path(place) / "there" / "log" / "1").read_bytes(), directory.is_there
+(False, b'one', False)
+
+What a killed process was writing is left beside the file, as NAME#123.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+class Directory:
+    """The directory that a path leads to now."""
+
+    def __init__(self, path: Path, *, make: bool = False) -> None:
+        self.path = path
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        self._identity = self._found()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the path still leads to it."""
+        return self._identity is not None and self._identity == self._found()
+
+    def check(self) -> None:
+        """Raise if the path does not lead to it any more."""
+        if not self.is_there:
+            raise _moved()
+
+    def write(self, name: str, data: Any, *, fresh: bool, synced: bool = False) -> bool:
+        """Write bytes to a file, in place of what is there; or, `fresh`, only where nothing is, and say whether.
+
+        With `synced`, they and their name are on the disk when this returns.
+        """
+        *folders, file = name.split("/")
+        if {"", ".", ".."} & {*folders, file}:
+            raise ValueError(f"{name!r} is not a path below a directory")
+        with ExitStack() as stack:
+            chain = [stack.enter_context(self._opened())]
+            for folder in folders:
+                with suppress(FileExistsError):
+                    os.mkdir(folder, dir_fd=chain[-1])
+                chain.append(stack.enter_context(_open(folder, os.O_DIRECTORY, chain[-1])))
+            here, beside = chain[-1], f"{file}#{secrets.randbelow(10**12)}"
+            with _open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, here) as descriptor:
+                try:
+                    _fill(descriptor, data, synced)
+                    if not fresh:
+                        os.replace(beside, file, src_dir_fd=here, dst_dir_fd=here)
+                    elif not _linked(beside, file, here):
+                        return False
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(beside, dir_fd=here)
+            for each in reversed(chain) if synced else ():
+                os.fsync(each)
+        return True
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The directory itself, as long as it is used (law 1)."""
+        try:
+            descriptor = os.open(self.path, os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _moved() from error
+        try:
+            found = os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) != self._identity:
+                raise _moved()
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _open(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _fill(descriptor: int, data: Any, synced: bool) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    if synced:
+        os.fsync(descriptor)
+
+
+def _linked(beside: str, file: str, folder: int) -> bool:
+    try:
+        os.link(beside, file, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _moved() -> OSError:
+    return OSError("the directory is not the one it was: it was moved, or is not mounted")
