@@ -80,12 +80,19 @@ def _collect(checkpoints: Checkpoints, log: Log, collect: Collect) -> None:
 
 
 def _read(checkpoints: Checkpoints, read: Read) -> list[States]:
-    names = checkpoints.load(read.source).states
+    """The states of some ranges, one piece for each; the first has all of those that every worker has."""
+    states = checkpoints.load(read.source).states
+    pieces: list[States] = []
     try:
-        return [
-            {name: checkpoints.restore(name, low, high, number=read.source) for name in names}
-            for low, high in read.ranges
-        ]
+        for at, (low, high) in enumerate(read.ranges):
+            piece = {}
+            for name, shares in states.items():
+                if not shares[0].schema.everywhere:
+                    piece[name] = checkpoints.restore(name, low, high, number=read.source)
+                elif at == 0:
+                    piece[name] = checkpoints.restore(name, number=read.source)
+            pieces.append(piece)
+        return pieces
     except CheckpointError as error:
         if error.code not in ("checkpoint.corrupt", "checkpoint.missing"):
             raise

@@ -16,7 +16,7 @@ are immutable, so a pin costs nothing and can be written or gone back to at any 
    the published checkpoint, or to nothing; and these pins are kept, and the one being written.
    Before that `Feed` the boundary e may be known here alone, so the one before stays too.
 4. **No reload.** Going back takes what is pinned, sliced to the ranges that are asked for, and reads
-   only those ranges of hashes that are not.
+   only those ranges of hashes that are not. What every worker has all of is pinned whole.
 5. **One failure, one answer.** After the instance raised it is gone, and nothing is done in that
    execution any more: whatever it had done halfway cannot be seen.
 
@@ -291,7 +291,10 @@ class Worker:
         if pin is not None and pin.states is not None:
             missing = subtract(wanted, pin.ranges)
             for low, high in intersect(wanted, pin.ranges):
-                kept.append({name: view.slice(low, high) for name, view in pin.states.items()})
+                piece = {}
+                for name, view in pin.states.items():
+                    piece[name] = view if view.schema.everywhere else view.slice(low, high)
+                kept.append(piece)
         self._assembly = _Assembly(begin, kept, missing)
         if missing and begin.source == PINNED:
             error = _not_pinned(begin, self.pinned)
@@ -305,7 +308,10 @@ class Worker:
         assembly, self._assembly = self._assembly, None
         assert assembly is not None
         pieces = [*assembly.kept, *read]
-        states = {name: join_views([piece[name] for piece in pieces]) for name in pieces[0]}
+        states = {}
+        for name, first in pieces[0].items():
+            others = [] if first.schema.everywhere else [piece[name] for piece in pieces[1:]]
+            states[name] = join_views([first, *others])
         self._start(assembly.begin, states)
 
     def _start(self, begin: Begin, states: States | None) -> None:

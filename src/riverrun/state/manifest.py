@@ -266,6 +266,7 @@ def _encode_state(shares: tuple[Share, ...]) -> dict[str, Any]:
             "value": _encode_columns(schema.value),
             "order": [[order.column, order.descending] for order in schema.order],
             "hash_mask": f"{schema.hash_mask:x}",
+            "everywhere": schema.everywhere,
         },
         "upper": _encode_frontier(shares[0].upper),
         "shares": [
@@ -318,6 +319,7 @@ def _decode_state(entry: Mapping[str, Any]) -> tuple[Share, ...]:
         _decode_columns(about["value"]),
         [Order(column, descending) for column, descending in about["order"]],
         int(about["hash_mask"], 16),
+        everywhere=bool(about["everywhere"]),
     )
     upper = _decode_frontier(entry["upper"])
     return tuple(

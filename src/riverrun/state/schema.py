@@ -62,6 +62,9 @@ class Schema:
     order: tuple[Order, ...] = ()
     hash_mask: int = FULL_MASK
     """Bits of the hash that are used. Fewer make keys collide: only tests ask for that."""
+    everywhere: bool = False
+    """Whether every worker has all of the state, rather than the rows whose hashes it owns. It is saved once all the
+    same: each worker writes the rows whose hashes it owns, and is given all of them when it begins."""
 
     @classmethod
     def of(
@@ -70,6 +73,8 @@ class Schema:
         value: pa.Schema | Mapping[str, pa.DataType],
         order: str | Order | Iterable[str | Order] = (),
         hash_mask: int = FULL_MASK,
+        *,
+        everywhere: bool = False,
     ) -> Schema:
         listed = [order] if isinstance(order, str | Order) else order
         orders = tuple(Order(o) if isinstance(o, str) else o for o in listed)
@@ -80,7 +85,7 @@ class Schema:
                     f"cannot order rows by {each!r}: an order is the name of a column, or an Order",
                     hint='for instance order=["time"] or order=[Order("score", descending=True)]',
                 )
-        schema = cls(_as_schema(key), _as_schema(value), orders, hash_mask)
+        schema = cls(_as_schema(key), _as_schema(value), orders, hash_mask, everywhere)
         schema._check()
         return schema
 

@@ -11,7 +11,8 @@ one that says so explicitly. Laws:
    on which worker it came to: every worker is told all reports, and keeps the same numbers.
 3. Of a reporter with several sources the least counts. Sources, and reporters, that were silent for as many
    epochs as they are given count as little as if they were not there, while others do.
-4. They are part of a checkpoint, and every worker of the next execution has them, however many there are.
+4. They are part of a checkpoint, written once, and every worker of the next execution has all of them, however
+   many there are.
 
 U and F are values of the state, like its rows; `upper` and `since` of its spine are about epochs, and
 another matter.
@@ -22,10 +23,8 @@ Cost: microseconds for each report; one small message to every worker for each b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,9 +35,7 @@ from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints
 from riverrun.state.deferred import deferred
-from riverrun.state.kernels.values import unmix
 from riverrun.state.view import View
 
 Side = Literal["update", "fetch", "clock"]
@@ -46,10 +43,10 @@ _SIDES = {"update": "updates", "fetch": "fetches", "clock": "ticks"}
 MARKS = pa.schema({"source": pa.large_string(), "mark": pa.int64()})
 MOVED = pa.schema({"update": pa.int64(), "fetch": pa.int64()})
 PROGRESS = ":progress"  # behind the name of its state, the name of the node
-GRID = 1024  # of as many hashes, each worker owns some
 _SAVED = Schema.of(
-    {"shard": pa.int64()},
-    {"reporter": pa.int64(), "source": pa.large_string(), "mark": pa.int64(), "seen": pa.int64()},
+    {"reporter": pa.int64(), "source": pa.large_string()},
+    {"mark": pa.int64(), "seen": pa.int64()},
+    everywhere=True,
 )
 _FIRST = -(1 << 63)
 _U, _F, _MOVES = -1, -2, -3
@@ -308,31 +305,18 @@ class Progressing(Actor):
             for number, value in ((_U, known.update), (_F, known.fetch), (_MOVES, known.moves))
             if value is not None
         ]
-        ranges = self.context.shards.of(self.context.index)
         time = (epoch - 1, *(0,) * (self.node.depth - 1))
 
         def make() -> Changes | None:
-            shards = _owned(ranges)
-            if not rows or not len(shards):
-                return None
-            reporters, sources, marks, seen = zip(*rows, strict=True)
-            columns = (
-                pa.array(np.repeat(shards, len(rows))),
-                pa.array(np.tile(reporters, len(shards))),
-                pa.array(list(sources) * len(shards), pa.large_string()),
-                pa.array(np.tile(marks, len(shards))),
-                pa.array(np.tile(seen, len(shards))),
-            )
-            return Changes(columns, len(rows) * len(shards), (time,), None, 1, None)
+            columns = zip(*rows, strict=True)
+            fields = zip(columns, _SAVED.columns, strict=True)
+            return Changes.of([pa.array(column, field.type) for column, field in fields], time)
 
         name = self.node.name
         return {name: deferred(name, _SAVED, epoch, self.node.depth, make)}
 
     def _restored(self, context: Context) -> Known:
         saved = context.restored(_SAVED)
-        if saved is not None and saved.num_rows:  # each number of the grid has all of it
-            shards = saved.column("shard")
-            saved = saved.filter(pc.equal(shards, shards[0]))
         values: dict[int, int | None] = {_U: self._operator.begins}
         for row in [] if saved is None else saved.to_pylist():
             number = row["reporter"]
@@ -348,19 +332,3 @@ def _later(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return one if other is None else other
     return max(one, other)
-
-
-@cache
-def _grid() -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.uint64]]]:
-    """Numbers whose hashes lie at even distances, and these hashes."""
-    hashes = np.array([at * ((1 << 64) // GRID) for at in range(GRID)], np.uint64)
-    return np.array([unmix(one) for one in hashes], np.uint64).view(np.int64), hashes
-
-
-def _owned(ranges: tuple[tuple[int, int], ...]) -> Ints:
-    """The numbers of the grid whose hashes are in some ranges."""
-    shards, hashes = _grid()
-    chosen = np.zeros(len(hashes), np.bool_)
-    for low, high in ranges:
-        chosen |= (hashes >= np.uint64(low)) & (hashes <= np.uint64(high - 1))
-    return shards[chosen]
