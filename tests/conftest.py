@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from hypothesis import settings
+
+from riverrun.engine.operators.shared import sweeping
+from riverrun.state.shards import CELLS
 
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True, derandomize=False)
 settings.register_profile("long", settings.get_profile("ci"), max_examples=2_000)
@@ -26,3 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     profile = settings.get_current_profile_name()
     return f"hypothesis: profile {profile}, --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_states() -> Iterator[None]:
+    """States are small here, and runs short: a turn of a sweep goes through all cells (`tests/engine/test_sweeping.py`
+    has turns that do not)."""
+    with mock.patch.object(sweeping, "SPAN", CELLS):
+        yield

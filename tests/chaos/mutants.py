@@ -17,6 +17,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -29,6 +30,7 @@ from riverrun.engine.operators.shared.gather import REPLIES, Gathering
 from riverrun.engine.operators.shared.pending import Block
 from riverrun.engine.operators.shared.progress import Progressing
 from riverrun.engine.operators.shared.store import Storing
+from riverrun.engine.operators.shared.sweeping import Sweep
 from riverrun.engine.saving import Saver
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
@@ -341,9 +343,8 @@ def replies_that_wait_are_not_saved() -> Any:
 
 
 @mutant_of("asof")
-def progress_is_saved_for_as_many_workers_as_there_are() -> Any:
-    original = progress._owned
-    return replaced(progress, "_owned", lambda ranges: original(ranges)[:1])
+def who_begins_is_given_the_marks_it_owns() -> Any:
+    return replaced(progress, "_SAVED", replace(progress._SAVED, everywhere=False))
 
 
 @mutant_of("sources")
@@ -365,10 +366,17 @@ def deleted_fetches_go_on_waiting_unless_they_are_saved() -> Any:
 
 @mutant_of("kept")
 def every_worker_sweeps_when_it_has_updates() -> Any:
-    original = Storing._part
-    return replaced(
-        Storing, "_part", lambda self, horizon, time, moved: original(self, horizon, time, True)
-    )
+    original = Storing._passed
+    return replaced(Storing, "_passed", lambda self, *given: original(self, *given[:-1], True))
+
+
+@mutant_of("kept")
+def where_a_sweep_left_cells_is_forgotten() -> Any:
+    def begin(self: Sweep, ranges: Any, rows: int, saved: Any) -> None:
+        original(self, ranges, rows, None)
+
+    original = Sweep.__init__
+    return replaced(Sweep, "__init__", begin)
 
 
 @contextlib.contextmanager

@@ -169,7 +169,7 @@ def draw_program(source: random.Random, name: str = "s") -> Program:
     key = source.choice([*KEYS, "int"])
     options = {
         "compaction": source.choice(["lazy", "active"]),
-        "sweep": source.choice([1, 2, 4096]),
+        "sweep": source.choice([1, 2, 1 << 20]),
         "accelerate": source.random() < 0.7,
         "replies_first": source.random() < 0.7,
     }

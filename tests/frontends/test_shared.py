@@ -16,6 +16,7 @@ import pytest
 import riverrun as rr
 from riverrun.engine.operators.shared.pending import Pending
 from riverrun.state.changes import Changes
+from riverrun.state.checkpoint import Checkpoints
 from tests.frontends.reference import counted
 from tests.frontends.shared_model import Fetch, Model, Reporting, Spec, Update
 from tests.frontends.shared_playing import Comparison, Program, Rows, draw_program, play
@@ -75,7 +76,7 @@ def test_no_switch_shows(seed: int) -> None:
             "accelerate": bool(switches & 1),
             "replies_first": bool(switches & 2),
             "compaction": "active" if switches & 4 else "lazy",
-            "sweep": 1 if switches & 8 else 4096,
+            "sweep": 1 if switches & 8 else 1 << 20,
         }
         flow = rr.Dataflow("switched")
         program.add(flow)
@@ -167,6 +168,36 @@ def test_what_waits_holds_compaction_back(compact: Any, compaction: str) -> None
         run.commit()
         left = {row[1] for row in run.read("entries").rows() if row[0] == 1}
         assert len(left) < 6, "and lets it go on afterwards"
+
+
+def test_marks_of_many_sources_are_saved_once_and_everybody_has_them(tmp_path: Path) -> None:
+    """The slowest source counts, also when its mark is known from a checkpoint of other workers only."""
+    flow = rr.Dataflow("sensors")
+    ups = flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64, "source": pl.String})
+    state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64})
+    flow.output("o", ups.update(state, by="source").fetch(state, key="k", at="time"))
+    marks = {f"sensor {n}": 0 for n in range(300)}
+    source = random.Random(5)
+    for now, workers in enumerate((2, 1, 3, 4, 2), 1):
+        with flow.run(workers=workers, checkpoint=tmp_path, every=None) as run:
+            silent = set(source.sample(sorted(marks), 3)) if now > 1 else set()
+            rows = [
+                (n, 10 * now + n % 7, 0, who) for n, who in enumerate(marks) if who not in silent
+            ]
+            marks |= {who: time for _, time, _, who in rows}
+            run.insert("ups", rows)
+            run.commit()
+            assert run.status()["states"]["s"]["update"] == min(marks.values()), (now, workers)
+            run.checkpoint()
+            run.scale(1 + now % 4)
+            run.insert("ups", [(0, 10 * now + 1, 0, "sensor 0")])
+            run.commit()
+            assert run.status()["states"]["s"]["update"] == min(marks.values()), (now, "scaled")
+            run.checkpoint()
+        saved = Checkpoints(tmp_path).restore("s:progress")
+        assert (
+            sum(map(len, saved.batches)) == len(marks) + 4
+        )  # the fetch has one, and U, F, their moves
 
 
 @pytest.mark.parametrize("compaction", ["lazy", "active"])

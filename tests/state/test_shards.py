@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
-from riverrun.state.shards import END, Shards, intersect, subtract
+from riverrun.state.shards import CELL, CELLS, END, Shards, intersect, subtract
 
 
 def check(shards: Shards) -> None:
     assert (shards.bounds[0], shards.bounds[-1]) == (0, END)
     assert all(low < high for low, high in pairwise(shards.bounds))
+    assert not any(bound % CELL for bound in shards.bounds)
     assert len(shards.owners) == len(shards.bounds) - 1
     owned = sorted(each for at in range(shards.workers) for each in shards.of(at))
     assert [low for low, _ in owned] == [0, *(high for _, high in owned[:-1])]
@@ -52,9 +54,11 @@ def test_every_hash_has_one_owner_and_who_gains_loses_nothing(seed: int) -> None
 
 
 def test_shares_are_what_was_asked_for() -> None:
-    assert Shards.even(3).without(1).shares == pytest.approx([0.5, 0.5])
-    assert Shards.even(2).resized(5).shares == pytest.approx([0.2] * 5)
-    assert Shards.even(3).weighted([1, 2, 1]).shares == pytest.approx([0.25, 0.5, 0.25])
+    near = partial(pytest.approx, abs=1 / CELLS)
+    assert Shards.even(3).without(1).shares == near([0.5, 0.5])
+    assert Shards.even(2).resized(5).shares == near([0.2] * 5)
+    assert Shards.even(3).weighted([1, 2, 1]).shares == near([0.25, 0.5, 0.25])
+    assert Shards.even(CELLS + 1).shares == pytest.approx([1 / (CELLS + 1)] * (CELLS + 1))
 
 
 def test_shards_that_were_cut_too_often_are_cut_anew() -> None:

@@ -75,7 +75,7 @@ def cycles(
     # One state for both directions: what comes after a node, and what comes before it.
     graph = flow.state(
         f"{name} graph", {"here": node, "ahead": pl.Boolean}, {"next": node}, time=time,
-        compact=rr.drop_before(span), sweep=64,
+        compact=rr.drop_before(span),
     )  # fmt: skip
     ends = [
         new.select("time", here=here, ahead=pl.lit(ahead), next=there)

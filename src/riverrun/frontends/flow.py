@@ -184,8 +184,8 @@ class Dataflow:
         before `start`, if that is given: fetches up to it need not wait. `compact` is what may
         be left of values that no fetch will be at any more: ``rr.keep_latest``, ``rr.fold`` (increments are added
         up), ``rr.drop_before(span)`` or ``rr.compaction(function)``. That is done in passing, to what is touched and
-        now and then to one of `sweep` parts of the rest; with ``compaction="active"`` to everything at once whenever
-        there is progress.
+        now and then to some of the rest, `sweep` rows at the most; with ``compaction="active"`` to everything at once
+        whenever there is progress.
         With ``accelerate=False``, progress waits for the replies to the updates before it; with
         ``replies_first=False`` a fetch whose time has passed is answered with its epoch, not before the next records.
         """

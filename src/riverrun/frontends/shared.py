@@ -85,7 +85,7 @@ from riverrun.run.rows import as_schema, as_table
 Columns = str | Sequence[str] | Mapping[str, Any] | None
 Span = int | timedelta
 INT64 = pl.Int64
-SWEEP = 1024
+SWEEP = 4096
 _BY = "__by__"
 
 replace = Replace()
@@ -355,8 +355,8 @@ def add_state(
     if not is_count(sweep):
         raise PlanError(
             "state.sweep",
-            f"cannot cut the sweep of state {name!r} into {sweep!r} parts ({line})",
-            hint="give a whole number from 1 on",
+            f"cannot look at {sweep!r} rows of state {name!r} at a time ({line})",
+            hint="sweep= is how many rows a turn of the sweep looks at: a whole number from 1 on",
         )
     return State(
         builder,

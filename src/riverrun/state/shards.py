@@ -8,6 +8,8 @@ cover all hashes, and each has one owner, the index of a worker. Laws:
    what it has too much of; what was owned by nobody who is left, and what is given away, goes to
    those who have too little. So a worker that keeps or gains share keeps all it had.
 3. **Repeatable.** The same shards and the same wish give the same new shards.
+4. **Whole cells.** All hashes are cut into 4,096 *cells* of one size, each of which has one owner (unless there are
+   more workers than that). So what is done cell by cell does not depend on who owns what.
 
 >>> two = Shards.even(2)
 >>> [[hex(low) for low, _ in two.of(index)] for index in range(2)]
@@ -32,6 +34,8 @@ from typing import TypeAlias
 
 END = 1 << 64  # the end of the range of hashes
 PIECES = 16  # shards for each worker, at most
+CELLS = 4096
+CELL = END // CELLS
 
 Range: TypeAlias = tuple[int, int]
 """Hashes from the first number up to, not including, the second."""
@@ -176,7 +180,10 @@ def subtract(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...
 
 
 def _even(workers: int) -> tuple[int, ...]:
-    return tuple(index * END // workers for index in range(workers + 1))
+    """Cuts into ranges of one size, but for the cells that are not to be cut."""
+    if workers > CELLS:
+        return tuple(index * END // workers for index in range(workers + 1))
+    return tuple(index * CELLS // workers * CELL for index in range(workers + 1))
 
 
 def _sizes(weights: Sequence[float]) -> list[int]:
@@ -187,6 +194,6 @@ def _sizes(weights: Sequence[float]) -> list[int]:
     else:
         for weight in weights:
             so_far += weight
-            bounds.append(min(int(so_far / total * (1 << 53)) << 11, END))
+            bounds.append(round(so_far / total * CELLS) * CELL)
         bounds[-1] = END
     return [high - low for low, high in pairwise(bounds)]

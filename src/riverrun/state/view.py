@@ -296,12 +296,13 @@ class View:
         cuts = starts.tolist()
         return [(some, queries[cuts[code] : cuts[code + 1]]) for code, some in enumerate(table)]
 
-    def scan(self, as_of: Timestamp, rows: int = SCAN_ROWS) -> Iterator[Selection]:
-        """Everything, in the order of hashes, about `rows` rows a piece."""
+    def scan(
+        self, as_of: Timestamp, rows: int = SCAN_ROWS, *, start: int = 0
+    ) -> Iterator[Selection]:
+        """Everything from a hash on, in the order of hashes, about `rows` rows a piece. A piece has whole keys."""
         visible, flags = searching.flag_visible(self.descriptors, self._check_time(as_of))
-        positions = np.zeros((len(self.batches), 2), np.int64)
-        for run, batch in enumerate(self.batches):
-            positions[run] = self.runs[run], batch.blocks[0].start if batch.blocks else 0
+        positions = np.empty((len(self.batches), 2), np.int64)
+        searching.seek(self.descriptors, self.runs, np.uint64(start), positions)
         while True:
             names, counts = np.empty(rows, np.int64), np.empty(rows, np.int64)
             count = searching.scan(

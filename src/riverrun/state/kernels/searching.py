@@ -693,6 +693,17 @@ def list_changes(
 
 
 @kernel
+def seek(blocks: np.ndarray, runs: np.ndarray, h: np.uint64, positions: np.ndarray) -> None:
+    """Where `scan` starts, block and row of each run, to give what has the hash `h` or a greater one."""
+    for run in range(runs.shape[0] - 1):
+        at = find_block(blocks, runs[run], runs[run + 1], h)
+        positions[run, 0], positions[run, 1] = at, 0
+        if at < runs[run + 1]:
+            block = blocks[at]
+            positions[run, 1] = lower_bound(block[HASHES], block[START], block[STOP], h)
+
+
+@kernel
 def scan(
     blocks: np.ndarray,
     runs: np.ndarray,

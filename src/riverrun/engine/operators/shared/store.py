@@ -8,15 +8,15 @@ order of the application's own time. Laws:
 2. An update whose time is before U, as it was before t, is *late*: it is dropped, and counted. So what is
    before U is final.
 3. Compaction changes nothing that a fetch at or after F could see, nor one that waits (`rules`). It works on the
-   keys that are touched, and now and then on a part of all keys in passing; or, *actively*, on all of them whenever
-   there is progress. Keys that a fetch which waits needs more of are left alone.
-4. What it leaves is a function of the epochs: which keys a sweep goes through depends on their hashes and on how often
-   there was progress, not on who has them. So an epoch that is done again, on other workers, leaves the same
-   entries, and what was told of them stays true.
+   keys that are touched, and now and then, in passing, on some others (`sweeping`); or, *actively*, on all of them
+   whenever there is progress. Keys that a fetch which waits needs more of are left alone.
+4. What it leaves is a function of the epochs: which keys a sweep goes through depends on how often there was progress,
+   not on who has them. So an epoch that is done again, on other workers, leaves the same entries, and what was
+   told of them stays true.
 
 In a loop, a round sees what the rounds before it did; to the spine it is all one epoch.
 
-Cost: of updates, as of any arrangement; compaction, a lookup of the keys that are touched.
+Cost: of updates, as of any arrangement; compaction, a lookup of the keys that are touched; a sweep is bounded.
 """
 
 from __future__ import annotations
@@ -38,20 +38,19 @@ from riverrun.engine.operators.shared.rules import (
     UpdateFunction,
     UpdateRule,
 )
+from riverrun.engine.operators.shared.sweeping import PLACES, Sweep, distinct_keys
 from riverrun.engine.plan import Node, Plan
 from riverrun.errors import OperatorFailed, PlanError
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import column_table
-from riverrun.state.kernels import packing
 from riverrun.state.keys import Keys
-from riverrun.state.shards import END
 from riverrun.state.view import View
 
 _NOW = (0,)
-PERIOD = 4  # every so many moves of progress the sweep goes on
+PERIOD = 4  # every so many moves of progress it is the sweep's turn
+SWEPT = ":swept"  # behind the name of the node, the name of what is kept of the sweep
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ class Store(Operator):
     updaters: tuple[Updater, ...] = ()
     compact: CompactRule | None = None
     active: bool = False
-    sweep: int = 1024
-    """Into how many parts of all hashes a sweep is cut."""
+    sweep: int = 4096
+    """How many rows a turn of the sweep looks at, at the most."""
     told: bool = True
     kind: ClassVar[str] = "state"
     keeps_state: ClassVar[bool] = True
@@ -82,6 +81,15 @@ class Store(Operator):
     @property
     def from_content(self) -> bool:
         return False  # what came late counts no more
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return ("", SWEPT) if self.sweeps else ("",)
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether it goes through all keys little by little."""
+        return self.compact is not None and not self.active
 
     def describe(self) -> str:
         told = f"state {self.state!r} by {', '.join(self.key)} and {self.time}"
@@ -129,6 +137,10 @@ class Storing(Arranged):
         """In a loop: what the rounds of this epoch have changed so far."""
         self._moved: set[Timestamp] = set()
         """Times at which there was progress."""
+        self._sweep: Sweep | None = None
+        if operator.sweeps:
+            ranges, left = context.shards.of(context.index), context.restored(PLACES, SWEPT)
+            self._sweep = Sweep(ranges, operator.sweep, left)
         self._swept: int | None = None
         """The horizon up to which all entries are compacted, where that is so."""
         self._runs = 0
@@ -240,9 +252,7 @@ class Storing(Arranged):
             return
         entries = self._entries(time, pieces)
         chosen = [self._keys(piece) for piece in pieces]
-        part = self._part(horizon, time, moved)
-        if part is not None:
-            chosen += self._sweep(entries, *part)
+        chosen += self._passed(entries, horizon, time, moved)
         if chosen:
             keys = self._not_spared(Keys.union(self.schema, chosen))
             found = entries.view.lookup(keys, entries.as_of)
@@ -252,42 +262,46 @@ class Storing(Arranged):
                     pieces.append(made)
 
     def _keys(self, piece: Changes) -> Keys:
-        return _distinct(piece.columns[: self._at], piece.rows, self.schema.hash_word)
+        return distinct_keys(piece.columns[: self._at], piece.rows, self.schema)
 
-    def _part(self, horizon: int, time: Timestamp, moved: bool) -> tuple[int, int] | None:
-        """The hashes whose keys are to be swept now, if any (law 4)."""
+    def _passed(self, entries: Entries, horizon: int, time: Timestamp, moved: bool) -> list[Keys]:
+        """The keys that are to be looked at now though nobody touched them (law 4)."""
         operator = self._operator
         if operator.told:
             if not moved:
-                return None
+                return []
             moves = self.progress.before(time).moves
         elif self._is_seen:  # progress comes after the updates, and only to who has some
-            return None
+            return []
         else:
             self._runs += 1
             moves = self._runs
-        if operator.active:
+        if self._sweep is None:
             done = self._swept == horizon
             self._swept = horizon if self._spared is None else None
-            return None if done else (0, END)
+            return [] if done else self._all(entries)
         if moves % PERIOD:
-            return None
-        part, parts = moves // PERIOD % operator.sweep, operator.sweep
-        return part * END // parts, (part + 1) * END // parts
+            return []
+        return self._sweep.turn(moves // PERIOD, entries.view, entries.as_of)
+
+    def _all(self, entries: Entries) -> list[Keys]:
+        limit = max(len(self.arrangement.spine), 1)
+        return [
+            distinct_keys(piece.canonicals(range(self._at)), len(piece), self.schema)
+            for piece in entries.view.scan(entries.as_of, limit)
+        ]
+
+    def saved(self, epoch: int) -> dict[str, View]:
+        if self._sweep is None:
+            return {}
+        name = self.node.name + SWEPT
+        return {name: self._sweep.saved(name, epoch, self.node.depth)}
 
     @property
     def _is_seen(self) -> bool:
         """Whether anybody could tell which of the entries that no fetch will find are left."""
         rules = [updater.rule for updater in self._operator.updaters]
         return self.context.has_consumers or any(isinstance(it, UpdateFunction) for it in rules)
-
-    def _sweep(self, entries: Entries, low: int, high: int) -> list[Keys]:
-        """The keys with these hashes."""
-        limit = max(len(self.arrangement.spine), 1)
-        return [
-            _distinct(piece.canonicals(range(self._at)), len(piece), self.schema.hash_word)
-            for piece in entries.view.slice(low, high).scan(entries.as_of, limit)
-        ]
 
     def _not_spared(self, keys: Keys) -> Keys:
         if self._spared is None or not len(keys):
@@ -333,10 +347,3 @@ def note_late(context: Context, changes: Changes, **fields: str) -> None:
 
 def _boundary(epoch: int, depth: int) -> Antichain:
     return Antichain([(epoch, *(0,) * (depth - 1))])
-
-
-def _distinct(columns: tuple[pa.Array, ...] | list[pa.Array], rows: int, mask: np.uint64) -> Keys:
-    """The different ones among some keys."""
-    table = column_table(columns)
-    chosen = packing.distinct_rows(table, rows, mask)
-    return Keys(columns, rows).take(chosen)
