@@ -30,7 +30,6 @@ from riverrun.engine.operators.shared.gather import REPLIES, Gathering
 from riverrun.engine.operators.shared.pending import Block
 from riverrun.engine.operators.shared.progress import Progressing
 from riverrun.engine.operators.shared.store import Storing
-from riverrun.engine.operators.shared.sweeping import Sweep
 from riverrun.engine.saving import Saver
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
@@ -368,15 +367,6 @@ def deleted_fetches_go_on_waiting_unless_they_are_saved() -> Any:
 def every_worker_sweeps_when_it_has_updates() -> Any:
     original = Storing._passed
     return replaced(Storing, "_passed", lambda self, *given: original(self, *given[:-1], True))
-
-
-@mutant_of("kept")
-def where_a_sweep_left_cells_is_forgotten() -> Any:
-    def begin(self: Sweep, ranges: Any, rows: int, saved: Any) -> None:
-        original(self, ranges, rows, None)
-
-    original = Sweep.__init__
-    return replaced(Sweep, "__init__", begin)
 
 
 @contextlib.contextmanager
