@@ -337,7 +337,9 @@ class Comparison:
         for program, model in self.judged:
             name = program.spec.name
             found = {each: figures[name].get(each) for each in ("update", "fetch", "pending")}
-            expected = {"update": model.update, "fetch": model.fetch, "pending": model.pending}
+            marks = {"update": model.update, "fetch": model.fetch}
+            expected = {name: None if t is None else program.shown(t) for name, t in marks.items()}
+            expected["pending"] = model.pending
             assert found == expected, f"{said}, {name}: {found} and not {expected}"
             if not again:
                 for (stream, what), count in model.late.items():

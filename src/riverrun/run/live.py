@@ -51,6 +51,8 @@ from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.linear import CLOCK, Input, Probe
+from riverrun.engine.operators.shared.rules import as_time
+from riverrun.engine.operators.shared.store import Store
 from riverrun.engine.plan import Node, Plan
 from riverrun.engine.reading import Portion
 from riverrun.engine.roster import SILENCE, Policy
@@ -663,6 +665,11 @@ class Run:
                             total[what] = size if what in SIDES else total.get(what, 0) + size
             finally:
                 self._lock.release()
+        for node in self.plan.nodes:
+            if isinstance(node.operator, Store) and node.name in states:
+                kind, figures = node.schemas[0].field(node.operator.time).type, states[node.name]
+                known = {side: figures.get(side) for side in SIDES}
+                figures |= {side: t if t is None else as_time(t, kind) for side, t in known.items()}
         status = {**cluster.status(), "states": states}
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
         status["sinks"] = self._followers.status(self.completed)

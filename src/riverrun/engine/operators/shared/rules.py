@@ -417,11 +417,14 @@ class CompactFunction(CompactRule):
 
 
 def as_time(ticks: int, kind: pa.DataType) -> Any:
-    """A time as people write it."""
+    """A time as people write it; one that Python has no date for, as a number."""
     if pa.types.is_integer(kind):
         return ticks
     width = pa.int32() if kind.bit_width == 32 else pa.int64()
-    return pa.array([ticks], width).cast(kind)[0].as_py()
+    try:
+        return pa.array([ticks], width).cast(kind)[0].as_py()
+    except (pa.ArrowException, OverflowError, ValueError):
+        return ticks
 
 
 def _frame(columns: pa.Schema, found: Selection) -> pl.DataFrame:
