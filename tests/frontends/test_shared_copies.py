@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from tests.frontends.reference import counted
+from tests.frontends.reference import Row, counted
 
 
 def copies(**options: Any) -> rr.Dataflow:
@@ -220,6 +222,82 @@ def test_a_round_does_not_take_back_and_give_with_other_replies(workers: int) ->
         run.insert("given", [ROW])
         assert step(run, up=(2, 10)) == [], "what is alike need not be told apart"
         assert step(run, up=(30, 30)) == [(*ROW, [10, 30])]
+
+
+class Rounds:
+    """What `rounds` should give: each change of a record by itself, whatever others there are."""
+
+    def __init__(self) -> None:
+        self.ups: list[tuple[int, int]] = []
+        self.changes: list[tuple[int, int, Row, int]] = []
+        """Epoch, round, row and diff."""
+
+    def value(self, came: int, wait: int) -> int | None:
+        """What a request that came in an epoch has found, if it is answered."""
+        passed = [epoch for epoch, (time, _) in enumerate(self.ups) if time > wait]
+        return self.ups[max(came, passed[0])][1] if passed else None
+
+    def answers(self) -> Counter[Row]:
+        found: Counter[Row] = Counter()
+        for came, _, row, diff in self.changes:
+            values = [self.value(came, wait) for wait in row[1:]]
+            if None not in values:
+                found[(*row, tuple(values))] += diff
+        return Counter({row: n for row, n in found.items() if n})
+
+    def is_plain(self) -> bool:
+        """Whether no round takes back what it did not give in the epoch, or gives at times and takes back at times."""
+        sums: Counter[tuple[int, int, Row]] = Counter()
+        for came, at, row, diff in self.changes:
+            sums[came, at, row] += diff
+        kept = all(sums[came, 0, row] >= max(0, -sums[came, 1, row]) for came, _, row in list(sums))
+        signs = {(at, row, n > 0) for (_, at, row), n in sums.items() if n}
+        return kept and not any((at, row, not sign) in signs for at, row, sign in signs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounds_and_epochs(seed: int, tmp_path: Path) -> None:
+    """An epoch that is refused might be unclear; one that is not gives what it should."""
+    source = random.Random(seed)
+    flow, model = rounds(), Rounds()
+    saved: dict[str, Any] = {"checkpoint": tmp_path, "every": None}
+    run = flow.run(workers=source.randint(1, 4), seed=seed, **saved)
+    faults = seed % 2
+    for now in range(0, 20, 2):
+        said = f"seed={seed}, now={now}, {model.changes}"
+        came = len(model.ups)
+        there = [
+            (source.randint(0, 1), source.choice([0, now - 2]), source.choice([now + 1, now + 4, 12]))
+            for _ in range(source.randint(0, 3))
+        ] + [row for *_, row, _ in source.sample(model.changes, min(2, len(model.changes)))]  # fmt: skip
+        taken = [row for row in there if source.random() < 0.4]
+        if faults:
+            taken += [row for *_, row, _ in source.sample(model.changes, min(1, len(model.changes)))]  # fmt: skip
+        given = [row for row in there if source.random() < 0.2 * faults]
+        fresh = [
+            *((came, 0, row, 1) for row in there),
+            *((came, 1, row, 1) for row in given),
+            *((came, 1, row, -1) for row in taken),
+        ]
+        up = (now, source.randint(0, 2))
+        before = list(model.ups), list(model.changes)
+        model.ups.append(up)
+        model.changes += fresh
+        run.insert("taken", taken)
+        run.insert("given", given)
+        try:
+            found = step(run, *there, up=up)
+        except rr.RiverrunError as error:
+            if error.code != "state.answer_kept" or model.is_plain():
+                raise AssertionError(said) from error
+            model.ups, model.changes = before
+            continue
+        assert counted(found) == model.answers(), said
+        if source.random() < 0.3:
+            run.checkpoint()
+            run.close()
+            run = flow.run(workers=source.randint(1, 4), seed=seed, **saved)
+    run.close()
 
 
 def test_rounds_of_a_state_in_a_loop_are_told_apart(tmp_path: Path) -> None:
