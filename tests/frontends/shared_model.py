@@ -50,7 +50,10 @@ class Update:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A stream of requests: rows of source, key, since, at, wait, tag. Which of the three counts is said here."""
+    """A stream of requests: rows of source, key, since, at, wait, tag. Which of the three counts is said here.
+
+    With `many`, rows are records, and each makes several requests (`requests_of`).
+    """
 
     name: str
     rule: str = "latest"
@@ -61,6 +64,33 @@ class Fetch:
     wait: bool = False
     inner: bool = False
     how: Reporting = Reporting()
+    many: bool = False
+
+
+SHIFTS = {0: (0, 9, 3), 1: (8, 0), 2: ()}
+"""By the tag of a record: how much later than it says its requests are."""
+
+
+def requests_of(record: Row, keys: int) -> list[Row]:
+    """One for its key, one for no key, and so on; in place of the tag, whose request it is."""
+    source, key, times, tag = record[0], record[1 : 1 + keys], record[1 + keys : -1], record[-1]
+    return [
+        (
+            source,
+            *(key if place % 2 == 0 else (None, *key[1:])),
+            *(None if time is None else time + shift for time in times),
+            (record, place),
+        )
+        for place, shift in enumerate(SHIFTS[tag])
+    ]
+
+
+@dataclass
+class Copy:
+    """A record that waits, whatever others are equal to it: its replies so far, and whether a request of it is late."""
+
+    replies: list[Row | None]
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +129,10 @@ class Model:
     marks: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     waiting: dict[str, Counter[Row]] = field(default_factory=dict)
     answers: dict[str, Counter[Row]] = field(default_factory=dict)
+    copies: dict[str, dict[Row, list[Copy]]] = field(default_factory=dict)
+    """Of fetches with several requests, for each record, from the oldest on."""
+    apart: int = 0
+    """How often equal records went on together with different replies."""
     late: Counter[tuple[str, str]] = field(default_factory=Counter)
     wrong: set[str] = field(default_factory=set)
 
@@ -107,6 +141,7 @@ class Model:
         self.marks = {user.name: {} for user in self.spec.users}
         self.waiting = {user.name: Counter() for user in self.spec.of(Fetch)}
         self.answers = {user.name: Counter() for user in self.spec.of(Fetch)}
+        self.copies = {user.name: {} for user in self.spec.of(Fetch)}
 
     @property
     def pending(self) -> int:
@@ -132,17 +167,24 @@ class Model:
             rows = _added(given.get(user.name, ()))
             rows = self._timed(rows, [1 + self.spec.keys])
             gone = {r: n for r, n in rows.items() if update is not None and self._time(r) < update}
-            self.late[user.name, "update"] += sum(map(abs, gone.values()))
+            told = _added([(row[1:], n) for row, n in gone.items()])  # whichever source they are of
+            self.late[user.name, "update"] += sum(map(abs, told.values()))
             self._apply(user.rule, {r: n for r, n in rows.items() if r not in gone})
+        records = {user.name: _added(given.get(user.name, ())) for user in self.spec.of(Fetch)}
+        given = {
+            user.name: self._requests(user, given.get(user.name, ())) for user in self.spec.users
+        }
         for user in self.spec.users:
-            self._report(user, given.get(user.name, ()))
+            self._report(user, given[user.name])
         self.update = _later(self.update, self._least(("update", Update)))
         fetch = self._least(("fetch", Fetch))
         if fetch is not None:
             fetch = None if self.update is None else min(fetch, self.update)
         self.fetch = _later(self.fetch, fetch)
         for user in self.spec.of(Fetch):
-            self._fetch(user, _added(given.get(user.name, ())), horizon)
+            self._fetch(user, _added(given[user.name]), horizon)
+            if user.many:
+                self._gather(user, records[user.name], horizon)
         self.epoch += 1
         if self.wrong:
             raise Refused(self.wrong)
@@ -220,6 +262,11 @@ class Model:
 
     # -- fetches
 
+    def _requests(self, user: Update | Fetch | Report, rows: Changes) -> Changes:
+        if not isinstance(user, Fetch) or not user.many:
+            return rows
+        return [(each, n) for row, n in rows for each in requests_of(row, self.spec.keys)]
+
     def _fetch(self, user: Fetch, rows: Counter[Row], horizon: int | None) -> None:
         cut = 1 + self.spec.keys
         at, compact = 1 + cut, self.spec.compact
@@ -248,9 +295,58 @@ class Model:
             if count < 0 and not user.committed:
                 self.wrong.add("state.answer_kept")
             found = list(self._answer(user, row))
+            if user.many:  # its record goes on, and not before all its requests are answered
+                continue
             for answer, times in found or ([] if user.inner else [(self._blank(user), 1)]):
                 self.answers[user.name][(*row, *answer)] += count * times
         self.answers[user.name] = Counter({r: n for r, n in self.answers[user.name].items() if n})
+
+    def _gather(self, user: Fetch, rows: Counter[Row], horizon: int | None) -> None:
+        """Records, one by one, each with its own replies. None is deleted that has a request before the horizon."""
+        if self.wrong:
+            return
+        waiting, answers = self.copies[user.name], self.answers[user.name]
+        for row, count in rows.items():
+            requests = requests_of(row, self.spec.keys)
+            if count < 0 and row not in waiting:
+                answers[(*row, *self._lists(user, [self._reply(user, r) for r in requests]))] += count  # fmt: skip
+            elif count < 0:
+                del waiting[row][count:]
+            else:
+                late = [self._is_late(user, request, horizon) for request in requests]
+                blank = self._blank(user)
+                replies = [blank if each else None for each in late]
+                fresh = [Copy(list(replies), any(late)) for _ in range(count)]
+                waiting[row] = [*waiting.get(row, []), *fresh]
+        for row, listed in list(waiting.items()):
+            requests, gone = requests_of(row, self.spec.keys), Counter[Row]()
+            for copy_ in listed:
+                for place, request in enumerate(requests):
+                    if copy_.replies[place] is None and self._is_ready(user, request):
+                        copy_.replies[place] = self._reply(user, request)
+                if None not in copy_.replies and not copy_.late:
+                    gone[(*row, *self._lists(user, copy_.replies))] += 1
+            answers.update(gone)
+            self.apart += len(gone) > 1
+            waiting[row] = [copy_ for copy_ in listed if None in copy_.replies]
+            if not waiting[row]:
+                del waiting[row]
+        self.answers[user.name] = Counter({row: n for row, n in answers.items() if n})
+
+    def _is_late(self, user: Fetch, row: Row, horizon: int | None) -> bool:
+        at = row[2 + self.spec.keys]
+        return self.spec.compact is not None and user.at and horizon is not None and at < horizon
+
+    def _reply(self, user: Fetch, row: Row) -> Row:
+        """What a request found, as it stands in the lists of a record."""
+        found = list(self._answer(user, row))
+        if user.rule in ("within", "function"):  # which may give several
+            listed = [answer for answer, n in found for _ in range(n)]
+            return tuple(zip(*listed, strict=True)) or ((),) * len(self._blank(user))
+        return found[0][0] if found else self._blank(user)
+
+    def _lists(self, user: Fetch, replies: Sequence[Any]) -> Row:
+        return tuple(zip(*replies, strict=True)) or ((),) * len(self._blank(user))
 
     def _taken_back(self, user: Fetch, rows: Counter[Row]) -> Counter[Row]:
         """Rows without deletions of what waits: for these it is never too late."""

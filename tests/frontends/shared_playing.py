@@ -9,7 +9,7 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,17 @@ import polars as pl
 import riverrun as rr
 from tests.frontends.checking import feed
 from tests.frontends.reference import Row, counted
-from tests.frontends.shared_model import Fetch, Model, Refused, Report, Reporting, Spec, Update
+from tests.frontends.shared_model import (
+    SHIFTS,
+    Fetch,
+    Model,
+    Refused,
+    Report,
+    Reporting,
+    Spec,
+    Update,
+    requests_of,
+)
 
 EPOCH, MICRO, MILLI = datetime(1970, 1, 1), timedelta(microseconds=1), timedelta(milliseconds=1)
 TIMES: dict[str, Any] = {
@@ -110,11 +120,28 @@ class Program:
             lambda values: values.group_by("request").agg(n=pl.len().cast(pl.Int64), top=pl.col("v").max()),
             {"n": pl.Int64, "top": pl.Int64},
         )  # fmt: skip
+        if user.many:
+            how = {"requests": self._requests(list(bounds)), "idle": how["idle"]}
         return stream.fetch(
             state, rule=rule, read="committed" if user.committed else "uncommitted", closed=user.closed,
             how="inner" if user.inner else "left", late=late, progress=None if user.how.reports else False,
-            time="of" if user.rule == "latest" else None, **bounds, **how,
+            time="of" if user.rule == "latest" or (user.many and user.rule == "within") else None, **bounds, **how,
         )  # fmt: skip
+
+    def _requests(self, bounds: Sequence[str]) -> Any:
+        """What `requests_of` says, of a row as the engine gives it."""
+        first, *others = self.schema
+        later = {shift: self.span(shift) for shifts in SHIFTS.values() for shift in shifts}
+
+        def requests(row: dict[str, Any]) -> list[dict[str, Any]]:
+            return [
+                {first: None if place % 2 else row[first]}
+                | {name: row[name] for name in others}
+                | {name: None if row[name] is None else row[name] + later[shift] for name in bounds}
+                for place, shift in enumerate(SHIFTS[row["tag"]])
+            ]
+
+        return requests
 
     def _update_rule(self, user: Update) -> Any:
         under = [*self.schema, "t"]
@@ -134,8 +161,11 @@ class Program:
         return pl.concat([past, entries.filter(pl.col("t") >= horizon)])
 
 
-def draw_program(source: random.Random, name: str = "s") -> Program:
-    """A state with some users, compaction that goes with its fetches, and switches in any position."""
+def draw_program(source: random.Random, name: str = "s", copies: bool = False) -> Program:
+    """A state with some users, compaction that goes with its fetches, and switches in any position.
+
+    With `copies`, what is fetched is uncommitted, in several requests that wait for different times.
+    """
     compact = source.choice(
         [None, None, "keep_latest", "keep_latest", "fold", "function", source.randint(0, 12)]
     )
@@ -153,7 +183,11 @@ def draw_program(source: random.Random, name: str = "s") -> Program:
     for at in range(source.choice([1, 1, 2, 3])):
         users.append(Update(f"{name}u{at}", source.choice(rules), reporting()))
     for at in range(source.choice([1, 2, 2, 3])):
-        users.append(_draw_fetch(source, f"{name}f{at}", compact, reporting()))
+        drawn = _draw_fetch(source, f"{name}f{at}", compact, reporting())
+        if copies:
+            at, how = drawn.at and source.random() < 0.5, replace(drawn.how, by=False)
+            drawn = replace(drawn, committed=False, at=at, wait=True, inner=False, how=how, many=True)  # fmt: skip
+        users.append(drawn)
     for at in range(source.choice([0, 0, 1, 2])):
         late = source.choice([None, None, 2])
         how = Reporting(late, source.random() < 0.3, source.choice([None, 2]))
@@ -192,6 +226,7 @@ def _draw_fetch(source: random.Random, name: str, compact: Any, how: Reporting) 
     if compact == "function":
         rule, since = "latest", source.random() < 0.3
     at = committed or source.random() < 0.6
+    many = source.random() < 0.4
     return Fetch(
         name,
         rule,
@@ -199,9 +234,10 @@ def _draw_fetch(source: random.Random, name: str, compact: Any, how: Reporting) 
         source.choice(["both", "both", "left", "right", "none"]),
         since,
         at,
-        not committed and source.random() < 0.4,
-        source.random() < 0.2,
-        how,
+        not committed and source.random() < (0.7 if many else 0.4),
+        not many and source.random() < 0.2,
+        replace(how, by=False) if many else how,
+        many,
     )
 
 
@@ -213,9 +249,12 @@ class Rows:
         self.there: dict[str, Counter[Row]] = {user.name: Counter() for user in program.spec.users}
         self.said: dict[tuple[str, str], int] = {}
         self.horizon: int | None = None
+        self.update: int | None = None
 
-    def epoch(self, now: int, most: int, horizon: int | None) -> dict[str, list[tuple[Row, int]]]:
-        self.horizon = horizon
+    def epoch(
+        self, now: int, most: int, horizon: int | None, update: int | None = None
+    ) -> dict[str, list[tuple[Row, int]]]:
+        self.horizon, self.update = horizon, update
         return {user.name: self._changes(user, now, most) for user in self.program.spec.users}
 
     def accepted(self, given: Mapping[str, Sequence[tuple[Row, int]]]) -> None:
@@ -238,14 +277,42 @@ class Rows:
         changes += [(row, 1) for row, _ in changes if source.random() < 0.1]
         deletes = source.random() < (0.5 if self.faults or self._takes_deletes(user) else 0)
         if deletes:
-            # Not those of this epoch: whether a report of a row that goes at once is heard is another matter.
-            there = list(self.there[user.name].elements())
+            # Not those of this epoch: whether a report of a row that goes at once is heard is another matter, and so
+            # is whether it is refused for reaching back too far.
+            fresh = {row for row, _ in changes} if self.program.spec.compact is not None else ()
+            there = [
+                row
+                for row in self.there[user.name].elements()
+                if row not in fresh and self._may_go(user, row)
+            ]
             changes += [(row, -1) for row in source.sample(there, min(len(there), 2))]
         source.shuffle(changes)
         return changes
 
+    def _may_go(self, user: Any, row: Row) -> bool:
+        """Of records with several requests: whether it is said what becomes of one that is deleted.
+
+        Where a request is late, which of equal ones goes is nowhere said; where one is answered, none does.
+        """
+        if not isinstance(user, Fetch) or not user.many:
+            return True
+        keys = self.program.spec.keys
+        times = [each[2 + keys] for each in requests_of(row, keys)]
+        if self.horizon is not None and any(t is not None and t < self.horizon for t in times):
+            return False
+        return user.committed or self.faults or all(self._waiting(user, row))
+
+    def _waiting(self, user: Fetch, row: Row) -> list[bool]:
+        """Which requests of an uncommitted record that came before would wait."""
+        first = 1 + self.program.spec.keys
+        bound = first + 2 if user.wait else first if user.since else None
+        times = [None if bound is None else each[bound] for each in requests_of(row, first - 1)]
+        return [t is not None and (self.update is None or t >= self.update) for t in times]
+
     def _takes_deletes(self, user: Any) -> bool:
-        return user.committed if isinstance(user, Fetch) else user.rule != "function"
+        if isinstance(user, Fetch):
+            return user.committed or user.many
+        return user.rule != "function"
 
     def _near(self, now: int) -> int:
         source = self.source
@@ -270,6 +337,11 @@ class Rows:
 
     def _request(self, user: Fetch, now: int) -> Row:
         source = self.source
+        there = list(self.there[user.name])[-8:] if user.many else []
+        if not user.committed:
+            there = [row for row in there if any(self._waiting(user, row))] or there
+        if there and source.random() < 0.5:
+            return source.choice(there)
         at = self._near(now)
         since = at - source.randint(0, 6) if source.random() < 0.8 else self._near(now)
         compact = self.program.spec.compact
@@ -284,7 +356,7 @@ class Rows:
             since,
             at,
             wait,
-            source.randint(0, 2),
+            source.choice([0, 0, 0, 1, 1, 2]),
         )
 
     def _reach(self, compact: Any) -> int:
@@ -300,13 +372,23 @@ class Comparison:
         self.said = said
         self.judged = [(program, Model(program.spec)) for program in programs]
         self.added: dict[str, Counter[Row]] = {}
+        many = [u.name for program in programs for u in program.spec.of(Fetch) if u.many]
+        # Requests go by a number, as the records that made them do.
+        self.called = {f"requests-{2 * at + 1}": name for at, name in enumerate(many)}
 
     def resumed(self, run: rr.Run) -> None:
         """Another run goes on: of what was late before it, it tells that of the epochs that it played again."""
-        late = _late(run)
+        late = self._late(run)
         for _, model in self.judged:
             for stream in list(model.late):
                 model.late[stream] = late[stream]
+
+    def _late(self, run: rr.Run) -> Counter[tuple[str, str]]:
+        late: Counter[tuple[str, str]] = Counter()
+        for event in run.events("late"):
+            stream = event["stream"].strip("'")
+            late[self.called.get(stream, stream), event["what"]] += event["rows"]
+        return late
 
     def step(self, given: Mapping[str, Any]) -> set[str]:
         """Have the models go on; the codes with which they refuse that."""
@@ -333,7 +415,7 @@ class Comparison:
         happened: Counter[str] = Counter()
         said = f"{self.said}, epoch {run.epoch}"
         figures = run.status()["states"]
-        late = _late(run)
+        late = self._late(run)
         for program, model in self.judged:
             name = program.spec.name
             found = {each: figures[name].get(each) for each in ("update", "fetch", "pending")}
@@ -346,6 +428,7 @@ class Comparison:
                     there = late[stream, what]
                     assert there == count, f"{said}: {there} late {what}s of {stream} and not {count}"  # fmt: skip
             happened += Counter({"late": model.late.total(), "pending": model.pending})
+            happened["apart"] += model.apart
             for user in program.spec.of(Fetch):
                 happened[f"{user.rule} {user.committed}"] += len(model.answers[user.name])
                 self._compare_answers(run, program, model, user, said, again)
@@ -358,8 +441,8 @@ class Comparison:
         expected: Counter[Row] = Counter()
         for row, count in model.answers[user.name].items():
             record, answer = program.as_given(user, row[:width]), list(row[width:])
-            if user.rule in ("latest", "within") and answer[0] is not None:
-                answer[0] = program.shown(answer[0])
+            if user.rule in ("latest", "within"):
+                answer[0] = _shown(program, answer[0])
             expected[(*record, *answer)] += count
         if any(count < 0 for count in expected.values()):
             expected = Counter({row: count for row, count in expected.items() if count > 0})
@@ -378,11 +461,11 @@ class Comparison:
         assert left == expected, f"{where}: the changes do not add up"
 
 
-def _late(run: rr.Run) -> Counter[tuple[str, str]]:
-    late: Counter[tuple[str, str]] = Counter()
-    for event in run.events("late"):
-        late[event["stream"].strip("'"), event["what"]] += event["rows"]
-    return late
+def _shown(program: Program, time: Any) -> Any:
+    """A time of the model, or lists of them, as the engine shows it."""
+    if isinstance(time, tuple):
+        return tuple(_shown(program, each) for each in time)
+    return None if time is None else program.shown(time)
 
 
 def play(
@@ -392,6 +475,7 @@ def play(
     most: int = 6,
     faults: bool = False,
     states: int = 1,
+    copies: bool = False,
     checkpoint: Path | None = None,
 ) -> Counter[str]:
     """A random program, random rows; each epoch compared. What happened, counted.
@@ -399,7 +483,7 @@ def play(
     With a place for checkpoints, the run is saved, scaled, or ended and resumed by other workers in between.
     """
     source = random.Random(seed)
-    programs = [draw_program(source, f"s{at}") for at in range(states)]
+    programs = [draw_program(source, f"s{at}", copies) for at in range(states)]
     workers, turns = source.choice([1, 1, 2, 3, 4]), source.choice([None, seed])
     comparison = Comparison(programs, f"seed={seed}, workers={workers}, turns={turns}, {programs}")
     flow = rr.Dataflow("shared")
@@ -413,7 +497,7 @@ def play(
         for epoch in range(epochs):
             given: dict[str, Any] = {}
             for rows, (_, model) in zip(streams, comparison.judged, strict=True):
-                given |= rows.epoch(4 * epoch, most, model.fetch)
+                given |= rows.epoch(4 * epoch, most, model.fetch, model.update)
             refused = comparison.step(given)
             comparison.give(run, given)
             try:

@@ -46,6 +46,13 @@ def test_a_run_goes_on_where_it_was(seed: int, tmp_path: Path) -> None:
     HAPPENED.update(play(seed, faults=True, checkpoint=tmp_path))
 
 
+@pytest.mark.parametrize("seed", range(4000, 4000 + 30 * MORE))
+def test_equal_records_keep_what_each_of_them_found(seed: int, tmp_path: Path) -> None:
+    """Several uncommitted requests of a record, equal records in several epochs; saved, scaled and resumed."""
+    options: dict[str, Any] = {"faults": seed % 3 == 0, "epochs": 9, "most": 8}
+    HAPPENED.update(play(seed, copies=True, checkpoint=tmp_path, **options))
+
+
 def test_all_that_can_happen_did() -> None:
     """The programs above are no empty talk."""
     if len(HAPPENED) == 0:
@@ -63,6 +70,7 @@ def test_all_that_can_happen_did() -> None:
         assert HAPPENED[code] >= 2, HAPPENED
     assert HAPPENED["late"] > 100, HAPPENED
     assert HAPPENED["pending"] > 100, HAPPENED
+    assert HAPPENED["apart"] > 50, HAPPENED
 
 
 @pytest.mark.parametrize("seed", range(8 * MORE))

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
-from riverrun.engine.operators.shared.gather import _whole, _with_diffs
+from riverrun.engine.operators.shared.gather import _with_diffs
+from riverrun.engine.operators.shared.whole import find_whole
 from riverrun.state.changes import Changes
 from tests.frontends.checking import feed
 from tests.frontends.reference import Row, counted
@@ -275,7 +276,7 @@ def test_what_is_left_of_records_and_replies(seed: int) -> None:
             Changes.concat([waiting[at], replies([event])]) if at == port else waiting[at]
             for at in range(2)
         ]
-        whole = _whole(*both)
+        whole = find_whole(*both)
         for row, diff in zip(whole.rows, whole.diffs, strict=True):
             sent[both[0].columns[0][int(row)].as_py()] += int(diff)
         left = [

@@ -375,8 +375,8 @@ def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | 
     ids = tuple(IDS.names)
     gathered = pa.schema([*base.schema, *(pa.field(f.name, pa.large_list(f.type)) for f in shown)])
     gather = Gather(
-        state.name, state.scope.depth, records_schema, replies_schema, state.replies_first
-    )
+        state.name, state.scope.depth, records_schema, replies_schema, state.replies_first, asking.committed,
+    )  # fmt: skip
     both = [records._exchanged(ids), replies._exchanged(ids)]
     whole = records._add(gather, both, gathered, asking.name and f"{asking.name}:gather")
     if _AT in requested:

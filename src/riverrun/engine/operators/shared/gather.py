@@ -8,7 +8,11 @@ waits where that hash belongs, and so do its replies. Laws:
 2. A record of which a request is late goes no further. Where a request of a deletion is late, the answer stays; but
    a record that waits is taken back whatever the time.
 3. Equal records are one that is there several times: each request has as many replies. A deletion takes back.
-4. What waits is state, part of a checkpoint; a record and its deletion, where both wait, are none.
+4. An uncommitted reply depends on when it was given, so equal records of several epochs may go on with different
+   replies. Of equal records the older is never answered after the younger, and all that is answered at one time is
+   answered alike: so the first has the first reply to each of its requests, the second the second (`whole`).
+   Replies that wait say when they were given.
+5. What waits is state, part of a checkpoint; a record and its deletion, where both wait, are none.
 
 Cost: some 300 ns a reply.
 """
@@ -26,7 +30,8 @@ import pyarrow.compute as pc
 from riverrun.engine.operator import Actor, Context, Linear, Operator, by_time, code_of
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns, list_parents
 from riverrun.engine.operators.shared.rules import Convert, called
-from riverrun.errors import SchemaError
+from riverrun.engine.operators.shared.whole import Whole, find_whole
+from riverrun.errors import OperatorFailed, SchemaError
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
@@ -40,7 +45,6 @@ IDS = pa.schema({"__id_a__": pa.int64(), "__id_b__": pa.int64()})
 COUNT = pa.field("__requests__", pa.int64())
 PLACE = pa.field("__place__", pa.int64())
 RECORDS, REPLIES = ":records", ":replies"
-Rows = np.ndarray[Any, Any]
 _MASK = np.uint64(FULL_MASK)
 _SALT = 0x9E3779B97F4A7C15 - (1 << 64)
 
@@ -176,11 +180,18 @@ class Gather(Operator):
     replies: pa.Schema
     early: bool = True
     """Whether a record goes on when its replies are there, or with the epoch."""
+    committed: bool = True
+    """Whether replies depend on the request alone, or on when they were given too (law 4)."""
     kind: ClassVar[str] = "gather"
     keeps_state: ClassVar[bool] = True
 
     def describe(self) -> str:
         return f"gather replies from {self.state!r}"
+
+    def identity(self) -> str:
+        return self.describe() + (
+            "" if self.committed else ", in the order in which they were given"
+        )
 
     @property
     def from_content(self) -> bool:
@@ -210,11 +221,17 @@ class Gathering(Actor):
             pa.field(f"__round{at}__", pa.int64()) for at in range(self.node.depth - operator.depth)
         ]
         self._loops = len(loops)
+        self._stamps = 0 if operator.committed else operator.depth
+        """How many columns of a reply say when it was given."""
+        stamps = [pa.field(f"__given{at}__", pa.int64()) for at in range(self._stamps)]
+        ids_place, values = list(operator.replies)[:3], list(operator.replies)[3:]
+        self._held_as = operator.records, pa.schema([*ids_place, *stamps, *values])
         self._saved = tuple(
             Schema.of(IDS, pa.schema([*(f.with_nullable(True) for f in list(given)[2:]), *loops]))
-            for given in (operator.records, operator.replies)
+            for given in self._held_as
         )
-        self.waits = not operator.early
+        # Which of equal records an uncommitted reply belongs to is known when the epoch has all it brings.
+        self.waits = not (operator.early and operator.committed)
         self._restore(context)
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -230,11 +247,15 @@ class Gathering(Actor):
         both = []
         for port, fresh in enumerate(held):
             pieces = [piece.map_times(lambda _: time) for piece in fresh]
+            if port and self._stamps:
+                pieces = [self._stamped(piece, time) for piece in pieces]
             if waiting is not None and waiting[port].rows:
                 pieces.insert(0, waiting[port].map_times(lambda _: time))
             both.append(Changes.concat(pieces) if pieces else self._none(port, time))
         records, replies = both
-        whole = _whole(records, replies)
+        whole = find_whole(records, replies, self._stamps)
+        if whole.unclear:
+            self._refuse(whole.unclear)
         if len(whole.rows):
             self._send(records, replies, whole)
         left = (
@@ -244,15 +265,30 @@ class Gathering(Actor):
         if left[0].rows or left[1].rows:
             self._waiting[rounds] = left
 
+    def _stamped(self, replies: Changes, time: Timestamp) -> Changes:
+        """Replies that say when they were given: as of which time of the state."""
+        stamps = [pa.array(np.full(replies.rows, each)) for each in time[: self._stamps]]
+        return replies.with_columns((*replies.columns[:3], *stamps, *replies.columns[3:]))
+
+    def _refuse(self, count: int) -> None:
+        raise OperatorFailed(
+            "state.answer_kept",
+            f"cannot gather replies from {self._operator.state!r}: {count} records that wait for some of their replies "
+            "were taken back at a round of a loop, and given at the same round in another epoch, with other replies: "
+            "what an uncommitted fetch found then is not known any more",
+            hint="read committed: then answers depend on the time of a row alone; or fetch outside the loop",
+            state=self._operator.state,
+        )
+
     def _none(self, port: int, time: Timestamp) -> Changes:
-        given = (self._operator.records, self._operator.replies)[port]
+        given = self._held_as[port]
         empty = pa.record_batch([pa.array([], field.type) for field in given], schema=given)
         return Changes(canonical_columns(empty, given), 0, (time,), None, 1, None)
 
-    def _send(self, records: Changes, replies: Changes, whole: _Whole) -> None:
+    def _send(self, records: Changes, replies: Changes, whole: Whole) -> None:
         chosen = records.take(whole.rows)
         offsets = pa.array(np.append(0, np.cumsum(whole.sizes)))
-        values = replies.take(whole.replies).columns[3:]
+        values = replies.take(whole.replies).columns[3 + self._stamps :]
         lists = tuple(pa.LargeListArray.from_arrays(offsets, column) for column in values)
         columns = (*chosen.columns[3:], *lists)
         self.context.push(Changes(columns, chosen.rows, chosen.times, None, 0, whole.diffs), 0)
@@ -300,87 +336,5 @@ class Gathering(Actor):
         self._waiting = {each: (both[0], both[1]) for each, both in found.items()}
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """Which records have all their replies, and what is left, added up."""
-
-    rows: Rows
-    sizes: Rows
-    diffs: Rows
-    replies: Rows
-    """Their replies, in the order of records and places."""
-    records_left: Rows
-    record_diffs: Rows
-    replies_left: Rows
-    reply_diffs: Rows
-
-
-def _whole(records: Changes, replies: Changes) -> _Whole:
-    asked, cut = [np.asarray(column) for column in records.columns[:3]], records.rows
-    given = [np.asarray(column) for column in replies.columns[:3]]
-    groups = _grouped(*(np.concatenate(pair) for pair in zip(asked[:2], given[:2], strict=True)))
-    count = int(groups.max()) + 1 if len(groups) else 0
-    of_record, of_reply = groups[:cut], groups[cut:]
-    first = np.full(count, -1)
-    first[of_record[::-1]] = np.arange(cut)[::-1]
-    diffs = np.zeros(count, np.int64)
-    np.add.at(diffs, of_record, records.diff_array())
-    # Equal replies to one request stand together, those that say that it is late behind the others.
-    late, places = given[2] < 0, np.where(given[2] < 0, -1 - given[2], given[2])
-    order = np.lexsort((late, places, of_reply))
-    group, place, late = of_reply[order], places[order], late[order]
-    starts = np.flatnonzero(_differ(group, place, late))
-    sums = np.add.reduceat(replies.diff_array()[order], starts) if len(starts) else starts
-    group, place, late, reply = group[starts], place[starts], late[starts], order[starts]
-    # A request has its replies when there are as many, of either kind, as there are records.
-    pairs = np.flatnonzero(_differ(group, place))
-    both = np.add.reduceat(sums, pairs) if len(pairs) else pairs
-    owner = group[pairs]
-    there = np.bincount(owner[both == diffs[owner]], minlength=count)
-    known = first >= 0
-    needed = np.full(count, -1)
-    needed[known] = asked[2][first[known]]
-    done = (diffs != 0) & (there == needed)
-    # Of equal records some may have come in time, some not: those with a late request go no further.
-    dropped = np.zeros(count, np.int64)
-    sign = np.sign(diffs)
-    np.maximum.at(dropped, group[late], (sums * sign[group])[late])
-    copies = diffs - sign * dropped
-    sent = np.flatnonzero(done & (copies != 0))
-    sent = sent[np.argsort(first[sent])]
-    rank = np.full(count, -1)
-    rank[sent] = np.arange(len(sent))
-    taken = np.flatnonzero(~late & (rank[group] >= 0) & (sums != 0))
-    taken = taken[np.lexsort((place[taken], rank[group[taken]]))]
-    # Records that were deleted while they waited are gone when so many replies of theirs are, too.
-    uneven = np.bincount(owner[both != 0], minlength=count)
-    gone = done | ((diffs == 0) & (uneven == 0))
-    waiting = np.flatnonzero(known & (diffs != 0) & ~done)
-    kept = np.flatnonzero(~gone[group] & (sums != 0))
-    return _Whole(
-        first[sent], needed[sent], copies[sent], reply[taken],
-        first[waiting], diffs[waiting], reply[kept], sums[kept],
-    )  # fmt: skip
-
-
-def _differ(*columns: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows are not like the one before."""
-    fresh = np.ones(len(columns[0]), np.bool_)
-    if len(fresh):
-        fresh[1:] = False
-        for column in columns:
-            fresh[1:] |= column[1:] != column[:-1]
-    return fresh
-
-
-def _with_diffs(changes: Changes, diffs: Rows) -> Changes:
+def _with_diffs(changes: Changes, diffs: np.ndarray[Any, Any]) -> Changes:
     return Changes(changes.columns, changes.rows, changes.times, changes.codes, 0, diffs)
-
-
-def _grouped(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The number of the group of each row: rows with the same ids are one."""
-    order = np.lexsort((b, a))
-    fresh = np.append(False, (a[order][1:] != a[order][:-1]) | (b[order][1:] != b[order][:-1]))
-    groups = np.empty(len(order), np.int64)
-    groups[order] = np.cumsum(fresh[: len(order)])
-    return groups
