@@ -116,6 +116,7 @@ class Site:
         self.settle()
 
     def receive(self, port: int, time: Timestamp) -> None:
+        assert time[0] >= self.schedule.completed, f"{time} comes after all: {self.world.story}"
         self.schedule.takes(port, [time])
         self.push(self.world.graph.steps[port][0][0], time)
         self.settle()
@@ -156,8 +157,7 @@ class Site:
             for to in range(self.world.workers):
                 if to != self.index:
                     self.world.tidings[self.index, to].append(told)
-        for epoch in self.world.outstanding():
-            assert epoch >= self.schedule.completed, f"{epoch} goes on: {self.world.story}"
+        self.world.check_complete()
         return bool(told)
 
 
@@ -211,13 +211,18 @@ class World:
         }
         self.sites = [Site(self, at, kind) for at in range(workers)]
 
-    def outstanding(self) -> set[int]:
-        """The epochs of which something is left."""
-        found = {time[0] for _, _, time in self.data} | {site.fed for site in self.sites}
-        for site in self.sites:
-            for actor in site.actors.values():
-                found.update(time[0] for time in actor.pending)
+    def outstanding(self, site: Site) -> set[int]:
+        """The epochs of which something is left at a worker, or on its way there."""
+        found = {time[0] for to, _, time in self.data if to == site.index} | {site.fed}
+        for actor in site.actors.values():
+            found.update(time[0] for time in actor.pending)
         return found
+
+    def check_complete(self) -> None:
+        """What is complete at a worker is so; what is complete at all of them, is so everywhere."""
+        for site in self.sites:
+            for epoch in self.outstanding(site):
+                assert epoch >= site.schedule.completed, f"{epoch} goes on: {self.story}"
 
     def deliver(self) -> None:
         waiting = [pair for pair, batches in self.tidings.items() if batches]

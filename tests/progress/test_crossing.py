@@ -7,9 +7,10 @@ telling, and hear of each other at any pace: only the order of one sender's batc
 
 The truth is known to the test: a graph with two copies of every port, *here* and *elsewhere*, where an edge into
 a crossing leads to both. Checked on every worker after every step: whatever can truly come from elsewhere,
-the border says so; an epoch that is past has nothing outstanding; and nothing comes at or before a time that
-was notified. In the end all notifications have come without help: no worker kept to itself what another one
-waited for. That these checks can fail is checked as well.
+the border says so; of an epoch that is past on a worker nothing is there and nothing can come, and of one that
+is past on all of them nothing is outstanding; and nothing comes at or before a time that was notified. In the
+end all notifications have come without help: no worker kept to itself what another one waited for. That these
+checks can fail is checked as well.
 """
 
 from __future__ import annotations
@@ -136,9 +137,11 @@ class World:
     def check(self) -> None:
         for peer in self.peers:
             peer.border.look()
+            there = [time for _, time in (*peer.mail, *peer.held)]
             for port, frontier in enumerate(self.from_elsewhere(peer)):
                 if port in self.entered:  # a message comes out of it, to somebody
                     continue
+                there += frontier
                 for time in frontier:
                     assert peer.border.could_come(port, time), (
                         f"{time} can come to {self.graph.topology.describe(port)}: {self.story}"
@@ -147,9 +150,12 @@ class World:
             peer.border.settle(peer.ledger.take())
             while peer.past < 50 and peer.border.is_past(peer.past):
                 peer.past += 1
-            for other in self.peers:
-                for time in [t for _, t in other.mail] + [t for _, t in other.held]:
-                    assert time[0] >= peer.past, f"{peer.past} is not past: {self.story}"
+            for time in there:
+                assert time[0] >= peer.past, f"{peer.past} is not past: {self.story}"
+        past = min(peer.past for peer in self.peers)
+        for peer in self.peers:
+            for _, time in (*peer.mail, *peer.held):
+                assert time[0] >= past, f"{past} is not past anywhere: {self.story}"
 
     # What workers do.
 
@@ -350,7 +356,9 @@ class TellsOfItsMessagesLate(Border):
     def tell(self) -> Batch:
         late = getattr(self, "_late", ())
         batch = super().tell()
-        self._late = tuple(change for change in batch if change[0] > self._end and change[2] > 0)
+        self._late = tuple(
+            change for change in batch if change[0] >= self._messages and change[2] > 0
+        )
         return tuple(change for change in batch if change not in self._late) + late
 
 

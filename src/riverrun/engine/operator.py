@@ -204,7 +204,7 @@ class Actor:
         raise NotImplementedError
 
     def boundary(self, epoch: int) -> None:
-        """All epochs before `epoch` are complete, everywhere."""
+        """All epochs before `epoch` are complete here: nothing of them is left, and nothing will come."""
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """What else there is to say of states, by name, for people. Any thread may ask."""

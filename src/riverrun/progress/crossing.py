@@ -5,7 +5,7 @@ message for them, and messages cross between workers at few nodes, the *crossing
 other three things, and nothing of what lies between:
 
 - the *leaving* frontier of each crossing: the earliest times at which something that this worker holds may
-  still be sent into it, and, for the end of epochs, the earliest epoch of all that it holds;
+  still be sent into it;
 - each message that was sent, with the worker it is for, the crossing and the time;
 - each message that was handled.
 
@@ -30,10 +30,14 @@ will be sent in it travel together.
 
 *What is held here is not in it*: its owner knows it, and has it in order (``engine.scheduling``).
 
+*An epoch ends on each worker by itself*: when nothing of it is held here, and nothing of it can come out of any
+crossing here. When it has ended on all of them nothing of it is left anywhere; who has to know that counts them,
+and they need not tell each other (``engine.coordinator``).
+
 When to tell
 ------------
 :meth:`Border.tell` gives a batch when something ended in it that nothing held here stands in for: at some
-crossing, or for the end of epochs, its time has been passed. Otherwise it keeps on adding up. It may be
+crossing its time has been passed. Otherwise it keeps on adding up. It may be
 called between any two events, and is called at rest. Rights begun and ended in between are never heard of.
 Told early, while there is more to do here, it lets the others go on meanwhile: told only at rest, two
 workers would take turns in a loop, each two rounds ahead and then waiting for the other.
@@ -43,7 +47,7 @@ notifications that are asked for take one, at p, that nothing else outstanding c
 come: so in its worker's view something that could result in p has not ended, but it has ended in truth, on
 some worker that did not tell. That one holds something that stands in for it, which is outstanding, and could
 result in p, since whatever comes to another worker does so through a crossing. That is against the choice
-of p. The same with the end of an epoch for p.
+of p. The same with the end of an epoch on a worker for p, when nothing of the epoch is outstanding.
 
 >>> from riverrun.progress import Ledger, TopologyBuilder
 >>> builder = TopologyBuilder()
@@ -100,7 +104,7 @@ class Border:
 
     ``crossings`` are nodes with one input and one output, which time passes unchanged; ``held`` are the
     capabilities with which each worker starts. In a batch, a right to send into a crossing has the number
-    of that, the end of epochs the number after these, and after it comes one for each crossing and worker.
+    of that, and after these comes one for each crossing and worker: the messages.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class Border:
         self._topology = topology
         self._workers = len(held)
         self._me = me
-        self._end = len(crossings)
+        self._messages = len(crossings)
         self._inputs = {node.inputs[0]: at for at, node in enumerate(crossings)}
         self._paths = [topology.paths(node.outputs[0], self._inputs) for node in crossings]
         self._exits: dict[Location, Ways] = {}
@@ -121,15 +125,17 @@ class Border:
         self._after = [self._ways(node.outputs[0]) for node in crossings]
         # Of this worker.
         self._leaving: list[CountedFrontier] = []
+        self._epochs = CountedFrontier()  # of all that is held
         self._coming = [CountedFrontier() for _ in crossings]
         self._passed: list[ProgressChange] = []  # messages that are not counted yet
         self._untold: Counts[Pointstamp] = Counts()
         # Of the others: input and output of crossing n are 2n and 2n + 1.
         self._tracker = Tracker(topology.contracted(crossings))
-        self._ends = CountedFrontier()
+        self._sent = [self._tracker.reach(2 * at) for at in range(len(crossings))]
         self._heard = False  # something that is not weighed yet
         for worker in (*range(me), *range(me + 1, len(held)), me):  # itself at last
-            self._leaving = [CountedFrontier() for _ in range(self._end + 1)]
+            self._leaving = [CountedFrontier() for _ in crossings]
+            self._epochs = CountedFrontier()
             self._project((location, time, 1) for location, time in held[worker])
             told = self._untold.drain()
             if worker != me:
@@ -140,12 +146,12 @@ class Border:
 
     def sends(self, crossing: int, to: int, times: Iterable[Timestamp]) -> None:
         """A message for another worker is sent."""
-        place = self._end + 1 + crossing * self._workers + to
+        place = self._messages + crossing * self._workers + to
         self._passed += [(place, time, 1) for time in times]
 
     def takes(self, crossing: int, times: Iterable[Timestamp]) -> None:
         """A message from another worker is handled."""
-        place = self._end + 1 + crossing * self._workers + self._me
+        place = self._messages + crossing * self._workers + self._me
         self._passed += [(place, time, -1) for time in times]
 
     def look(self) -> bool:
@@ -180,11 +186,11 @@ class Border:
     def _stands_in(self, place: int, time: Timestamp) -> bool:
         """Whether something held here could result in all that what ended could have."""
         leaving = self._leaving
-        if place <= self._end:
+        if place < self._messages:
             return leaving[place].less_equal(time)
         return all(
             leaving[way].less_equal(time if summary is None else summary.results_in(time))
-            for way, summary in self._after[(place - self._end - 1) // self._workers]
+            for way, summary in self._after[(place - self._messages) // self._workers]
         )
 
     def _project(self, changes: Iterable[ProgressChange]) -> None:
@@ -192,19 +198,19 @@ class Border:
         for location, time, delta in changes:
             if self._topology.is_input[location]:
                 continue
-            for way, summary in self._exits.get(location) or self._ways(location):
+            self._epochs.change(time[:1], delta)
+            ways = self._exits.get(location)
+            for way, summary in self._ways(location) if ways is None else ways:
                 moved = time if summary is None else summary.results_in(time)
                 for element, sign in self._leaving[way].change(moved, delta):
                     self._untold.add((way, element), sign)
 
     def _ways(self, location: Location) -> Ways:
-        """The crossings that come next after a port, and the end of the epoch."""
+        """The crossings that come next after a port."""
         ways: Ways = []
         for to, summaries in self._topology.paths(location, self._inputs).items():
             if to in self._inputs:
                 ways += [(self._inputs[to], _unless_identity(each)) for each in summaries]
-        depth = self._topology.depths[location]
-        ways.append((self._end, None if depth == 1 else Summary(depth, (0,))))
         self._exits[location] = ways
         return ways
 
@@ -216,13 +222,10 @@ class Border:
             self._count(place, time, delta)
 
     def _count(self, place: int, time: Timestamp, delta: int) -> None:
-        end = self._end
-        if place < end:
+        if place < self._messages:
             self._tracker.update(2 * place, time, delta)
-        elif place == end:
-            self._ends.change(time, delta)
         else:
-            crossing, to = divmod(place - end - 1, self._workers)
+            crossing, to = divmod(place - self._messages, self._workers)
             self._tracker.update(2 * crossing + 1, time, delta)
             if to == self._me:
                 self._coming[crossing].change(time, delta)
@@ -234,7 +237,7 @@ class Border:
             if summary is None:
                 if self._coming[crossing].less_equal(time):
                     return True
-                if self._tracker.could_arrive(2 * crossing, time):
+                if self._sent[crossing].less_equal(time):
                     return True
             elif any(less_equal(summary.results_in(t), time) for t in self._arriving(crossing)):
                 return True
@@ -247,8 +250,8 @@ class Border:
                 yield time if summary is None else summary.results_in(time)
 
     def _arriving(self, crossing: int) -> Iterator[Timestamp]:
-        yield from self._coming[crossing].frontier
-        yield from self._tracker.frontier(2 * crossing)
+        yield from self._coming[crossing].elements
+        yield from self._sent[crossing].elements
 
     def _ways_in(self, port: Location) -> Ways:
         """The crossings from which something comes to a port here."""
@@ -262,17 +265,16 @@ class Border:
         return ways
 
     def is_past(self, epoch: int) -> bool:
-        """Whether nothing of an epoch, or of one before, is outstanding anywhere.
+        """Whether nothing of an epoch, or of one before, is held here or may yet come here.
 
         What is held here counts as of the last ``settle``.
         """
-        for frontier in (self._leaving[self._end], self._ends):
-            if frontier.less_equal((epoch,)):
-                return False
+        if self._epochs.less_equal((epoch,)):
+            return False
         return not any(
             time[0] <= epoch
-            for crossing in range(self._end)
-            for time in self._tracker.frontier(2 * crossing + 1)
+            for crossing in range(self._messages)
+            for time in self._arriving(crossing)
         )
 
 

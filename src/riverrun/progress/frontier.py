@@ -350,6 +350,15 @@ class CountedFrontier:
             self._frontier = Antichain(self._elements)
         return self._frontier
 
+    @property
+    def elements(self) -> Sequence[Timestamp]:
+        """The frontier as it is kept, in no order; it goes on to change.
+
+        >>> CountedFrontier([((0, 1), 1), ((1, 0), 3), ((0, 2), 1)]).elements
+        [(0, 1), (1, 0)]
+        """
+        return self._elements
+
     def less_equal(self, time: Timestamp) -> bool:
         """Whether ``time`` can still come: some element of the frontier is at or before it.
 

@@ -121,6 +121,8 @@ Pointstamp: TypeAlias = tuple[Location, Timestamp]
 ProgressChange: TypeAlias = tuple[Location, Timestamp, int]
 """How many more (or fewer) are outstanding at a location and time."""
 
+_CHECKED = 4096
+
 Causes: TypeAlias = list[tuple[Location, list[tuple[Location, Summary | None]]]]
 """Outputs, each with the inputs from which time passes to it, and how; None where it is unchanged."""
 
@@ -166,9 +168,12 @@ class Tracker:
 
     def update(self, location: Location, time: Timestamp, delta: int) -> None:
         """Add ``delta`` to the count of a pointstamp; it takes effect with ``propagate``."""
-        _check(self.topology, location, time)
-        pointstamp = location, time
-        self._pending[pointstamp] = self._pending.get(pointstamp, 0) + delta
+        pointstamp, pending = (location, time), self._pending
+        if pointstamp in pending:
+            pending[pointstamp] += delta
+        else:
+            _check(self.topology, location, time)
+            pending[pointstamp] = delta
 
     def apply(self, batch: Iterable[ProgressChange]) -> dict[Location, list[FrontierChange]]:
         """Apply a batch from a :class:`Ledger` as one, and propagate.
@@ -245,6 +250,11 @@ class Tracker:
         _check(self.topology, location, time)
         return self._reach[location].less_equal(time)
 
+    def reach(self, location: Location) -> CountedFrontier:
+        """Return what ``frontier`` tells, as it is kept: it goes on to change with every ``propagate``."""
+        _check_place(self.topology, location)
+        return self._reach[location]
+
     def outstanding(self) -> dict[Pointstamp, int]:
         """Return the counts that are not zero, as far as they have been propagated."""
         return {
@@ -279,7 +289,7 @@ class Ledger:
         self._topology = topology
         self._held = [CountedFrontier() for _ in topology.depths]
         self._causes: dict[Location, Causes] = {}
-        self._checked: set[Pointstamp] = set()  # times that are times, since the last batch
+        self._checked: set[Pointstamp] = set()  # times that are times, of late
         self._untold: Counts[Pointstamp] = Counts()
         for location, time in held:
             _check(topology, location, time)
@@ -294,29 +304,33 @@ class Ledger:
         law 1, or ends a capability that is not held, is refused and nothing of it is written. (That a
         message was handled that nobody sent cannot be seen here.)
         """
-        is_input, checked = self._topology.is_input, self._checked
-        changes = list(event)
+        is_input, checked, held = self._topology.is_input, self._checked, self._held
+        begun: dict[Pointstamp, None] = {}
         handled: dict[Location, list[Timestamp]] = {}
-        for location, time, delta in changes:
-            if (location, time) not in checked:
+        net: dict[Pointstamp, int] = {}
+        for location, time, delta in event:
+            pointstamp = location, time
+            if pointstamp not in checked:
                 _check(self._topology, location, time)
-                checked.add((location, time))
+                checked.add(pointstamp)
             if delta <= 0 and is_input[location]:
                 handled.setdefault(location, []).append(time)
-        net: dict[Pointstamp, int] = {}
-        for location, time, delta in changes:
-            if delta >= 0 and not self._may_begin(location, time, handled):
+            if delta >= 0:
+                begun[pointstamp] = None
+            if delta:
+                net[pointstamp] = net.get(pointstamp, 0) + delta
+        for location, time in begun:
+            if not self._may_begin(location, time, handled):
                 raise self._refused(location, time, begins=True)
-            if delta:
-                net[location, time] = net.get((location, time), 0) + delta
         for (location, time), delta in net.items():
-            if delta < 0 and not is_input[location] and self._held[location].count(time) < -delta:
+            if delta < 0 and not is_input[location] and held[location].count(time) < -delta:
                 raise self._refused(location, time, begins=False)
-        for (location, time), delta in net.items():
+        for pointstamp, delta in net.items():
             if delta:
-                self._untold.add((location, time), delta)
+                self._untold.add(pointstamp, delta)
+                location, time = pointstamp
                 if not is_input[location]:
-                    self._held[location].change(time, delta)
+                    held[location].change(time, delta)
 
     def _may_begin(
         self, location: Location, time: Timestamp, handled: dict[Location, list[Timestamp]]
@@ -326,9 +340,10 @@ class Ledger:
             if self._held[output].less_equal(time):
                 return True
             for source, summary in inputs:
-                for t in handled.get(source, ()):
-                    if less_equal(t if summary is None else summary.results_in(t), time):
-                        return True
+                if source in handled:
+                    for t in handled[source]:
+                        if less_equal(t if summary is None else summary.results_in(t), time):
+                            return True
         return False
 
     def _before(self, location: Location) -> Causes:
@@ -387,7 +402,8 @@ class Ledger:
         Only whole events are in it, and all of those before; so whatever cancelled inside it may
         stay untold (conditions a and b).
         """
-        self._checked.clear()
+        if len(self._checked) > _CHECKED:
+            self._checked.clear()
         return tuple((location, time, delta) for (location, time), delta in self._untold.drain())
 
 

@@ -37,7 +37,14 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
-from riverrun.state.columns import Ints, gather_column, gather_columns, node_table, word_table
+from riverrun.state.columns import (
+    Ints,
+    column_table,
+    gather_column,
+    gather_columns,
+    node_table,
+    word_table,
+)
 from riverrun.state.kernels import bounding, later, layout, searching
 from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
@@ -449,7 +456,7 @@ class View:
                 bounds=len(array),
                 keys=rows,
             )
-        nodes = node_table([array], [False])
+        nodes = column_table([array])
         return nodes.ctypes.data, (array, nodes)
 
     def _look_up(

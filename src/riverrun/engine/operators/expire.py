@@ -44,6 +44,7 @@ SHARDS = 256
 DUE = "__due__"
 MARKED = ":marks"
 MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
+_TICKS = pa.int64()
 
 
 def due_name(columns: pa.Schema) -> str:
@@ -86,9 +87,12 @@ class Due(Linear):
 
 def ticks_of(times: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """A column of times as integers, in its own unit."""
-    if times.type.bit_width == 32:
+    kind = times.type
+    if kind == _TICKS:
+        return np.asarray(times)
+    if kind.bit_width == 32:
         times = times.cast(pa.int32())
-    return np.asarray(times.cast(pa.int64()))
+    return np.asarray(times.cast(_TICKS))
 
 
 @dataclass(frozen=True)

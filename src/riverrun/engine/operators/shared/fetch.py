@@ -249,7 +249,7 @@ class Fetching(Actor):
         ):
             return requests
         waits = self._waits(requests)
-        if waits is None:
+        if waits is None or waits.min() >= update:
             return requests
         ready = waits < update
         compact = self._operator.compact
@@ -462,7 +462,9 @@ class Fetching(Actor):
         answer = operator.rule.answer(asked, self._positions)
         if len(answer.queries):
             self._send(requests, answer)
-        if not operator.inner:
+        if not operator.inner and not (
+            operator.rule.single and len(answer.queries) == requests.rows
+        ):
             self._send_blank(requests, answer.queries)
 
     def _send(self, requests: Changes, answer: Answer) -> None:
@@ -553,7 +555,7 @@ class Fetching(Actor):
 
 def _net(pieces: list[Changes], time: Timestamp) -> list[Changes]:
     """Requests that waited, without those that were deleted meanwhile: a checkpoint would not have them either."""
-    if all((piece.diff_array() > 0).all() for piece in pieces):
+    if all((p.diff if p.diffs is None else p.diffs.min()) > 0 for p in pieces):
         return pieces
     return [Changes.concat([piece.map_times(lambda _: time) for piece in pieces]).consolidate()]
 

@@ -30,7 +30,8 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints
+from riverrun.state.columns import Ints, column_table
+from riverrun.state.kernels import packing
 from riverrun.state.keys import Keys
 from riverrun.state.sums import limbs, total
 from riverrun.state.view import Selection, View
@@ -53,6 +54,8 @@ class Entries:
     """The time of changes."""
     final: int | None = None
     """U: values before it do not change any more, but by compaction."""
+    latest: int | None = None
+    """A time after which there is no value; None where none is known."""
 
     @property
     def at(self) -> int:
@@ -141,6 +144,8 @@ class Replace(UpdateRule):
     name: ClassVar[str] = "replace"
 
     def apply(self, requests: Changes, entries: Entries) -> Changes | None:
+        if self._nothing_replaced(requests, entries):
+            return entries.made(requests.columns, 1)
         schema, at = entries.schema, entries.at
         fields = schema.columns
         under = _by_key_and_time(schema)
@@ -166,6 +171,17 @@ class Replace(UpdateRule):
             if gone.any():
                 pieces.append(entries.removed(old, np.flatnonzero(gone)))
         return Changes.concat(pieces) if pieces else None
+
+    def _nothing_replaced(self, requests: Changes, entries: Entries) -> bool:
+        """Whether all are put: they are after all that is there, and no two are of one key and time."""
+        if requests.diffs is not None or requests.diff < 0 or entries.latest is None:
+            return False
+        at = entries.at
+        if ticks_of(requests.columns[at]).min() <= entries.latest:
+            return False
+        table = column_table(requests.columns[: at + 1])
+        once = packing.distinct_rows(table, requests.rows, entries.schema.hash_word)
+        return len(once) == requests.rows
 
 
 @lru_cache
@@ -251,6 +267,8 @@ class CompactRule:
     name: ClassVar[str]
     margin: int = 0
     """How far before the horizon values are kept as they are."""
+    sees_all: ClassVar[bool] = False
+    """Whether it looks at values from the horizon on as well."""
 
     def identity(self) -> str:
         return self.name
@@ -383,6 +401,7 @@ class CompactFunction(CompactRule):
     function: Callable[[pl.DataFrame, Any], Any]
     convert: Convert
     name: ClassVar[str] = "function"
+    sees_all: ClassVar[bool] = True
 
     def identity(self) -> str:
         return f"function {code_of(self.function)}"

@@ -49,6 +49,7 @@ from riverrun.state.keys import Keys
 from riverrun.state.view import View
 
 _NOW = (0,)
+_FIRST = -(1 << 63)
 PERIOD = 4  # every so many moves of progress it is the sweep's turn
 SWEPT = ":swept"  # behind the name of the node, the name of what is kept of the sweep
 
@@ -150,6 +151,8 @@ class Storing(Arranged):
         """Before which values may be compacted: F at the last boundary."""
         self._spared: View | None = None
         """The keys that are left alone, since something that waited at the last boundary needs them."""
+        self._latest: int | None = None if len(self.arrangement.spine) else _FIRST
+        """A time after which there is no value; None where none is known, as after a restart."""
 
     def receive(self, port: int, changes: Changes) -> None:
         if port < self._first:  # progress was made: there may be something to compact
@@ -179,8 +182,11 @@ class Storing(Arranged):
                 made = self._operator.updaters[port].rule.apply(
                     changes, self._entries(time, pieces)
                 )
-                if made is not None:
+                if made is not None and made.rows:
                     pieces.append(made)
+                    if self._latest is not None:
+                        last = int(ticks_of(made.columns[self._at]).max())
+                        self._latest = max(self._latest, last)
         if self._operator.compact is not None:
             self._compact(self._operator.compact, pieces, time, moved)
         if pieces:
@@ -241,7 +247,8 @@ class Storing(Arranged):
 
     def _entries(self, time: Timestamp, pieces: list[Changes]) -> Entries:
         view, as_of = self.view(time, pieces)
-        return Entries(self.schema, view, as_of, time, self.progress.before(time).update)
+        update = self.progress.before(time).update
+        return Entries(self.schema, view, as_of, time, update, self._latest)
 
     def _compact(
         self, rule: CompactRule, pieces: list[Changes], time: Timestamp, moved: bool
@@ -250,7 +257,8 @@ class Storing(Arranged):
         horizon = self._horizon
         if horizon is None:
             return
-        entries = self._entries(time, pieces)
+        # What was updated is at U or after it, so not before the horizon.
+        entries = self._entries(time, pieces if rule.sees_all else [])
         chosen = [self._keys(piece) for piece in pieces]
         chosen += self._passed(entries, horizon, time, moved)
         if chosen:
