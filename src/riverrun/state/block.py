@@ -382,12 +382,17 @@ class BlockWriter:
     def __init__(self, schema: Schema, times: Times, rows: int) -> None:
         self._schema = schema
         self._times = times
-        self.expected = rows
-        """About how many rows are still to come: what a new block reserves memory for."""
+        self._expected = rows
         self._length = 0
+        kinds = schema.canonical
+        self._words = len(times) == 1 and schema.invertible and kinds[1:] == (pa.int64(),)
+
+    def expect(self, rows: int) -> None:
+        """About how many rows are still to come: what a new block reserves memory for."""
+        self._expected = self._length + rows
 
     def _open(self) -> None:
-        capacity = min(self.expected, BLOCK_ROWS + CHUNK_ROWS)  # a block is cut after a chunk
+        capacity = min(self._expected, BLOCK_ROWS + CHUNK_ROWS)  # a block is cut after a chunk
         self._hashes = Cells()
         self._hashes.reserve(capacity * 8)
         self._columns = [ColumnWriter(kind, 0) for kind in self._schema.canonical]
@@ -410,7 +415,7 @@ class BlockWriter:
         if len(rows) == 0:
             return []
         completed = []
-        if self._length >= BLOCK_ROWS or self._nbytes() >= BLOCK_BYTES:
+        if self._full():
             last = self._hashes.array(np.uint64, self._length)[-1]
             more = int(np.searchsorted(hashes, last, "right"))
             if more < len(rows):  # the rows of the last hash belong here, the others to a new block
@@ -420,6 +425,30 @@ class BlockWriter:
                 codes, diffs = codes[more:], diffs[more:]
         self._write(tables, rows, hashes, codes, diffs)
         return completed
+
+    def room(self, rows: int) -> tuple[int, int] | None:
+        """Where the next hashes and values can be put, `rows` of each, before `placed` is called.
+
+        None where rows are not a hash and one value of 64 bits, and where a block is full.
+        """
+        if not self._words or self._full():
+            return None
+        if self._length == 0:
+            self._open()
+        values, size = self._columns[1], (self._length + rows) * 8
+        if self._stored[0] or values.valid is not None:
+            return None
+        self._hashes.reserve(size)
+        values.cells.reserve(size)
+        written = self._length * 8
+        return self._hashes.address + written, values.cells.address + written
+
+    def placed(self, diffs: Ints) -> None:
+        """Rows with these diffs were put where `room` said."""
+        if len(diffs):
+            self._diffs.append(diffs, self._length)
+            self._length += len(diffs)
+            self._columns[1].length += len(diffs)
 
     def append_all(
         self, tables: Ints, rows: Ints, hashes: Words, codes: Codes, diffs: Ints
@@ -459,13 +488,14 @@ class BlockWriter:
             table = node_table([None], [False], hashes, self._columns[0].width)
             self._columns[0].append(np.array([table.ctypes.data]), 0, np.arange(rows))
 
-    def _nbytes(self) -> int:
+    def _full(self) -> bool:
         if self._length == 0:
-            return 0
-        return 8 * self._length + sum(writer.nbytes for writer in self._columns)
+            return False
+        size = 8 * self._length + sum(writer.nbytes for writer in self._columns)
+        return self._length >= BLOCK_ROWS or size >= BLOCK_BYTES
 
     def _cut(self) -> Block:
-        self.expected = max(0, self.expected - self._length)
+        self._expected = max(0, self._expected - self._length)
         hashes = pa.Array.from_buffers(
             pa.uint64(), self._length, [None, self._hashes.finish(self._length * 8)]
         )

@@ -30,7 +30,14 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.state.batch import Batch
-from riverrun.state.columns import Ints, column_table, gather_column, slab_columns, take_columns
+from riverrun.state.columns import (
+    Ints,
+    column_table,
+    gather_column,
+    node_table,
+    slab_columns,
+    take_columns,
+)
 from riverrun.state.kernels import layout, packing
 from riverrun.state.schema import Schema
 
@@ -91,6 +98,18 @@ class Keys:
         table = column_table(columns)
         kept = packing.distinct_rows(table, len(columns[0]), schema.hash_word)
         return Keys(take_columns(columns, kept), len(kept))
+
+    @staticmethod
+    def first_rows(schema: Schema, columns: Sequence[pa.Array], rows: int) -> tuple[Keys, Ints]:
+        """The keys of fresh rows, in the order of a batch, and of each the row that is first in the declared order.
+
+        `columns` are what the schema says, in physical order; there is a value column at least.
+        """
+        nodes = node_table(columns, schema.descending)
+        chosen = packing.leading_rows(
+            nodes, schema.key_end, rows, schema.hash_word, schema.invertible
+        )
+        return Keys(take_columns(columns[: len(schema.key)], chosen), len(chosen)), chosen
 
     def take(self, rows: Ints) -> Keys:
         """The keys of these numbers, which are distinct, in this order."""

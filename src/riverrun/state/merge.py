@@ -66,20 +66,20 @@ class Merger:
         """Read up to `fuel` rows; return what is left of it."""
         while fuel > 0 and self.remaining:
             left, right = self._left, self._right
-            i, j, count = merging.merge_step(
-                left.descriptor, left.row, left.is_last, self._map(left.block),
-                right.descriptor, right.row, right.is_last, self._map(right.block),
-                self._first, self._nodes, min(fuel, CHUNK_ROWS), self._sums, self._seen, self._touched,
-                self._rows, self._hashes, self._codes, self._diffs,
-            )  # fmt: skip
+            i, j, count = self._merge_words(min(fuel, CHUNK_ROWS))
+            placed = i + j > left.row + right.row
+            if not placed:
+                i, j, count = self._merge(min(fuel, CHUNK_ROWS))
             handled = (i - left.row) + (j - right.row)
             fuel -= handled
             self.remaining -= handled
             self._written += count
-            if count:
-                # As many of the rows to come will cancel as did so far.
-                share = self._written / (len(self) - self.remaining)
-                self._writer.expected = count + int(self.remaining * share * 1.1)
+            # As many of the rows to come will cancel as did so far.
+            share = self._written / (len(self) - self.remaining)
+            self._writer.expect(count + int(self.remaining * share * 1.1))
+            if placed:
+                self._writer.placed(self._diffs[:count])
+            elif count:
                 nodes = [left.descriptor[layout.NODES], right.descriptor[layout.NODES]]
                 # A side without rows has no table; nothing names it, but every table is asked for its nulls.
                 tables = np.array([node or nodes[0] or nodes[1] for node in nodes])
@@ -92,6 +92,27 @@ class Merger:
         if not self.remaining:
             self.blocks += self._writer.finish()
         return fuel
+
+    def _merge(self, fuel: int) -> tuple[int, int, int]:
+        """Name the next rows; how far both sides are then, and how many were named."""
+        left, right = self._left, self._right
+        return merging.merge_step(
+            left.descriptor, left.row, left.is_last, self._map(left.block),
+            right.descriptor, right.row, right.is_last, self._map(right.block),
+            self._first, self._nodes, fuel, self._sums, self._seen, self._touched,
+            self._rows, self._hashes, self._codes, self._diffs,
+        )  # fmt: skip
+
+    def _merge_words(self, fuel: int) -> tuple[int, int, int]:
+        """The same of rows that can be put where they belong; those of other kinds are left where they are."""
+        left, right = self._left, self._right
+        place = None if left.block is None or right.block is None else self._writer.room(fuel)
+        if place is None:
+            return left.row, right.row, 0
+        return merging.merge_words(
+            left.descriptor, left.row, right.descriptor, right.row, self._first, self._nodes, fuel,
+            *place, self._diffs,
+        )  # fmt: skip
 
     def replace_input(self, old: Batch, fresh: Batch) -> None:
         """Go on with the same rows in other memory: an input was spilled."""

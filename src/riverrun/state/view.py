@@ -196,6 +196,15 @@ class View:
         """Every value of each key, with how often it is there."""
         return self._look_up(keys, as_of, _ALL, False, False)
 
+    def present(self, keys: Keys) -> Selection:
+        """The row of each key once all changes count, in a state where no key ever has more than one row, once."""
+        nodes, rows, exact, _kept = self._asked(keys)
+        parts, schema = self._parts, self.schema
+        written, count = searching.find_present(
+            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, schema.starts[-1]
+        )
+        return Selection(self, written[1, :count], written[0, :count], written[2, :count])
+
     def first(
         self, keys: Asked, as_of: Timestamp, k: int = 1, *, skip_null: bool = False
     ) -> Selection:

@@ -16,14 +16,14 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, hold, so_far
+from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, hold
 from riverrun.engine.operators.arrange import changes_of, state_schema
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.columns import take_columns
 from riverrun.state.keys import Keys
-from riverrun.state.view import View
 
 SEQUENCE, DELETED = "__sequence__", "__deleted__"
 
@@ -62,14 +62,13 @@ class Upserter(Arranged):
         self._schema = state_schema(columns, operator.key)
         self.arrangement = Arrangement(context.spine(self._schema))
         given = commands_schema(columns)
-        names = [field.name for field in self._schema.columns]
         key = pa.schema([given.field(name) for name in operator.key])
-        value = pa.schema([field for field in given if field.name not in operator.key])
-        self._commands = Schema.of(key, value, Order(SEQUENCE, descending=True))
-        self._given = tuple(given.names.index(field.name) for field in self._commands.columns)
-        self._taken = tuple(self._commands.positions[name] for name in names)
-        self._deleted = self._commands.positions[DELETED]
-        self._width = len(names)
+        sequence = pa.schema([given.field(SEQUENCE)])
+        self._commands = Schema.of(key, sequence, Order(SEQUENCE, descending=True))
+        self._asked = [given.names.index(field.name) for field in self._commands.columns]
+        width = len(operator.key)
+        self._made = [given.names.index(field.name) for field in self._schema.columns[width:]]
+        self._deleted = given.names.index(DELETED)
         self._held: dict[Timestamp, list[Changes]] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -77,26 +76,18 @@ class Upserter(Arranged):
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         spine = self.arrangement.spine
-        commands = Batch.of(
-            self._commands, Changes.concat(self._held.pop(time)), self._given, spine.upper, upper
-        )
-        keys = Keys.of_batch(commands)
-        view = View(self.node.name, self._commands, (commands,), commands.since, commands.upper)
-        last = view.first(keys, time, 1)
-        rows = np.flatnonzero(~last.canonical(self._deleted).to_numpy(zero_copy_only=False))
-        pieces = []
-        if len(rows):
-            columns = tuple(last.canonical(at) for at in self._taken)
-            put = Changes(columns, len(last), (time,), None, 1, None)
-            pieces.append(put if len(rows) == len(last) else put.take(rows))
-        old = so_far(spine, upper).lookup(keys, time)
-        if len(old):
-            columns = tuple(old.canonical(at) for at in range(self._width))
-            pieces.append(Changes(columns, len(old), (time,), None, 0, -old.counts))
-        if not pieces:
-            return
-        changes = Changes.concat(pieces)
-        batch = Batch.of(self._schema, changes, tuple(range(self._width)), spine.upper, upper)
+        given = Changes.concat(self._held.pop(time))
+        asked = [given.columns[at] for at in self._asked]
+        keys, last = Keys.first_rows(self._commands, asked, given.rows)
+        put = np.arange(len(last))
+        deleted = given.columns[self._deleted]
+        if deleted.true_count:
+            put = np.flatnonzero(~deleted.take(pa.array(last)).to_numpy(zero_copy_only=False))
+            last = last[put]
+        made = take_columns([given.columns[at] for at in self._made], last) if self._made else ()
+        old = spine.view().present(keys)
+        batch = Batch.difference(self._schema, keys, put, made, old, time, spine.upper, upper)
+        assert batch is not None  # the keys are in order
         if not len(batch):
             return
         self.arrangement.append(batch, time)

@@ -12,10 +12,23 @@ from __future__ import annotations
 import numpy as np
 
 from riverrun.state.kernels.compiling import kernel
-from riverrun.state.kernels.layout import NODES, ROW_BITS, ROW_MASK
+from riverrun.state.kernels.layout import DATA, NODES, OFFSETS, ORIGIN, ROW_BITS, ROW_MASK, WIDTH
+from riverrun.state.kernels.memory import prefetch
 from riverrun.state.kernels.packing import NO_SLAB, write_block
 from riverrun.state.kernels.searching import FULL_HASH
-from riverrun.state.kernels.values import compare_rows, hash_rows
+from riverrun.state.kernels.values import compare_rows, field, hash_rows
+
+AHEAD = 16  # rows whose values are asked for before they are compared
+
+
+@kernel
+def prefetch_cell(nodes: int, node: int, row: int) -> None:
+    """Ask for a cell of a column ahead of its use, or for where it is."""
+    row += field(nodes, node, ORIGIN)
+    width = field(nodes, node, WIDTH)
+    prefetch(
+        field(nodes, node, DATA) + row * width if width else field(nodes, node, OFFSETS) + row * 8
+    )
 
 
 @kernel
@@ -69,6 +82,9 @@ def list_difference(
         if j < old_queries.shape[0]:
             query = min(query, old_queries[j])
         is_new = i < queries.shape[0] and queries[i] == query
+        if key_end < end and j + AHEAD < old_names.shape[0]:
+            name = old_names[j + AHEAD] + (np.int64(1) << ROW_BITS)
+            prefetch_cell(tables[name >> ROW_BITS], key_end, name & ROW_MASK)
         while j < old_queries.shape[0] and old_queries[j] == query:
             name, diff = old_names[j] + (np.int64(1) << ROW_BITS), -old_counts[j]
             j += 1

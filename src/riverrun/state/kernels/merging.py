@@ -36,7 +36,7 @@ from riverrun.state.kernels.layout import (
     VALID,
     WIDTH,
 )
-from riverrun.state.kernels.memory import load_i64, load_int, load_u64, load_uint
+from riverrun.state.kernels.memory import load_i64, load_int, load_u64, load_uint, store_64
 from riverrun.state.kernels.values import compare_ints, compare_rows, field
 
 
@@ -236,6 +236,47 @@ def merge_plainly(
         for at in range(start, out):
             row = out_rows[at] & ROW_MASK
             out_diffs[at] = diff_at(a, row) if out_rows[at] < side else diff_at(b, row)
+    return i, j, out
+
+
+@kernel
+def merge_words(
+    a: np.ndarray,
+    i: int,
+    b: np.ndarray,
+    j: int,
+    first: int,
+    end: int,
+    fuel: int,
+    hashes: int,
+    cells: int,
+    out_diffs: np.ndarray,
+) -> tuple[int, int, int]:
+    """`merge_step` where all is one time, and one column of words is all there is to compare: rows go to their place.
+
+    Hashes and cells are written at these addresses. Stops where a block ends too; does nothing with other blocks. No
+    branch depends on the data.
+    """
+    a_words, b_words = only_words(a[NODES], first, end), only_words(b[NODES], first, end)
+    if a_words == 0 or b_words == 0 or a[CODE_WIDTH] != 0 or b[CODE_WIDTH] != 0:
+        return i, j, 0
+    a_hashes, b_hashes, a_stop, b_stop = a[HASHES], b[HASHES], a[STOP], b[STOP]
+    a_diffs, a_width, a_diff = a[DIFFS], a[DIFF_WIDTH], a[DIFF]
+    b_diffs, b_width, b_diff = b[DIFFS], b[DIFF_WIDTH], b[DIFF]
+    out, limit = 0, i + j + fuel - 1  # a step may take a row of each
+    while i < a_stop and j < b_stop and i + j < limit:
+        x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
+        u, v = load_i64(a_words + i * 8), load_i64(b_words + j * 8)
+        mine = (x < y) | ((x == y) & (u <= v))
+        yours = (x > y) | ((x == y) & (u >= v))
+        diff = (a_diff if a_width == 0 else load_int(a_diffs, a_width, i)) * mine
+        diff += (b_diff if b_width == 0 else load_int(b_diffs, b_width, j)) * yours
+        store_64(hashes + out * 8, np.int64(x if mine else y))
+        store_64(cells + out * 8, u if mine else v)
+        out_diffs[out] = diff
+        i += mine
+        j += yours
+        out += diff != 0
     return i, j, out
 
 

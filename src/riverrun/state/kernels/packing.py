@@ -55,11 +55,11 @@ from riverrun.state.kernels.layout import (
     VALID,
     WIDTH,
 )
-from riverrun.state.kernels.memory import load_i64, load_u64, store_32, store_int
+from riverrun.state.kernels.memory import load_i64, load_u64, store_int
 from riverrun.state.kernels.merging import merge_step
-from riverrun.state.kernels.searching import BUCKET, FULL_HASH, key_stop
+from riverrun.state.kernels.searching import BUCKET, FULL_HASH, fill_entries, key_stop
 from riverrun.state.kernels.sorting import consolidate, order_words, sort_rows
-from riverrun.state.kernels.values import U, field, hash_rows, is_null
+from riverrun.state.kernels.values import U, compare_rows, field, hash_rows, is_null
 
 DIRECTORY_ROWS = 64  # smaller blocks are searched without a directory
 ALIGNED = 2  # words that a buffer's start is a multiple of: some types have cells of 16 bytes
@@ -203,21 +203,6 @@ def directory_shift(spread: int, rows: int) -> int:
 
 
 @kernel
-def write_directory(hashes: int, rows: int, shift: int, target: int, entries: int) -> None:
-    """`searching.fill_directory`, at an address."""
-    base = load_u64(hashes)
-    bucket = 0
-    for row in range(rows):
-        here = np.int64((load_u64(hashes + row * 8) - base) >> U(shift))
-        while bucket <= here:
-            store_32(target + bucket * 4, row)
-            bucket += 1
-    while bucket < entries:
-        store_32(target + bucket * 4, rows)
-        bucket += 1
-
-
-@kernel
 def write_block(
     tables: np.ndarray,
     rows: np.ndarray,
@@ -274,7 +259,7 @@ def write_block(
         free += words_for(count * widths[1])
     if entries > 0:
         slab[DIRECTORY], slab[SHIFT], slab[BASE] = base + free * 8, shift, slab[first]
-        write_directory(slab[HASHES], count, shift, slab[DIRECTORY], entries)
+        fill_entries(slab[HASHES], count, shift, slab[DIRECTORY], entries)
     return slab
 
 
@@ -542,6 +527,34 @@ def distinct_rows(nodes: np.ndarray, rows: int, mask: np.uint64) -> np.ndarray:
     out_codes, out_diffs = np.empty(rows, np.int32), np.empty(rows, np.int64)
     kept = consolidate(keys, words, tags, alone, address, 0, end, none, 1, out_codes, out_diffs)
     return tags[:kept]
+
+
+@kernel
+def leading_rows(
+    nodes: np.ndarray, key_end: int, rows: int, mask: np.uint64, invertible: bool
+) -> np.ndarray:
+    """Of each key the row that comes first in the order of the columns after it, in the order of a batch."""
+    hashes = np.empty(rows, np.uint64)
+    address, end = nodes.ctypes.data, nodes.shape[0]
+    hash_rows(address, key_end, rows, hashes)
+    if mask != FULL_HASH:
+        hashes &= mask
+    exact = invertible and field(address, 0, VALID) == 0
+    first = 1 if exact else 0
+    words, everything = np.empty(rows, np.uint64), np.empty(0, np.int64)
+    alone = order_words(address, first, rows, words) and first + 1 == end
+    keys, words, tags = sort_rows(
+        hashes, everything, words, alone, address, first, end, np.empty(0, np.int32),
+        np.empty(4 * rows, np.uint64),
+    )  # fmt: skip
+    kept = 0
+    for at in range(rows):
+        if kept > 0 and keys[at] == keys[at - 1]:
+            if exact or compare_rows(address, tags[at], address, tags[kept - 1], 0, key_end) == 0:
+                continue
+        tags[kept] = tags[at]
+        kept += 1
+    return tags[:kept].copy()
 
 
 @kernel
