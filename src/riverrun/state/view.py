@@ -45,7 +45,7 @@ from riverrun.state.columns import (
     node_table,
     word_table,
 )
-from riverrun.state.kernels import bounding, later, layout, searching
+from riverrun.state.kernels import bounding, later, layout, presence, scanning, searching
 from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
 from riverrun.state.times import Times, codes_in, reaches, union
@@ -200,7 +200,7 @@ class View:
         """The row of each key once all changes count, in a state where no key ever has more than one row, once."""
         nodes, rows, exact, _kept = self._asked(keys)
         parts, schema = self._parts, self.schema
-        written, count = searching.find_present(
+        written, count = presence.find_present(
             parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, schema.starts[-1]
         )
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
@@ -318,10 +318,10 @@ class View:
         """Everything from a hash on, in the order of hashes, about `rows` rows a piece. A piece has whole keys."""
         visible, flags = searching.flag_visible(self.descriptors, self._check_time(as_of))
         positions = np.empty((len(self.batches), 2), np.int64)
-        searching.seek(self.descriptors, self.runs, np.uint64(start), positions)
+        scanning.seek(self.descriptors, self.runs, np.uint64(start), positions)
         while True:
             names, counts = np.empty(rows, np.int64), np.empty(rows, np.int64)
-            count = searching.scan(
+            count = scanning.scan(
                 self.descriptors,
                 self.runs,
                 visible,

@@ -5,13 +5,12 @@ hashes ascend and never meet, so at most one block of a run can hold a key. Insi
 directory gives, for a bucket of hashes, the first row of it: since hashes are uniform a bucket
 holds a few rows, and a lookup is two cache misses.
 
-Three ways to read, over the same ranges:
+Two ways to read, over the same ranges (`scanning` and `presence` have two more):
 
 - `add_up`: per key, each distinct value with the sum of its diffs over the times that are visible,
   in declared order from either end, at most `limit` live values: all values, the least, the
   greatest, the first k;
-- `list_changes`: per key, every change with its time;
-- `scan`: all keys in the order of hashes, resumable.
+- `list_changes`: per key, every change with its time.
 
 Values are compared exactly (`values`), so colliding hashes cannot mix two keys.
 """
@@ -26,9 +25,6 @@ from riverrun.state.kernels.layout import (
     CODE_WIDTH,
     DATA,
     DESCENDING,
-    DIFF,
-    DIFF_WIDTH,
-    DIFFS,
     DIRECTORY,
     FIRST,
     HASHED,
@@ -47,13 +43,12 @@ from riverrun.state.kernels.layout import (
     VALID,
     WIDTH,
 )
-from riverrun.state.kernels.memory import load_i64, load_int, load_u32, load_u64, prefetch, store_32
+from riverrun.state.kernels.memory import load_i64, load_u32, load_u64, prefetch, store_32
 from riverrun.state.kernels.merging import code_at, diff_at
 from riverrun.state.kernels.values import U, compare_rows, field, hash_rows, is_null
 
 PIECE = 1024  # queries that are found before what is found is added up
 GROUP = 128  # queries that are looked up side by side
-ABREAST = 16  # the same in one block
 WALKED = 16  # rows of a run for each key up to which it is walked
 BUCKET = 8  # rows a directory bucket holds on average
 FULL_HASH = U(0xFFFFFFFFFFFFFFFF)
@@ -674,144 +669,6 @@ def look_up(
 
 
 @kernel
-def find_present(
-    blocks: np.ndarray,
-    runs: np.ndarray,
-    nodes: np.ndarray,
-    rows: int,
-    mask: np.uint64,
-    exact: bool,
-    end: int,
-) -> tuple[np.ndarray, int]:
-    """Of each key the row that is there once all changes count, where a key never has more than one.
-
-    The changes of a key in a run lead from the row that it had before to the one that it had after. So the newest
-    run in which they do not cancel tells, and older ones are not looked into. Keys come in the order of a batch;
-    what is written is as in `look_up`.
-    """
-    heads = hash_keys(nodes, rows, mask)
-    names = np.full(rows, -1, np.int64)
-    left, count = np.arange(rows), rows
-    for run in range(runs.shape[0] - 2, -1, -1):
-        place, kept = 0, 0
-        for at in range(runs[run], runs[run + 1]):
-            first, last = U(blocks[at, FIRST]), U(blocks[at, LAST])
-            while place < count and heads[place] < first:
-                heads[kept], left[kept] = heads[place], left[place]
-                place += 1
-                kept += 1
-            stop = place
-            while stop < count and heads[stop] <= last:
-                stop += 1
-            kept = find_in_block(
-                blocks, at, nodes, exact, end, heads, left, place, stop, kept, names
-            )
-            place = stop
-        while place < count:
-            heads[kept], left[kept] = heads[place], left[place]
-            place += 1
-            kept += 1
-        count = kept
-    written, count = np.empty((3, rows), np.int64), 0
-    for query in range(rows):
-        written[0, count], written[1, count], written[2, count] = query, names[query], 1
-        count += names[query] >= 0
-    return written, count
-
-
-@kernel
-def find_in_block(
-    blocks: np.ndarray,
-    at: int,
-    nodes: np.ndarray,
-    exact: bool,
-    end: int,
-    heads: np.ndarray,
-    left: np.ndarray,
-    place: int,
-    stop: int,
-    kept: int,
-    names: np.ndarray,
-) -> int:
-    """`find_present` of queries [place, stop), in one block; those that it has no changes of move on to `kept`.
-
-    In groups, as in `find_hashed`: each step asks ahead for the memory that the next one reads.
-    """
-    block = blocks[at]
-    hashes, directory, base, shift = (
-        block[HASHES],
-        block[DIRECTORY],
-        U(block[BASE]),
-        U(block[SHIFT]),
-    )
-    diffs, width, diff, codes = block[DIFFS], block[DIFF_WIDTH], block[DIFF], block[CODE_WIDTH]
-    first_row, last_row = block[START], block[STOP]
-    lows, highs = np.empty(ABREAST, np.int64), np.empty(ABREAST, np.int64)
-    for begin in range(place, stop, ABREAST):
-        size = min(ABREAST, stop - begin)
-        if directory != 0:
-            for query in range(size):
-                bucket = np.int64((heads[begin + query] - base) >> shift)
-                lows[query] = directory + bucket * 4
-                prefetch(lows[query])
-            for query in range(size):
-                low = max(load_u32(lows[query]), first_row)
-                highs[query] = min(load_u32(lows[query] + 4), last_row)
-                lows[query] = low
-                prefetch(hashes + low * 8)
-                prefetch(hashes + low * 8 + 64)
-                prefetch(diffs + low * width)
-        else:
-            lows[:], highs[:] = first_row, last_row
-        for query in range(begin, begin + size):
-            h, low, high = heads[query], lows[query - begin], highs[query - begin]
-            if high - low > 2 * BUCKET:
-                low = lower_bound(hashes, low, high, h)
-            else:
-                # All are looked at, so that where to go on does not wait for what is read.
-                less = np.int64(0)
-                for row in range(low, high):
-                    less += load_u64(hashes + row * 8) < h
-                low += less
-            high = low
-            while high < last_row and load_u64(hashes + high * 8) == h:
-                high += 1
-            name = left[query]
-            if low < high and not exact:
-                low, high = key_range(block, low, high, nodes.ctypes.data, name, nodes.shape[0])
-            row, some = low, low < high
-            if codes == 0:
-                while row < high and (diff if width == 0 else load_int(diffs, width, row)) < 0:
-                    row += 1
-            else:
-                row, some = present_row(block, low, high, nodes.shape[0], end)
-            if row < high:
-                names[name] = (at << ROW_BITS) | row
-            if not some:
-                heads[kept], left[kept] = h, name
-                kept += 1
-    return kept
-
-
-@kernel
-def present_row(block: np.ndarray, low: int, high: int, first: int, end: int) -> tuple[int, bool]:
-    """Of the changes [low, high) of a key at several times, one of the value that is there after them, or `high`.
-
-    And whether they change anything: a value that came and went again adds up to nothing.
-    """
-    some = False
-    while low < high:
-        row, total = low, np.int64(0)
-        while low < high and compare_rows(block[NODES], row, block[NODES], low, first, end) == 0:
-            total += diff_at(block, low)
-            low += 1
-        if total > 0:
-            return row, True
-        some = some or total < 0
-    return high, some
-
-
-@kernel
 def list_changes(
     blocks: np.ndarray,
     bases: np.ndarray,
@@ -838,77 +695,3 @@ def list_changes(
                 out_diffs[out] = diff_at(block, row)
                 out += 1
     return out
-
-
-@kernel
-def seek(blocks: np.ndarray, runs: np.ndarray, h: np.uint64, positions: np.ndarray) -> None:
-    """Where `scan` starts, block and row of each run, to give what has the hash `h` or a greater one."""
-    for run in range(runs.shape[0] - 1):
-        at = find_block(blocks, runs[run], runs[run + 1], h)
-        positions[run, 0], positions[run, 1] = at, 0
-        if at < runs[run + 1]:
-            block = blocks[at]
-            positions[run, 1] = lower_bound(block[HASHES], block[START], block[STOP], h)
-
-
-@kernel
-def scan(
-    blocks: np.ndarray,
-    runs: np.ndarray,
-    visible: np.ndarray,
-    flags: np.ndarray,
-    end: int,
-    positions: np.ndarray,
-    out_rows: np.ndarray,
-    out_counts: np.ndarray,
-) -> int:
-    """Add up from `positions` (block and row of each run) on, until the output may be full.
-
-    Writes whole hashes only; returns how many rows, or -n when the next hash alone needs room for n
-    rows.
-    """
-    run_count = runs.shape[0] - 1
-    where, low, high = (
-        np.empty(run_count, np.int64),
-        np.empty(run_count, np.int64),
-        np.empty(run_count, np.int64),
-    )
-    owners = np.empty(run_count, np.int64)
-    heads = np.empty(run_count, np.uint64)
-    open_runs = np.zeros(run_count, np.bool_)
-    for run in range(run_count):
-        if positions[run, 0] < runs[run + 1]:
-            open_runs[run] = True
-            heads[run] = load_u64(blocks[positions[run, 0], HASHES] + positions[run, 1] * 8)
-    out = 0
-    while True:
-        h, some = FULL_HASH, False
-        for run in range(run_count):
-            if open_runs[run]:
-                some = True
-                h = min(h, heads[run])
-        if not some:
-            return out
-        count, rows = 0, 0
-        for run in range(run_count):
-            if open_runs[run] and heads[run] == h:
-                at = positions[run, 0]
-                owners[count], where[count], low[count] = run, at, positions[run, 1]
-                high[count] = upper_bound(blocks[at, HASHES], low[count], blocks[at, STOP], h)
-                rows += high[count] - low[count]
-                count += 1
-        if out + rows > out_rows.shape[0]:
-            return out if out > 0 else -rows
-        for at in range(count):
-            run, next_row = owners[at], high[at]
-            if next_row == blocks[where[at], STOP]:
-                positions[run, 0] += 1
-                open_runs[run] = positions[run, 0] < runs[run + 1]
-                next_row = blocks[positions[run, 0], START] if open_runs[run] else np.int64(0)
-            positions[run, 1] = next_row
-            if open_runs[run]:
-                heads[run] = load_u64(blocks[positions[run, 0], HASHES] + next_row * 8)
-        out = add_up_ranges(
-            blocks, visible, flags, where, low, high, count, 0, end, False, rows, False, False,
-            out, out_rows, out_counts,
-        )  # fmt: skip
