@@ -291,10 +291,11 @@ class Storing(Arranged):
 
     def _sweep(self, entries: Entries, low: int, high: int) -> list[Keys]:
         """The keys with these hashes."""
-        limit = max(len(self.arrangement.spine), 1)
+        part = entries.view.slice(low, high)
+        limit = max(sum(map(len, part.batches)), 1)
         return [
             _distinct(piece.canonicals(range(self._at)), len(piece), self.schema.hash_word)
-            for piece in entries.view.slice(low, high).scan(entries.as_of, limit)
+            for piece in part.scan(entries.as_of, limit)
         ]
 
     def _not_spared(self, keys: Keys) -> Keys:
