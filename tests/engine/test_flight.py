@@ -380,6 +380,18 @@ def test_credit_passes_what_waits(open_link: OpenLink, box: Box, background: boo
 
 
 @PLAIN
+def test_who_sends_in_the_background_never_waits(open_link: OpenLink, box: Box) -> None:
+    link = open_link(background=True)
+    box.open.clear()  # the receiver may be stopped
+    made = Changes.of([pa.array([b"x" * 3000])], (0,))
+    for at in range(200):
+        link.send([Data(1, at, Rows((0, made)))], taken=at)
+    box.open.set()
+    found = box.messages(399)  # credit travels with them
+    assert [each.number for each in found if type(each) is Data] == list(range(200))
+
+
+@PLAIN
 def test_closing_during_a_long_write(open_link: OpenLink, box: Box) -> None:
     before = set(threading.enumerate())
     link = open_link(background=True, window=1 << 30)

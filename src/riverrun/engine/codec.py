@@ -58,7 +58,7 @@ class Encoder:
     """The sending end of a stream of frames."""
 
     def __init__(self) -> None:
-        self._schemas: dict[tuple[Any, ...], int] = {}
+        self._schemas: dict[tuple[Any, ...], tuple[int, pa.Schema]] = {}
 
     def encode(self, message: Any) -> list[Frame]:
         """The frames of a message, in order."""
@@ -107,13 +107,16 @@ class Encoder:
         if not arrays:
             yield Frame(pack((True, None, None, about)))
             return
-        types = tuple(array.type for array in arrays)
-        number, definition = self._schemas.get(types), None
-        if number is None:
-            number = self._schemas[types] = len(self._schemas)
-            definition = _schema(types).serialize().to_pybytes()
-        batch = pa.record_batch(list(arrays), names=list(map(str, range(len(arrays)))))
-        count = max(1, min(-(-batch.nbytes // PIECE), rows))
+        types = tuple([array.type for array in arrays])
+        known, definition = self._schemas.get(types), None
+        if known is None:
+            known = self._schemas[types] = len(self._schemas), _schema(types)
+            definition = known[1].serialize().to_pybytes()
+        number, schema = known
+        batch = pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+        count = 1
+        if batch.get_total_buffer_size() > PIECE:  # they may be a part of what the buffers have
+            count = max(1, min(-(-batch.nbytes // PIECE), rows))
         for at in range(count):
             start, stop = rows * at // count, rows * (at + 1) // count
             piece = batch if count == 1 else batch.slice(start, stop - start)

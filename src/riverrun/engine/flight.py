@@ -12,7 +12,7 @@ who ask questions and fetch rows are in `asking`. Laws:
    receiver, who gives *credit* for what it took. What is beyond waits at the sender (`spool`). Credit
    itself waits for nothing: two whose windows are full would wait for each other's.
 4. **Adaptive.** A frame leaves at once when nothing waits before it; small ones that wait travel
-   together, one write for all.
+   together, one write for all, and credit with them.
 
 Cost: 40 microseconds for a write, 70 from one process to another; about 1 GB/s.
 """
@@ -35,7 +35,8 @@ from riverrun.engine.wire import BadFrame, describe, pack, unpack
 from riverrun.errors import TransportError
 
 WINDOW = 32 << 20
-INLINE = 64 << 10  # a body up to here travels in the head of its frame
+INLINE = 256 << 10  # a body up to here travels in the head of its frame
+DIRECT = 60 << 10  # bytes that gRPC takes at once, however long the receiver takes to read them
 TOGETHER = 256 << 10  # about so many bytes of small frames travel in one write
 _WIRE = pa.schema([pa.field("body", pa.large_binary())])
 _BYE = pack("bye")
@@ -210,32 +211,36 @@ class Link:
         """How many frames wait here."""
         return len(self._spool)
 
-    def send(self, messages: Iterable[Any]) -> None:
-        """Have messages travel; raises `TransportError` when the link is broken."""
+    def send(self, messages: Iterable[Any], taken: int = 0) -> None:
+        """Have messages travel; raises `TransportError` when the link is broken.
+
+        With them the receiver is told that so many of its bytes were `taken` in here.
+        """
         with self._turn:
             if self._over:
                 raise unreachable(self.address, OSError("the link is closed"))
-            at_once = not (self._background and (self._writing or self._under_way > INLINE))
+            if taken:
+                self._urgent.append(_credit(taken))
             for message in messages:
                 for frame in self._encoder.frames(message):
                     self._spool.put(frame)
                     if not _is_small(frame):
                         if self._background:
-                            at_once = False
                             self._turn.notify_all()
                         else:  # it leaves while the next one is made
                             self._flush()
-            if at_once:
-                self._flush()
-            else:
+            waits = self._writing or self._under_way + self._spool.nbytes > DIRECT
+            if self._background and waits:
                 self._turn.notify_all()
+            else:
+                self._flush()
 
     def give(self, size: int) -> None:
         """Tell the receiver that so many of its bytes were taken in here."""
         with self._turn:
             if self._over:
                 raise unreachable(self.address, OSError("the link is closed"))
-            self._urgent.append(Frame(pack(["credit", size])))
+            self._urgent.append(_credit(size))
             if self._background:
                 self._turn.notify_all()
             else:
@@ -258,20 +263,18 @@ class Link:
     def _next(self) -> list[Frame]:
         """What to write next, in one go: a long frame, or a few short ones."""
         spool = self._spool
-        if self._urgent:
-            frames, self._urgent = self._urgent, []
-        elif not len(spool) or self._under_way >= self._window:
-            return []
-        else:
-            frames = [spool.take()]
-            size = frames[0].size
-            while size < TOGETHER and _is_small(frames[0]):
-                following = spool.peek()
-                if following is None or not _is_small(following):
-                    break
+        frames, self._urgent = self._urgent, []
+        size = sum([frame.size for frame in frames])
+        if len(spool) and self._under_way < self._window:
+            following = spool.peek()
+            if not frames and (following is None or not _is_small(following)):
+                frames.append(spool.take())
+                size = frames[0].size
+            while size < TOGETHER and following is not None and _is_small(following):
                 frames.append(spool.take())
                 size += following.size
-        self._under_way += sum(frame.size for frame in frames)
+                following = spool.peek()
+        self._under_way += size
         return frames
 
     def _write(self, frames: list[Frame]) -> None:
@@ -331,6 +334,10 @@ class Link:
         except (flight.FlightError, pa.ArrowException, OSError, TransportError):
             pass
         self._client.close()
+
+
+def _credit(size: int) -> Frame:
+    return Frame(pack(["credit", size]))
 
 
 def _is_small(frame: Frame) -> bool:

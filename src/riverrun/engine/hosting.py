@@ -34,7 +34,7 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security
-from riverrun.engine.cluster import carefully
+from riverrun.engine.cluster import carefully, freeze
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.messages import (
@@ -69,6 +69,9 @@ BEAT = 1.0  # seconds between signs of life
 SILENCE = 60.0  # seconds without any from the coordinator, after which it is thought gone
 ANSWER = 600.0
 _DRAIN = 256
+PROMPT = (
+    16 << 10
+)  # so many bytes taken in are told with the next messages, more of them by themselves
 _FROM_COORDINATOR = (Begin, Feed, Announce, Published, Leave)
 
 
@@ -97,6 +100,7 @@ def versions() -> dict[str, str]:
 
 def host(rendezvous: Rendezvous, make_instance: MakeInstance, address: str | None = None) -> str:
     """Be a worker until told to leave; return why it ended."""
+    freeze()
     host_address = address or _own_address(rendezvous.address)
     worker = _Host(rendezvous, told(make_instance, rendezvous.resume), host_address)
     try:
@@ -126,14 +130,14 @@ class _Stream:
 
     sender: int
     decoder: Decoder = field(default_factory=Decoder)
-    taken: int = 0
-    """Bytes for which no credit was given yet."""
 
 
 class _Host:
     def __init__(self, rendezvous: Rendezvous, make: MakeInstance, address: str) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[object, _Stream] = {}
+        self._taken: dict[int, int] = {}
+        """Of each sender, the bytes for which no credit was given yet."""
         self._leader: object = None  # the stream of the coordinator: the first that says it is
         self._links: dict[int, Link] = {}
         self._addresses: dict[int, str] = {}
@@ -249,10 +253,15 @@ class _Host:
             self._send(to, messages)
 
     def _send(self, to: int, messages: list[Any]) -> None:
+        taken = self._taken.get(to, 0)
+        if taken >= PROMPT:
+            self._taken[to] = 0
+        else:
+            taken = 0
         if to == COORDINATOR:
-            self._links[COORDINATOR].send(messages)
+            self._links[COORDINATOR].send(messages, taken)
             return
-        self._to(to, lambda link: link.send(messages))
+        self._to(to, lambda link: link.send(messages, taken))
 
     def _to(self, to: int, act: Callable[[Link], None]) -> None:
         """Use the link to a peer; make it, where there is none."""
@@ -375,9 +384,9 @@ class _Host:
             elif sender in self._addresses:  # a peer: what was lost may matter
                 self._broken(sender)
             return
-        from_whom.taken += size
-        if from_whom.taken * 4 >= self._window:
-            taken, from_whom.taken = from_whom.taken, 0
+        taken = self._taken[sender] = self._taken.get(sender, 0) + size
+        if taken * 4 >= self._window:
+            self._taken[sender] = 0
             self._to(sender, lambda link: link.give(taken))
 
     def _hear(self, sender: int, message: Any) -> None:
@@ -448,6 +457,7 @@ class _Host:
 
     def _ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self._streams.pop(stream, None)
+        self._taken.pop(sender, None)
         if sender == COORDINATOR:
             if self._leader is not None and stream is not self._leader:
                 return

@@ -258,20 +258,21 @@ class Instance:
         if told:
             peers = range(self._shards.workers)
             self._outgoing += [(peer, Told(told)) for peer in peers if peer != self.index]
-        self._complete()
+        if schedule.completed > self._boundary:
+            self._complete()
         return bool(told)
 
     def _settle(self) -> None:
         self._schedule.settle()
-        self._complete()
+        if self._schedule.completed > self._boundary:
+            self._complete()
 
     def _complete(self) -> None:
-        if self._schedule.completed > self._boundary:
-            self._boundary = self._schedule.completed
-            if self._backfill is not None:
-                self._backfill.finish(self._actors)
-            for actor in self._actors.values():
-                actor.boundary(self._boundary)
+        self._boundary = self._schedule.completed
+        if self._backfill is not None:
+            self._backfill.finish(self._actors)
+        for actor in self._actors.values():
+            actor.boundary(self._boundary)
 
     def _connect(self, actor: Actor) -> None:
         node, context = actor.node, actor.context

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,7 @@ from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import Input, canonical_columns
 from riverrun.engine.plan import Plan, Port
 from riverrun.state.changes import split_rows
+from riverrun.state.columns import take_columns
 from riverrun.state.shards import Shards
 
 
@@ -40,14 +42,16 @@ class Route:
     schema: pa.Schema
     columns: tuple[int, ...]
 
+    @cached_property
+    def _key(self) -> pa.Schema:
+        return pa.schema([self.schema.field(at) for at in self.columns])
+
     def split(self, batch: pa.RecordBatch, shards: Shards) -> list[pa.RecordBatch]:
         """The rows of each worker."""
-        keys = canonical_columns(
-            batch.select(list(self.columns)),
-            pa.schema([self.schema.field(at) for at in self.columns]),
-        )
+        keys = canonical_columns(batch.select(list(self.columns)), self._key)
         order, starts = split_rows(keys, batch.num_rows, shards)
-        ordered = batch.take(pa.array(order))
+        columns = take_columns(batch.columns, order)
+        ordered = pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
         return [ordered.slice(start, stop - start) for start, stop in pairwise(starts)]
 
 

@@ -44,6 +44,11 @@ class Spool:
     def __len__(self) -> int:
         return len(self._frames) + self.spilled
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes wait in memory."""
+        return self._bytes
+
     def put(self, frame: Frame) -> None:
         """Add a frame at the end."""
         if self.spilled or self._bytes + frame.size > self._budget:

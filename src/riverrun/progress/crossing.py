@@ -161,14 +161,16 @@ class Border:
         heard of together is weighed together: a message, its beginning heard of and its end our own, costs
         next to nothing.
         """
-        for place, time, delta in self._passed:
-            self._untold.add((place, time), delta)
-            self._count(place, time, delta)
-        self._passed.clear()
-        heard, self._heard = self._heard, False
-        if heard:
-            self._tracker.propagate()
-        return heard
+        if self._passed:
+            for place, time, delta in self._passed:
+                self._untold.add((place, time), delta)
+                self._count(place, time, delta)
+            self._passed.clear()
+        if not self._heard:
+            return False
+        self._heard = False
+        self._tracker.propagate()
+        return True
 
     def settle(self, changes: Iterable[ProgressChange]) -> None:
         """Take whole events into account: messages, and what a ledger says was done to what is held."""
@@ -180,7 +182,7 @@ class Border:
         untold = self._untold
         for (place, time), delta in untold:
             if delta < 0 and not self._stands_in(place, time):
-                return tuple((place, time, delta) for (place, time), delta in untold.drain())
+                return tuple([(place, time, delta) for (place, time), delta in untold.drain()])
         return ()
 
     def _stands_in(self, place: int, time: Timestamp) -> bool:
@@ -195,8 +197,9 @@ class Border:
 
     def _project(self, changes: Iterable[ProgressChange]) -> None:
         """Carry changes of what is held on to where it leaves."""
+        is_input = self._topology.is_input
         for location, time, delta in changes:
-            if self._topology.is_input[location]:
+            if is_input[location]:
                 continue
             self._epochs.change(time[:1], delta)
             ways = self._exits.get(location)

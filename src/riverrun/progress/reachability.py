@@ -404,7 +404,7 @@ class Ledger:
         """
         if len(self._checked) > _CHECKED:
             self._checked.clear()
-        return tuple((location, time, delta) for (location, time), delta in self._untold.drain())
+        return tuple([(location, time, delta) for (location, time), delta in self._untold.drain()])
 
 
 def _check(topology: Topology, location: Location, time: Timestamp) -> None:

@@ -30,12 +30,11 @@ Laws:
 
 from __future__ import annotations
 
-import gc
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from threading import RLock, Thread
 from time import sleep
@@ -44,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 import polars as pl
 import pyarrow as pa
 
-from riverrun.engine.cluster import EVERY, Cluster
+from riverrun.engine.cluster import EVERY, Cluster, freeze
 from riverrun.engine.drawing import explain, to_svg
 from riverrun.engine.health import Balance
 from riverrun.engine.instance import Maker
@@ -155,7 +154,7 @@ class Run:
         take_over: bool = False,
         from_checkpoint: int | None = None,
     ) -> None:
-        _freeze()  # before there is anything of this run
+        freeze()  # before there is anything of this run
         check_count("workers", workers)
         check_count("history", history)
         check_count("retain", retain)
@@ -771,11 +770,7 @@ def _taken(rows: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
     batch = as_table(rows, schema, attempt)
     if isinstance(rows, list | tuple | pl.DataFrame | pl.LazyFrame) or not batch.num_rows:
         return batch
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    with pa.ipc.open_stream(sink.getvalue()) as reader:
-        return reader.read_next_batch()
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 def _as_keys(rows: Any, key: tuple[str, ...]) -> Any:
@@ -783,13 +778,6 @@ def _as_keys(rows: Any, key: tuple[str, ...]) -> Any:
     if len(key) == 1 and isinstance(rows, list) and rows and not isinstance(rows[0], dict | tuple):
         return [(value,) if not hasattr(value, "__dict__") else value for value in rows]
     return rows
-
-
-@cache
-def _freeze() -> None:
-    """Have the garbage collector leave alone what is loaded by now: walking all of it takes 40 ms, at any moment."""
-    gc.collect()
-    gc.freeze()
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
