@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
+from riverrun.engine import instance
 from tests.frontends.reference import Row, counted
 
 
@@ -323,6 +324,51 @@ def test_rounds_of_a_state_in_a_loop_are_told_apart(tmp_path: Path) -> None:
     with flow.run(workers=3, **saved) as run:
         step(run, row, up=(2, 5))
         assert [each[3][0] for each in step(run, up=(30, 30))] == [5, 10, 105, 110]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rounds_of_a_state_in_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens go around ahead of the state, and each asks at every round: two keys at once, a third when U has come."""
+    monkeypatch.setattr(instance, "STEPS", 1)  # messages come between any two turns
+    source = random.Random(seed)
+    flow, last = rr.Dataflow("tokens"), 5
+    loop = flow.loop(name="round")
+    first = loop.enter(flow.input("tokens", {"id": pl.Int64, "epoch": pl.Int64, "wait": pl.Int64}))
+    first = first.with_columns(r=pl.lit(0, pl.Int64))
+    back = loop.feedback(first.schema, limit=last)
+    here = first.concat(back)
+    back.connect(here.with_columns(r=pl.col("r") + 1))
+    state = loop.state("s", {"k": pl.Int64}, {"v": pl.Int64}, start=0)
+    now = pl.col("epoch") * 10 + pl.col("r")
+    for key in range(3):
+        ups = here.filter(pl.col("id") == 0).select(k=pl.lit(key, pl.Int64), time=now, v=now)
+        ups.update(state, progress=False)
+    here.filter(pl.col("id") == 0).select(at=now).progress(state, "update", at="at", late=0)
+
+    def asks(row: dict[str, Any]) -> list[dict[str, Any]]:
+        waits = [(0, -1), (1, -1), (2, row["wait"])]
+        return [{"k": key, "wait": wait} for key, wait in waits]
+
+    rows = here.filter(pl.col("id") > 0).select("id", "wait")
+    flow.output("o", loop.leave(rows.fetch(state, requests=asks, wait="wait", read="uncommitted")))
+    expected: Counter[Row] = Counter()
+    waiting: list[tuple[int, int, int]] = []
+    said = f"seed={seed}"
+    with flow.run(workers=source.randint(2, 4), seed=seed) as run:
+        for epoch in range(4):
+            waits = [10 * epoch + source.randint(-2, 12) for _ in range(2)] + [21]
+            tokens = [(source.randint(1, 2), epoch, source.choice(waits)) for _ in range(3)]
+            run.insert("tokens", [(0, epoch, 0), *tokens])
+            run.commit()
+            for r in range(last):
+                waiting += [(each, wait, 10 * epoch + r) for each, _, wait in tokens]
+                expected += Counter(
+                    (each, wait, (came, came, 10 * epoch + r)) for each, wait, came in waiting if wait < 10 * epoch + r
+                )  # fmt: skip
+                waiting = [each for each in waiting if each[1] >= 10 * epoch + r]
+            found = counted(run.read("o").rows())
+            wrong = f"missing {expected - found}, too many {found - expected}"
+            assert found == expected, f"{said}, epoch {epoch}: {wrong}"
 
 
 def test_of_a_collection_a_row_makes_one_request() -> None:
