@@ -208,6 +208,16 @@ def test_marks_of_many_sources_are_saved_once_and_everybody_has_them(tmp_path: P
         )  # the fetch has one, and U, F, their moves
 
 
+def test_a_state_is_saved_before_anything_came(tmp_path: Path) -> None:
+    flow, ups, asks, state = two_inputs(compact=rr.keep_latest, start=3)
+    ups.update(state)
+    flow.output("o", asks.fetch(state, key="k", at="at"))
+    for workers in (2, 1):
+        with flow.run(workers=workers, checkpoint=tmp_path, every=None) as run:
+            run.checkpoint()
+            assert run.status()["states"]["s"]["update"] == 3
+
+
 @pytest.mark.parametrize("compaction", ["lazy", "active"])
 def test_a_sweep_reaches_what_nobody_touches(compaction: str) -> None:
     flow, ups, asks, state = two_inputs(compact=rr.keep_latest, compaction=compaction, sweep=20)

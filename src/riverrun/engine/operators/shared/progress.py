@@ -308,6 +308,8 @@ class Progressing(Actor):
         time = (epoch - 1, *(0,) * (self.node.depth - 1))
 
         def make() -> Changes | None:
+            if epoch == 0:
+                return None  # nothing was reported
             columns = zip(*rows, strict=True)
             fields = zip(columns, _SAVED.columns, strict=True)
             return Changes.of([pa.array(column, field.type) for column, field in fields], time)
