@@ -38,7 +38,7 @@ from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
 from riverrun.state.columns import Ints, gather_column, gather_columns, node_table, word_table
-from riverrun.state.kernels import bounding, later, layout, searching
+from riverrun.state.kernels import bounding, later, layout, presence, searching
 from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
 from riverrun.state.times import Times, codes_in, reaches, union
@@ -193,7 +193,7 @@ class View:
         """The row of each key once all changes count, in a state where no key ever has more than one row, once."""
         nodes, rows, exact, _kept = self._asked(keys)
         parts, schema = self._parts, self.schema
-        written, count = searching.find_present(
+        written, count = presence.find_present(
             parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, schema.starts[-1]
         )
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
