@@ -579,3 +579,16 @@ def test_a_last_read_up_to_a_bound_is_an_as_of_join() -> None:
     got = view.last(symbols, (0,), at=asked, closed=False)
     assert got.queries.tolist() == [2, 3, 4, 5]  # type: ignore[union-attr]
     assert got.column("price").to_pylist() == [2.0, 2.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 50])
+def test_batches_wait_for_a_since_that_is_about_to_pass_them(lag: int) -> None:
+    """What is merged has one time then; where `since` is far behind, merging goes on all the same."""
+    spine = Spine("waiting", INTS)
+    for epoch in range(40):
+        spine.insert(ints(range(epoch, epoch + 500), range(500)), (epoch,))
+        spine.advance_since(Antichain([(max(epoch - lag, 0),)]))
+        batches = spine.view().batches
+        assert len(batches) <= 2 * math.log2(500 * 40) + 4
+        if lag <= 2:
+            assert all(len(block.times) == 1 for batch in batches for block in batch.blocks)

@@ -18,10 +18,10 @@ Which to merge: read from old to new, batches should shrink by half or more. Fro
 that is less than twice as large as some later one, the pair of neighbours with the fewest rows
 merges. Several merges run at once, at different places of the chain.
 
-The newest batch waits for the one after it: by then `since` has passed it as a rule, and merging
-gives one time. Small batches at the end wait until there are a few, and are sorted into one; and
-what is still small then is merged at once: a merge in steps costs some 100 microseconds however
-small it is.
+The newest batch waits for the one after it, and so do a few before it that `since` has not passed
+yet, as it soon will as a rule: merging then gives one time. Small batches at the end wait until
+there are a few, and are sorted into one; and what is still small then is merged at once: a merge in
+steps costs some 100 microseconds however small it is.
 
 Why that is enough: in a chain that shrinks by halves there are at most log2(N) batches, and what is
 read is bounded by that. As to work, charge a merge to its rows when neither side is more than twice
@@ -81,6 +81,7 @@ from riverrun.state.view import Asked, Selection, View
 
 FOLD_ROWS = 256  # a batch of so few rows waits, until there are FOLD_BATCHES of them to make one of
 FOLD_BATCHES = 8
+WAITING = 3  # batches that wait for `since`; where it is further behind, only the newest one waits
 LEAST_FUEL = 1024  # rows of merging that even the smallest append pays for
 WORTH_A_CALL = 8192  # rows of merging that are done at once, at least: some 100 microseconds
 
@@ -399,6 +400,20 @@ class Spine:
             count += 1
         return count
 
+    def _waiting(self) -> int:
+        """How many batches at the end of the chain do not merge yet."""
+        count = 0
+        for entry in reversed(self._chain):
+            if isinstance(entry, Merger) or not self._is_ahead(entry):
+                break
+            count += 1
+        return max(self._small(), count if count <= WAITING else 1, 1)
+
+    def _is_ahead(self, batch: Batch) -> bool:
+        """Whether `since` has not passed a batch of epochs. What is in a loop it passes much later, with the epoch."""
+        top = batch.top
+        return top is not None and len(top) == 1 and all(time < top for time in self._since)
+
     def _fold(self) -> None:
         """Make one batch of the small ones at the end of the chain."""
         small = self._small()
@@ -421,7 +436,7 @@ class Spine:
             started = False
             largest = 0
             violating: tuple[int, int] | None = None  # the widest stretch, from its oldest batch on
-            stop = len(self._chain) - max(self._small(), 1)
+            stop = len(self._chain) - self._waiting()
             for at in range(stop - 1, -1, -1):
                 entry = self._chain[at]
                 if isinstance(entry, Merger):
