@@ -208,6 +208,20 @@ def test_marks_of_many_sources_are_saved_once_and_everybody_has_them(tmp_path: P
         )  # the fetch has one, and U, F, their moves
 
 
+def test_compaction_may_become_lazy_or_active(tmp_path: Path) -> None:
+    """What is kept is the same; only how it is gone through changes."""
+    for now, compaction in enumerate(["active", "lazy", "active", "lazy"]):
+        flow, ups, asks, state = two_inputs(compact=rr.keep_latest, compaction=compaction)
+        ups.update(state)
+        flow.output("o", asks.fetch(state, key="k", at="at"))
+        with flow.run(workers=1 + now % 2, checkpoint=tmp_path, every=None) as run:
+            run.insert("ups", [(1, 10 * now + 5, now)])
+            run.insert("asks", [(1, 0, 10 * now + 4)])
+            run.commit()
+            run.checkpoint()
+            assert run.read("o").rows()[-1] == (1, 0, 10 * now + 4, now - 1 if now else None)
+
+
 def test_a_state_is_saved_before_anything_came(tmp_path: Path) -> None:
     flow, ups, asks, state = two_inputs(compact=rr.keep_latest, start=3)
     ups.update(state)

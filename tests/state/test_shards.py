@@ -61,6 +61,13 @@ def test_shares_are_what_was_asked_for() -> None:
     assert Shards.even(CELLS + 1).shares == pytest.approx([1 / (CELLS + 1)] * (CELLS + 1))
 
 
+def test_who_has_little_has_a_cell_at_the_least() -> None:
+    for weights in ([1, 1e-9, 1], [1e-9, 1e-9, 1], [1.0] + [1e-7] * 63, [0.5, 1e-5, 0.5, 1e-5]):
+        shards = Shards.even(len(weights)).weighted(weights)
+        check(shards)
+        assert min(shards.shares) >= 1 / CELLS
+
+
 def test_shards_that_were_cut_too_often_are_cut_anew() -> None:
     rng, shards = random.Random(1), Shards.even(3)
     for _ in range(300):

@@ -80,6 +80,24 @@ def test_a_directory_that_is_moved_meanwhile_is_not_made_anew(
     assert storage.names("manifests") == ["manifests/1"] * late
 
 
+def test_what_is_taken_away_while_it_is_written_is_no_file_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an outage, and tried again."""
+    storage = open_storage(tmp_path / "kept")
+    (tmp_path / "kept" / "blocks").symlink_to(tmp_path / "no disk")
+    for action in (lambda: storage.put("blocks/1", b""), lambda: storage.create("blocks/1", b"")):
+        assert isinstance(refused(action, "storage.unreachable"), TransportError)
+
+    def gone(*given: Any) -> None:
+        for path in (tmp_path / "kept").glob("*#*"):
+            path.unlink()
+
+    monkeypatch.setattr(directory, "_fill", gone)
+    for action in (lambda: storage.put("owner", b""), lambda: storage.create("owner", b"")):
+        assert isinstance(refused(action, "storage.unreachable"), TransportError)
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_readers_see_a_whole_file_or_none(tmp_path: Path, fresh: bool) -> None:
     place = Directory(tmp_path)

@@ -229,7 +229,8 @@ class Link:
                             self._turn.notify_all()
                         else:  # it leaves while the next one is made
                             self._flush()
-            waits = self._writing or self._under_way + self._spool.nbytes > DIRECT
+            waiting = self._under_way + self._spool.nbytes > DIRECT or self._spool.spilled
+            waits = self._writing or waiting
             if self._background and waits:
                 self._turn.notify_all()
             else:

@@ -457,7 +457,8 @@ class _Host:
 
     def _ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self._streams.pop(stream, None)
-        self._taken.pop(sender, None)
+        if not any(other.sender == sender for other in self._streams.values()):
+            self._taken.pop(sender, None)
         if sender == COORDINATOR:
             if self._leader is not None and stream is not self._leader:
                 return

@@ -57,6 +57,12 @@ class Directory:
         *folders, file = name.split("/")
         if {"", ".", ".."} & {*folders, file}:
             raise ValueError(f"{name!r} is not a path below a directory")
+        try:
+            return self._write(folders, file, data, fresh, synced)
+        except FileNotFoundError as error:  # not that there is nothing to read
+            raise OSError("the folder or the file was taken away meanwhile") from error
+
+    def _write(self, folders: list[str], file: str, data: Any, fresh: bool, synced: bool) -> bool:
         with ExitStack() as stack:
             chain = [stack.enter_context(self._opened())]
             for folder in folders:
@@ -64,16 +70,16 @@ class Directory:
                     os.mkdir(folder, dir_fd=chain[-1])
                 chain.append(stack.enter_context(_open(folder, os.O_DIRECTORY, chain[-1])))
             here, beside = chain[-1], f"{file}#{secrets.randbelow(10**12)}"
-            with _open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, here) as descriptor:
-                try:
+            try:
+                with _open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, here) as descriptor:
                     _fill(descriptor, data, synced)
-                    if not fresh:
-                        os.replace(beside, file, src_dir_fd=here, dst_dir_fd=here)
-                    elif not _linked(beside, file, here):
-                        return False
-                finally:
-                    with suppress(FileNotFoundError):
-                        os.unlink(beside, dir_fd=here)
+                if not fresh:
+                    os.replace(beside, file, src_dir_fd=here, dst_dir_fd=here)
+                elif not _linked(beside, file, here):
+                    return False
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(beside, dir_fd=here)
             for each in reversed(chain) if synced else ():
                 os.fsync(each)
         return True

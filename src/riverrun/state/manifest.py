@@ -40,7 +40,7 @@ from riverrun.state.shards import END
 from riverrun.state.storage import checksum
 from riverrun.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 HASH = 1  # the version of the key hash, see `kernels.values`
 
 BLOCKS, MANIFESTS = "blocks", "manifests"

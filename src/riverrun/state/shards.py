@@ -196,4 +196,8 @@ def _sizes(weights: Sequence[float]) -> list[int]:
             so_far += weight
             bounds.append(round(so_far / total * CELLS) * CELL)
         bounds[-1] = END
-    return [high - low for low, high in pairwise(bounds)]
+    sizes = [high - low for low, high in pairwise(bounds)]
+    while 0 in sizes:  # everybody has a cell at the least
+        sizes[sizes.index(max(sizes))] -= CELL
+        sizes[sizes.index(0)] += CELL
+    return sizes

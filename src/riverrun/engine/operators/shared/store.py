@@ -85,12 +85,7 @@ class Store(Operator):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return ("", SWEPT) if self.sweeps else ("",)
-
-    @property
-    def sweeps(self) -> bool:
-        """Whether it goes through all keys little by little."""
-        return self.compact is not None and not self.active
+        return ("", SWEPT) if self.compact is not None else ("",)
 
     def describe(self) -> str:
         told = f"state {self.state!r} by {', '.join(self.key)} and {self.time}"
@@ -139,7 +134,7 @@ class Storing(Arranged):
         self._moved: set[Timestamp] = set()
         """Times at which there was progress."""
         self._sweep: Sweep | None = None
-        if operator.sweeps:
+        if operator.compact is not None:
             ranges, left = context.shards.of(context.index), context.restored(PLACES, SWEPT)
             self._sweep = Sweep(ranges, operator.sweep, left)
         self._swept: int | None = None
@@ -284,7 +279,8 @@ class Storing(Arranged):
         else:
             self._runs += 1
             moves = self._runs
-        if self._sweep is None:
+        assert self._sweep is not None
+        if operator.active:
             done = self._swept == horizon
             self._swept = horizon if self._spared is None else None
             return [] if done else self._all(entries)
