@@ -28,6 +28,7 @@ from riverrun.engine.staging import Staging
 from riverrun.errors import CheckpointError, PlanError, RiverrunError, TransportError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log
+from riverrun.state.manifest import FORMAT
 from riverrun.state.storage import checksum, open_storage
 from tests.engine.weather import Weather
 
@@ -271,12 +272,12 @@ def test_a_manifest_of_another_version(kept: Path) -> None:
     path = kept / "manifests" / "000000000003.json"
     body = json.loads(path.read_bytes())
     del body["checksum"]
-    body["format"] = 2
+    body["format"] = FORMAT + 1
     body["checksum"] = checksum(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
     path.write_text(json.dumps(body))
     error = refused(kept)
     assert error.code == "checkpoint.incompatible"
-    assert "has version 2, and this Riverrun (" in error.message
+    assert f"has version {FORMAT + 1}, and this Riverrun (" in error.message
     assert "version of Riverrun that wrote it" in (error.hint or "")
 
 

@@ -14,6 +14,7 @@ from riverrun.errors import CheckpointError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.manifest import (
+    FORMAT,
     Manifest,
     block_name,
     decode_manifest,
@@ -153,7 +154,7 @@ TRICKS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda b: b["states"]["state"].update(upper=[[1], [0, 1]]),
         "checkpoint.corrupt",
     ),
-    "another format": (lambda b: b.update(format=2), "checkpoint.incompatible"),
+    "another format": (lambda b: b.update(format=FORMAT + 1), "checkpoint.incompatible"),
     "another hash": (lambda b: b.update(hash=2), "checkpoint.incompatible"),
     "a share missing": (
         lambda b: b["states"]["state"]["shares"].clear(),
@@ -176,7 +177,9 @@ def test_a_newer_format_is_not_passed_over(storage: Watched) -> None:
     """Falling back silently from what a newer Riverrun wrote would lose data."""
     Checkpoints(storage).save({"state": state().view()})
     second = Checkpoints(storage).save({"state": state().view()})
-    Storage.put(storage, manifest_name(2), remade(second, lambda body: body.update(format=2)))
+    Storage.put(
+        storage, manifest_name(2), remade(second, lambda body: body.update(format=FORMAT + 1))
+    )
     refused(Checkpoints(storage).latest, "checkpoint.incompatible")
 
 

@@ -16,7 +16,7 @@ from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.inspecting import look, verify
 from riverrun.state.log import Log, record_name, take_over
-from riverrun.state.manifest import block_name, manifest_name
+from riverrun.state.manifest import FORMAT, block_name, manifest_name
 from riverrun.state.schema import Schema
 from riverrun.state.shards import END
 from riverrun.state.spine import Spine
@@ -231,13 +231,13 @@ def test_another_format_is_said(storage: Watched) -> None:
     saved(storage, 1, riverrun="9.9")
     body = json.loads(storage.get(manifest_name(1)).to_pybytes())
     body.pop("checksum")
-    body["format"] = 2
+    body["format"] = FORMAT + 1
     sum_ = checksum(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
     Storage.put(storage, manifest_name(1), json.dumps({**body, "checksum": sum_}).encode())
     [found] = look(Checkpoints(storage)).checkpoints
     assert found.error is not None
     assert found.error.code == "checkpoint.incompatible"
-    assert "format has version 2" in found.error.message
+    assert f"format has version {FORMAT + 1}" in found.error.message
     assert "(9.9)" in str(found.error)
     assert verify(Checkpoints(storage)).whole == ()
 
