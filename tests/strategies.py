@@ -199,3 +199,4 @@ def nested_graph(seed: int, size: int = 4, max_depth: int = MAX_DEPTH) -> Graph:
 
 seeds = st.integers(0, 2**32 - 1)
 nested_graphs = st.builds(nested_graph, seeds, st.integers(1, 5))
+graphs_without_loops = st.builds(nested_graph, seeds, st.integers(1, 8), st.just(1))

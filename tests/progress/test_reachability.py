@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from riverrun.errors import PlanError, TimeViolation
 from riverrun.progress import Antichain, Ledger, NodePorts, Timestamp, TopologyBuilder, Tracker
 from tests.progress.model import at_or_before, earliest, everything
-from tests.strategies import Graph, nested_graph, nested_graphs, seeds
+from tests.strategies import Graph, graphs_without_loops, nested_graph, nested_graphs, seeds
 
 MORE = settings(max_examples=4 * settings.default.max_examples)
 
@@ -33,7 +33,7 @@ def test_the_model_is_all_that_can_be_reached(seed: int) -> None:
 
 
 @MORE
-@given(seeds, nested_graphs)
+@given(seeds, nested_graphs | graphs_without_loops)
 def test_a_tracker_knows_what_can_be_reached(seed: int, graph: Graph) -> None:
     rng = random.Random(seed)
     tracker = Tracker(graph.topology)
@@ -81,6 +81,25 @@ def test_how_updates_are_cut_and_ordered_does_not_show(seed: int, graph: Graph) 
     for location in range(len(graph.depths)):
         assert at_once.frontier(location) == one_by_one.frontier(location)
     assert at_once.outstanding() == one_by_one.outstanding()
+
+
+@given(seeds, graphs_without_loops)
+def test_one_walk_finds_what_turns_find(seed: int, graph: Graph) -> None:
+    """Where there is no loop there are two ways to propagate; both find the same, change by change."""
+    rng = random.Random(seed)
+    walking, turning = Tracker(graph.topology), Tracker(graph.topology)
+    assume(walking._walk is not None)
+    turning._walk = None
+    for _ in range(15):
+        for _ in range(rng.choice((1, 2, 5))):
+            location = rng.randrange(len(graph.depths))
+            update = location, random_time(rng, 1), rng.choice((-2, -1, 1, 1, 2))
+            walking.update(*update)
+            turning.update(*update)
+        found, expected = walking.propagate(), turning.propagate()
+        assert {at: sorted(changes) for at, changes in found.items()} == {
+            at: sorted(changes) for at, changes in expected.items()
+        }
 
 
 def test_a_long_loop_does_not_chase_its_tail() -> None:

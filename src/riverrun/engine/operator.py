@@ -349,7 +349,7 @@ def _class_parts(kind: type, around: tuple[object, ...]) -> Iterator[str]:
 
 def settle(spine: Spine, epoch: int, depth: int) -> None:
     """Nothing before `epoch` comes any more; earlier epochs are kept apart only as far as somebody holds them."""
-    upper = Antichain([(epoch,) + (0,) * (depth - 1)])
+    upper = Antichain.boundary(epoch, depth)
     if spine.upper != upper:
         spine.advance_upper(upper)
     spine.advance_since(upper)

@@ -1,6 +1,6 @@
 """Shares: which rows of an epoch each worker gets.
 
-Rows of an input that goes straight into an exchange by key go to the workers that own their hashes, so
+Rows of an input that goes straight into exchanges by one key go to the workers that own their hashes, so
 that they need not travel again; those of others are cut evenly. Which worker takes a row in makes no
 difference to results.
 
@@ -56,15 +56,19 @@ class Route:
 
 
 def routes_of(plan: Plan) -> dict[str, Route]:
-    """Of each input that goes straight into an exchange by key, and nowhere else, which one that is."""
+    """Of each input that goes straight into exchanges by one key, which one that is. To whoever else takes its rows
+    it is all the same where they are."""
     routes = {}
     for node in plan.nodes:
         if isinstance(node.operator, Input):
-            takers = {taker.operator for taker, _ in plan.consumers.get(Port(node.number), [])}
-            if len(takers) == 1:
-                (operator,) = takers
-                if isinstance(operator, Exchange) and operator.route == "key" and operator.columns:
-                    routes[node.operator.name] = Route(node.schemas[0], operator.columns)
+            takers = [taker.operator for taker, _ in plan.consumers.get(Port(node.number), [])]
+            keys = {
+                taker.columns
+                for taker in takers
+                if isinstance(taker, Exchange) and taker.route == "key"
+            }
+            if len(keys) == 1 and (columns := keys.pop()):
+                routes[node.operator.name] = Route(node.schemas[0], columns)
     return routes
 
 

@@ -48,6 +48,7 @@ from riverrun.frontends.shared import (
     check_state,
     check_types,
     no_choice,
+    reported_by,
     wanted_columns,
 )
 from riverrun.run.rows import as_table
@@ -263,9 +264,8 @@ def _fetch_one(stream: Collection, asking: Asking, state: State) -> Collection:
     )  # fmt: skip
     if _AT in names:
         column = moved.columns.index(names[_AT])
-        _report_fetch(
-            moved, column, None if not by else moved.columns.index(by[_BY]), asking, state
-        )
+        source = None if not by else moved.columns.index(by[_BY])
+        _report_fetch(requests, moved, column, source, asking, state)
     return answered
 
 
@@ -311,7 +311,12 @@ def _add_fetch(
 
 
 def _report_fetch(
-    moved: Collection, column: int, by: int | None, asking: Asking, state: State
+    rows: Collection,
+    moved: Collection,
+    column: int,
+    by: int | None,
+    asking: Asking,
+    state: State,
 ) -> None:
     """Have a fetch report its own progress, where it can."""
     possible = moved.scope is state.scope and not state._is_behind(moved)
@@ -326,7 +331,7 @@ def _report_fetch(
             line=asking.line,
         )
     behind = as_ticks(asking.late, state.time, "how late fetches may come", least=0)
-    seen = moved._added_up()
+    seen = reported_by(rows, moved)
     told = seen._add(Marks(column, behind, by), [seen], MARKS)
     state._report(told, Reporter(moved._name, "fetch", False, asking.idle))
 
@@ -388,7 +393,7 @@ def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | 
                 hint='report by source explicitly: stream.progress(state, "fetch", at=..., by=...)',
                 line=asking.line,
             )
-        _report_fetch(moved, moved.columns.index(requested[_AT]), by, asking, state)
+        _report_fetch(asked, moved, moved.columns.index(requested[_AT]), by, asking, state)
     if len(base.columns) != len(stream.columns):
         return whole.drop([name for name in base.columns if name not in stream.columns])
     return whole

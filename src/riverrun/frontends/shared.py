@@ -579,12 +579,20 @@ def update(
             behind = as_ticks(late, state.time, "how late updates may come", least=0)
             at = len(state.key)
             marks = Marks(at, behind, None if by is None else len(state.schema))
-            seen = moved._added_up()
+            seen = reported_by(rows, moved)
             told = seen._add(marks, [seen], MARKS)
             if not state.accelerated:
                 told = _awaited(told, state)
             state._report(told, Reporter(stream._name, "update", False, idle))
     return stream
+
+
+def reported_by(rows: Collection, moved: Collection) -> Collection:
+    """What a stream reports from: its rows before they travel, so that marks travel beside them and not behind.
+
+    Where rows may be put in and taken out again in one epoch, they are added up first, and for that have to be `moved`.
+    """
+    return rows if rows._is_added_up() else moved._added_up()
 
 
 def _check_kept(stream: Collection, state: State, time: Any, line: str) -> None:

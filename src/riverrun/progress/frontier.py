@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
 
 from riverrun.errors import TimeViolation
@@ -73,6 +74,16 @@ class Antichain:
         Antichain([(0, 0)])
         """
         return Antichain([(0,) * depth])
+
+    @staticmethod
+    @lru_cache(maxsize=64)  # each state asks for the same one
+    def boundary(epoch: int, depth: int = 1) -> Antichain:
+        """Return the frontier of a place where all before an epoch is complete.
+
+        >>> Antichain.boundary(3, depth=2)
+        Antichain([(3, 0)])
+        """
+        return Antichain([(epoch, *(0,) * (depth - 1))])
 
     def __repr__(self) -> str:
         return f"Antichain({list(self.elements)})"
@@ -177,6 +188,10 @@ def as_antichain(frontier: object, attempt: str) -> Antichain:
 
 def _minimal(times: Iterable[Timestamp]) -> tuple[Timestamp, ...]:
     """Return the minimal elements, sorted."""
+    if times.__class__ is list and len(times) == 1:  # as nearly all are
+        (time,) = times
+        if type(time) is tuple and min(time, default=0) >= 0:
+            return (time,)
     ordered = sorted(
         time
         if type(time) is tuple and min(time, default=0) >= 0
@@ -338,6 +353,19 @@ class CountedFrontier:
         for time, delta in changes:
             net.extend(self.change(time, delta))
         return net.drain()
+
+    def hold(self, times: Iterable[Timestamp]) -> None:
+        """Count these times once, none of which is before another, and nothing else any more.
+
+        >>> counted = CountedFrontier([((0,), 2)])
+        >>> counted.hold([(3,)])
+        >>> counted
+        CountedFrontier([((3,), 1)])
+        """
+        self._counts = dict.fromkeys(times, 1)
+        self._elements = list(self._counts)
+        self._positive = len(self._elements)
+        self._frontier = None
 
     @property
     def frontier(self) -> Antichain:

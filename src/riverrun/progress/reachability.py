@@ -97,6 +97,9 @@ our order, what a change causes is always later than it, so when the turn of
 difference between the old solution and the new one, and each (location, time) has one turn. Both
 solutions are finite. The changes that cancel are dropped, and with them what they would cause.
 
+Where there is no loop, every time is an epoch and stays what it is along every arc, the same equations
+are solved in one walk: what can arrive is the least of what is there and of what can arrive before it.
+
 Cost: about 5 us for each port whose frontier moves (a message once around a loop of six nodes,
 propagated at every hop: 70 us); a change behind another pointstamp costs a dictionary update.
 """
@@ -149,7 +152,7 @@ class Tracker:
     [((0, 3), -1)]
     """
 
-    __slots__ = ("_arcs", "_order", "_own", "_pending", "_reach", "topology")
+    __slots__ = ("_arcs", "_checked", "_order", "_own", "_pending", "_reach", "_walk", "topology")
 
     def __init__(self, topology: Topology, initial: Iterable[Pointstamp] = ()) -> None:
         self.topology = topology
@@ -157,14 +160,26 @@ class Tracker:
         self._own = [CountedFrontier() for _ in topology.depths]
         self._reach = [CountedFrontier() for _ in topology.depths]
         self._pending: dict[Pointstamp, int] = {}
+        self._checked: set[Timestamp] = set()
         # Most summaries change nothing; None for them saves the call.
         self._arcs: list[list[tuple[Location, Summary | None]]] = [
             [(to, None if s == Summary.identity(depth) else s) for to, s in arcs]
             for depth, arcs in zip(topology.depths, topology.arcs, strict=True)
         ]
+        self._walk = self._without_loops()
         for location, time in initial:
             self.update(location, time, 1)
         self.propagate()
+
+    def _without_loops(self) -> list[tuple[Location, tuple[Location, ...]]] | None:
+        """Where no time ever changes: all ports in order, each with those before it."""
+        topology = self.topology
+        if any(depth != 1 for depth in topology.depths):
+            return None
+        if any(summary is not None for arcs in self._arcs for _, summary in arcs):
+            return None
+        ordered = sorted(range(len(topology.depths)), key=lambda at: self._order(at, (0,)))
+        return [(at, tuple([source for source, _ in topology.back[at]])) for at in ordered]
 
     def update(self, location: Location, time: Timestamp, delta: int) -> None:
         """Add ``delta`` to the count of a pointstamp; it takes effect with ``propagate``."""
@@ -172,7 +187,7 @@ class Tracker:
         if pointstamp in pending:
             pending[pointstamp] += delta
         else:
-            _check(self.topology, location, time)
+            _check(self.topology, location, time, self._checked)
             pending[pointstamp] = delta
 
     def apply(self, batch: Iterable[ProgressChange]) -> dict[Location, list[FrontierChange]]:
@@ -193,6 +208,8 @@ class Tracker:
         if not self._pending:
             return {}
         pending, self._pending = self._pending, {}
+        if self._walk is not None:
+            return self._propagate_along(self._walk, pending)
         order, reach, arcs_of = self._order, self._reach, self._arcs
         # The sums of changes whose turn has not come, and their turns.
         work: dict[Pointstamp, int] = {}
@@ -237,6 +254,31 @@ class Tracker:
                 result[location] = kept
         return result
 
+    def _propagate_along(
+        self, walk: list[tuple[Location, tuple[Location, ...]]], pending: dict[Pointstamp, int]
+    ) -> dict[Location, list[FrontierChange]]:
+        """The same where there are no loops: frontiers have one element at the most."""
+        own, reach = self._own, self._reach
+        moved = {
+            location
+            for (location, time), delta in pending.items()
+            if delta and own[location].change(time, delta)
+        }
+        changed: dict[Location, list[FrontierChange]] = {}
+        if not moved:
+            return changed
+        for location, sources in walk:
+            if location not in moved and changed.keys().isdisjoint(sources):
+                continue
+            could = [*own[location].elements]
+            for source in sources:
+                could += reach[source].elements
+            was, now = reach[location].elements, [min(could)] if could else []
+            if was != now:
+                changed[location] = [(time, -1) for time in was] + [(time, 1) for time in now]
+                reach[location].hold(now)
+        return changed
+
     def frontier(self, location: Location) -> Antichain:
         """Return the times that can still arrive at an input, or be sent from an output."""
         _check_place(self.topology, location)
@@ -247,7 +289,7 @@ class Tracker:
 
         Inside a loop a time has a round too: that an epoch is finished is asked of a port outside.
         """
-        _check(self.topology, location, time)
+        _check(self.topology, location, time, set())
         return self._reach[location].less_equal(time)
 
     def reach(self, location: Location) -> CountedFrontier:
@@ -289,10 +331,10 @@ class Ledger:
         self._topology = topology
         self._held = [CountedFrontier() for _ in topology.depths]
         self._causes: dict[Location, Causes] = {}
-        self._checked: set[Pointstamp] = set()  # times that are times, of late
+        self._checked: set[Timestamp] = set()  # times that are times, of late
         self._untold: Counts[Pointstamp] = Counts()
         for location, time in held:
-            _check(topology, location, time)
+            _check(topology, location, time, self._checked)
             self._held[location].change(time, 1)
 
     def record(self, event: Iterable[ProgressChange]) -> None:
@@ -304,15 +346,14 @@ class Ledger:
         law 1, or ends a capability that is not held, is refused and nothing of it is written. (That a
         message was handled that nobody sent cannot be seen here.)
         """
-        is_input, checked, held = self._topology.is_input, self._checked, self._held
+        topology, checked, held = self._topology, self._checked, self._held
+        is_input = topology.is_input
         begun: dict[Pointstamp, None] = {}
         handled: dict[Location, list[Timestamp]] = {}
         net: dict[Pointstamp, int] = {}
         for location, time, delta in event:
             pointstamp = location, time
-            if pointstamp not in checked:
-                _check(self._topology, location, time)
-                checked.add(pointstamp)
+            _check(topology, location, time, checked)
             if delta <= 0 and is_input[location]:
                 handled.setdefault(location, []).append(time)
             if delta >= 0:
@@ -402,13 +443,20 @@ class Ledger:
         Only whole events are in it, and all of those before; so whatever cancelled inside it may
         stay untold (conditions a and b).
         """
-        if len(self._checked) > _CHECKED:
-            self._checked.clear()
         return tuple([(location, time, delta) for (location, time), delta in self._untold.drain()])
 
 
-def _check(topology: Topology, location: Location, time: Timestamp) -> None:
-    """Refuse what is no time at that place."""
+def _check(
+    topology: Topology, location: Location, time: Timestamp, checked: set[Timestamp]
+) -> None:
+    """Refuse what is no time at that place; `checked` are times that are times, of late."""
+    if (
+        time in checked
+        and location.__class__ is int
+        and 0 <= location < len(topology.depths)
+        and len(time) == topology.depths[location]
+    ):
+        return
     _check_place(topology, location)
     if len(time) != topology.depths[location]:
         place = topology.describe(location)
@@ -417,6 +465,9 @@ def _check(topology: Topology, location: Location, time: Timestamp) -> None:
         if coordinate.__class__ is not int or coordinate < 0:
             as_timestamp(time, f"count or ask for a time at {topology.describe(location)}")
             break
+    if len(checked) >= _CHECKED:
+        checked.clear()
+    checked.add(time)
 
 
 def _check_place(topology: Topology, location: Location) -> None:

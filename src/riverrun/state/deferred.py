@@ -53,7 +53,7 @@ def deferred(
 
     None stands for no rows.
     """
-    upper = Antichain([(epoch, *(0,) * (depth - 1))])
+    upper = Antichain.boundary(epoch, depth)
     view = object.__new__(Deferred)
     view.__dict__.update(name=name, schema=schema, since=upper, upper=upper, make=make)
     return view

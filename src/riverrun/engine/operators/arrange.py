@@ -139,14 +139,14 @@ class Tap(Arranged):
     def begin(self, epoch: int) -> None:
         """What it shows begins with this epoch; those before cannot be told."""
         if epoch:
-            self._hold.advance(Antichain([(epoch,)]))
+            self._hold.advance(Antichain.boundary(epoch))
 
     def boundary(self, epoch: int) -> None:
         oldest = max(epoch - self._history, 0)
         for old in [e for e in self._recent if e < oldest]:
             del self._recent[old]
         self._oldest = max(self._oldest, oldest)
-        wanted = Antichain([(oldest,)])
+        wanted = Antichain.boundary(oldest)
         if self._hold.frontier != wanted and self._hold.frontier.dominates(wanted):
             self._hold.advance(wanted)
 

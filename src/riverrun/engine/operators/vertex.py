@@ -296,7 +296,7 @@ class Table:
 
     def _flush(self, epoch: int) -> None:
         time = (epoch - 1,) + (0,) * (self._depth - 1)
-        upper = Antichain([(epoch,) + (0,) * (self._depth - 1)])
+        upper = Antichain.boundary(epoch, self._depth)
         written, self._written = self._written, {}
         keys = self._batch(list(written), self._key)
         old = self._stored(keys)

@@ -314,7 +314,7 @@ class Fetching(Actor):
             return self._store.view(when)
         epoch = when[0]
         spine = self._store.arrangement.spine
-        return so_far(spine, Antichain([(epoch + 1,)])), (epoch,)
+        return so_far(spine, Antichain.boundary(epoch + 1)), (epoch,)
 
     def _ready(
         self, requests: Changes, when: Timestamp, rounds: Rounds, update: int | None

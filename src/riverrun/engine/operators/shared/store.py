@@ -225,7 +225,7 @@ class Storing(Arranged):
     def _batch(self, changes: Changes) -> Batch:
         """Changes of one epoch as a batch that stands beside the spine."""
         epoch, depth = changes.times[0][0], self.node.depth
-        lower, upper = _boundary(epoch, depth), _boundary(epoch + 1, depth)
+        lower, upper = Antichain.boundary(epoch, depth), Antichain.boundary(epoch + 1, depth)
         flat = changes.map_times(lambda time: (time[0], *(0,) * (depth - 1)))
         return Batch.of(self.schema, flat, self._positions, lower, upper)
 
@@ -238,7 +238,8 @@ class Storing(Arranged):
         if beside:
             batches = (*view.batches, *beside)
             view = View(view.name, view.schema, batches, view.since, view.upper)
-        return view.moved(view.since, _boundary(epoch + 1, depth)), (epoch, *(0,) * (depth - 1))
+        upper = Antichain.boundary(epoch + 1, depth)
+        return view.moved(view.since, upper), (epoch, *(0,) * (depth - 1))
 
     def _entries(self, time: Timestamp, pieces: list[Changes]) -> Entries:
         view, as_of = self.view(time, pieces)
@@ -323,9 +324,9 @@ class Storing(Arranged):
             fresh, self._fresh = self._fresh, []
             time = (epoch - 1, *(0,) * (depth - 1))
             changes = Changes.concat([changes_of(batch, time) for _, batch in fresh])
-            if spine.upper != _boundary(epoch - 1, depth):
-                spine.advance_upper(_boundary(epoch - 1, depth))
-            upper = _boundary(epoch, depth)
+            if spine.upper != Antichain.boundary(epoch - 1, depth):
+                spine.advance_upper(Antichain.boundary(epoch - 1, depth))
+            upper = Antichain.boundary(epoch, depth)
             spine.append(Batch.of(self.schema, changes, self._positions, spine.upper, upper))
         settle(spine, epoch, self.node.depth)
         self._horizon = horizon = self.progress.last.fetch
@@ -347,7 +348,3 @@ def note_late(context: Context, changes: Changes, **fields: str) -> None:
     sums = changes.consolidate()
     if sums.rows:
         context.note("late", **fields, rows=int(np.abs(sums.diff_array()).sum()))
-
-
-def _boundary(epoch: int, depth: int) -> Antichain:
-    return Antichain([(epoch, *(0,) * (depth - 1))])
