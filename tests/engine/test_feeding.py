@@ -10,6 +10,7 @@ import pytest
 import riverrun as rr
 from riverrun.algorithms import components
 from riverrun.engine import instance
+from riverrun.engine.shares import routes_of
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -46,6 +47,22 @@ def test_pieces_change_nothing(workers: int, worth: float, monkeypatch: pytest.M
             )
             assert run.read("components").rows() == labels(present)
             assert run.read("clock").rows() == [(epoch + 1,)]
+
+
+def test_rows_are_routed_by_the_one_key_that_they_are_exchanged_by() -> None:
+    """Whoever else takes them, such as what reports their times, does not mind where they are; two keys would."""
+    flow = rr.Dataflow("routes")
+    moves = flow.input("moves", {"ad": pl.Int64, "time": pl.Int64, "campaign": pl.Int64})
+    pairs = flow.input("pairs", {"a": pl.Int64, "b": pl.Int64})
+    flow.input("unused", {"a": pl.Int64})
+    state = flow.state("state", key={"ad": pl.Int64}, value={"campaign": pl.Int64})
+    moves.update(state)
+    flow.output("moves", moves.filter(pl.col("ad") > 1).select("ad"))
+    flow.output("by a", pairs.group_by("a").count())
+    flow.output("by b", pairs.group_by("b").agg(most=rr.max("a")))
+    takers = [node.operator for node, _ in flow.plan.consumers[moves._port]]
+    assert len(takers) == 3
+    assert {name: route.columns for name, route in routes_of(flow.plan).items()} == {"moves": (0,)}
 
 
 def labels(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
