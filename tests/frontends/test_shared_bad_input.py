@@ -398,6 +398,33 @@ def test_a_fetch_that_reaches_back_too_far() -> None:
         ]
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("many", [False, True])
+def test_what_comes_and_goes_in_an_epoch_is_not_looked_at(many: bool, workers: int) -> None:
+    """It would be refused: its time is null, or it reaches back too far."""
+    asked = {"requests": lambda row: [{"k": row["k"]}]} if many else {}
+    made = Run(compact=rr.drop_before(5), since="since", rule=rr.total, **asked)
+    with made.flow.run(workers=workers) as run:
+        run.insert("ups", [(1, 10, 1), (1, 18, 2), (2, 30, 0)])
+        run.insert("said", [(30,)])
+        run.insert("asks", [(1, 20, 12)])
+        run.commit()
+        for name, row in (
+            ("asks", (1, 22, 14)),
+            ("asks", (1, 22, -99)),
+            ("asks", (1, 22, None)),
+            ("asks", (1, None, 18)),
+            ("ups", (1, None, 5)),
+        ):
+            run.insert(name, [row, row])
+            run.delete(name, [row, row])
+            run.insert("asks", [(1, 22, 17)])
+            run.commit()
+        assert run.events("late") == []
+        sums = [2] * 6 if not many else [[2]] * 6
+        assert sorted(row[3] for row in run.read("o").rows()) == sums
+
+
 def test_an_uncommitted_answer_is_not_taken_back() -> None:
     written = Written()
     written.ups.update(written.state)

@@ -9,7 +9,8 @@ there with its answer. Laws:
    not hold back its epoch: requests that wait are state, part of a checkpoint.
 3. Those that wait are answered as soon as U has passed them, whatever waits beside them.
 4. A committed answer depends on the request alone: a request that is deleted takes its answer back. One that is
-   deleted while it waits was never there, whether or not it was saved in between.
+   deleted while it waits, or in the epoch in which it came, was never there, whatever is wrong with it, and whether or
+   not it was saved in between.
 5. Where a state is compacted, a fetch at a time before F, as it was before the epoch, is late: it is dropped, and
    counted. One that reaches back further than the compaction rule keeps values is refused. Those that wait hold
    compaction back, so that they find what was there when they came.
@@ -326,6 +327,9 @@ class Fetching(Actor):
             requests = self._in_time(self._operator.compact, requests, when)
         waits = self._waits(requests)
         if waits is None or not requests.rows:
+        if requests.diffs is not None or requests.diff < 0:
+            # What comes and goes at once is none, and not looked at (law 4).
+            requests = requests.consolidate()
             return [requests]
         if update is None:
             self._pending.add(rounds, requests)

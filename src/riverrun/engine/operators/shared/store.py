@@ -189,7 +189,10 @@ class Storing(Arranged):
 
     def _in_time(self, port: int, changes: Changes, update: int | None, time: Timestamp) -> Changes:
         """The requests that are not late (law 2)."""
-        times, updater = changes.columns[self._at], self._operator.updaters[port]
+        updater = self._operator.updaters[port]
+        if changes.columns[self._at].null_count and changes.diffs is not None:
+            changes = changes.consolidate()  # what comes and goes at once is none
+        times = changes.columns[self._at]
         if times.null_count:
             raise OperatorFailed(
                 "state.time_null",
@@ -198,7 +201,7 @@ class Storing(Arranged):
                 hint=f"filter(pl.col({self._operator.time!r}).is_not_null()) before the update",
                 state=self._operator.state,
             )
-        if update is None:
+        if update is None or not changes.rows:
             return changes
         ticks = ticks_of(times)
         if ticks.min() >= update:
