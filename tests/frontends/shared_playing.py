@@ -125,7 +125,7 @@ class Program:
         return stream.fetch(
             state, rule=rule, read="committed" if user.committed else "uncommitted", closed=user.closed,
             how="inner" if user.inner else "left", late=late, progress=None if user.how.reports else False,
-            time="of" if user.rule == "latest" or (user.many and user.rule == "within") else None, **bounds, **how,
+            time="of" if user.rule == "latest" else None, **bounds, **how,
         )  # fmt: skip
 
     def _requests(self, bounds: Sequence[str]) -> Any:

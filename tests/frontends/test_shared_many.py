@@ -288,6 +288,35 @@ def test_what_is_left_of_records_and_replies(seed: int) -> None:
     assert [changes.rows for changes in waiting] == [0, 0], f"seed={seed}"
 
 
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("time", [None, "of"])
+def test_replies_have_the_times_that_an_answer_has(time: str | None, listed: bool) -> None:
+    """Whether a row makes one request or several, and whether they are a list or given by a function."""
+    flow = rr.Dataflow("times")
+    state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64})
+    flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(state)
+    rows = flow.input("rows", {"k": pl.Int64, "ks": pl.List(pl.Int64), "at": pl.Int64})
+    many: dict[str, Any] = {"key": "ks"} if listed else {"requests": lambda r: [{"k": r["k"]}]}
+
+    def spans(values: pl.DataFrame) -> pl.DataFrame:
+        return values.group_by("request").agg(span=pl.col("time").max() - pl.col("time").min())
+
+    span = rr.fetch_rule(spans, {"span": pl.Int64})
+    for rule in (rr.within, rr.latest, rr.distinct, span):
+        named = None if rule is rr.distinct else time
+        one = rows.fetch(state, key="k", at="at", rule=rule, time=named)
+        several = rows.fetch(state, at="at", rule=rule, time=named, **many)
+        assert several.columns == one.columns
+    flow.output("o", rows.fetch(state, at="at", rule=rr.within, time=time, **many).drop("ks"))
+    flow.output("spans", rows.fetch(state, at="at", rule=span, **many).drop("ks"))
+    with flow.run(workers=2) as run:
+        run.insert("ups", [(1, 2, 20), (1, 5, 50), (9, 99, 0)])
+        run.insert("rows", [(1, [1], 7), (2, [2], 7)])
+        run.commit()
+        assert run.read("o").rows() == [(1, 7, [[2, 5]], [[20, 50]]), (2, 7, [[]], [[]])]
+        assert run.read("spans").rows() == [(1, 7, [[3]]), (2, 7, [[]])]
+
+
 def test_lists_of_different_lengths_are_refused() -> None:
     flow = build(random.Random(1))
     with flow.run() as run:

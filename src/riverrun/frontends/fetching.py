@@ -228,7 +228,7 @@ def _answer_schema(
 ) -> tuple[pa.Schema, tuple[str, ...]]:
     """The columns of answers, none of which is called like one of the record; and those of the state behind them."""
     shown = None
-    if time is not None and (rule.timed or asking.time is not None):
+    if time is not None and (asking.rule.timed or asking.time is not None):
         shown = time if asking.time is None else pa.field(asking.time, time.type)
     made: list[pa.Field] = []
     try:
