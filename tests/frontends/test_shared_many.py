@@ -253,6 +253,46 @@ def test_of_equal_records_some_may_be_late(workers: int, replies_first: bool) ->
         assert len(run.read("o").rows()) == 2
 
 
+ROW = (7, 6, 20)
+LATER: dict[str, tuple[int, list[int], int]] = {
+    "taken_back_then_late": (2, [-1, 1], 1),
+    "late_then_taken_back": (2, [1, -1], 1),
+    "all_taken_back_then_late": (2, [-2, 1], 0),
+    "all_that_came_in_time": (1, [1, -1], 0),
+    "all_that_there_is": (1, [1, -2], 0),
+    "one_by_one": (3, [-1, 1, -1, 1], 1),
+    "at_once": (2, [0], 2),
+}
+"""How many equal records come in time, how many come (or go) late, epoch by epoch, and how many go on."""
+
+
+@pytest.mark.parametrize("replies_first", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", LATER)
+def test_no_late_record_takes_the_place_of_one_that_was_taken_back(
+    name: str, workers: int, replies_first: bool
+) -> None:
+    in_time, late, left = LATER[name]
+    flow = asking(replies_first=replies_first, compact=rr.keep_latest)
+    with flow.run(workers=workers) as run:
+        run.insert("ups", [(1, 5, 50), (2, 5, 51), (1, 12, 52)])
+        run.insert("rows", [ROW] * in_time)
+        run.insert("marks", [(6,)])
+        run.commit()
+        run.insert("marks", [(10,)])
+        run.commit()
+        assert run.status()["states"]["s"]["fetch"] == 10
+        for count in late:
+            run.insert("rows", [ROW] * max(count, 1))
+            run.delete("rows", [ROW] * (max(count, 1) - count))
+            run.commit()
+        assert run.status()["states"]["s"]["pending"] == in_time + sum(late)
+        assert sum(event["rows"] for event in run.events("late")) == sum(map(abs, late))
+        run.insert("ups", [(2, 30, 0)])
+        run.commit()
+        assert run.read("o").rows() == [(*ROW, [50, 51])] * left
+
+
 def replies(rows: list[tuple[int, int, int]]) -> Changes:
     """Of record, place, diff."""
     ids, places, diffs = zip(*rows, strict=True)
