@@ -373,9 +373,6 @@ class Comparison:
         self.said = said
         self.judged = [(program, Model(program.spec)) for program in programs]
         self.added: dict[str, Counter[Row]] = {}
-        many = [u.name for program in programs for u in program.spec.of(Fetch) if u.many]
-        # Requests go by a number, as the records that made them do.
-        self.called = {f"requests-{2 * at + 1}": name for at, name in enumerate(many)}
 
     def resumed(self, run: rr.Run) -> None:
         """Another run goes on: of what was late before it, it tells that of the epochs that it played again."""
@@ -387,8 +384,7 @@ class Comparison:
     def _late(self, run: rr.Run) -> Counter[tuple[str, str]]:
         late: Counter[tuple[str, str]] = Counter()
         for event in run.events("late"):
-            stream = event["stream"].strip("'")
-            late[self.called.get(stream, stream), event["what"]] += event["rows"]
+            late[event["stream"].strip("'"), event["what"]] += event["rows"]
         return late
 
     def step(self, given: Mapping[str, Any]) -> set[str]:

@@ -102,6 +102,11 @@ class Fetch(Operator):
     def reads(self, at: int) -> bool:
         return at == _STATE
 
+    def called(self, at: int) -> str:
+        """What a column of requests is called by who wrote the program: one that was made is a bound of the fetch."""
+        name: str = self.given.names[at]
+        return name.strip("_") if name.startswith("__") else name
+
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
         """One that is not committed sees what is there when it is answered: how rows were cut into epochs shows."""
@@ -299,9 +304,10 @@ class Fetching(Actor):
         sums = (Changes.concat(self._answered) if self._loops else requests).consolidate()
         if sums.rows and (sums.diff_array() < 0).any():
             count = -int(np.minimum(sums.diff_array(), 0).sum())
+            what = "requests" if self._operator.many else "rows"
             raise OperatorFailed(
                 "state.answer_kept",
-                f"cannot take back {count} rows of {self._operator.stream} that had their answers from "
+                f"cannot take back {count} {what} of {self._operator.stream} that had their answers from "
                 f"{self._operator.state!r} in another epoch: what an uncommitted fetch found then is not known "
                 "any more",
                 hint="keep such rows, or read committed: then answers depend on the time of a row alone; a join keeps "
@@ -321,15 +327,15 @@ class Fetching(Actor):
         self, requests: Changes, when: Timestamp, rounds: Rounds, update: int | None
     ) -> list[Changes]:
         """The requests that need not wait; the others do."""
+        if requests.diffs is not None or requests.diff < 0:
+            # What comes and goes at once is none, and not looked at (law 4).
+            requests = requests.consolidate()
         self._check_times(requests)
         if self._operator.compact is not None:
             requests = self._taken_back(self._operator.compact, requests, when, rounds)
             requests = self._in_time(self._operator.compact, requests, when)
         waits = self._waits(requests)
         if waits is None or not requests.rows:
-        if requests.diffs is not None or requests.diff < 0:
-            # What comes and goes at once is none, and not looked at (law 4).
-            requests = requests.consolidate()
             return [requests]
         if update is None:
             self._pending.add(rounds, requests)
@@ -361,7 +367,7 @@ class Fetching(Actor):
                 raise OperatorFailed(
                     "state.time_null",
                     f"cannot fetch from {self._operator.state!r} for {self._operator.stream}: {times.null_count} of "
-                    f"{requests.rows} requests have no time in {self._operator.given.names[at]!r}",
+                    f"{requests.rows} requests have no time in {self._operator.called(at)!r}",
                     hint="filter them out, or fill in a time",
                     state=self._operator.state,
                 )
