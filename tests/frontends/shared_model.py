@@ -302,18 +302,18 @@ class Model:
         self.answers[user.name] = Counter({r: n for r, n in self.answers[user.name].items() if n})
 
     def _gather(self, user: Fetch, rows: Counter[Row], horizon: int | None) -> None:
-        """Records, one by one, each with its own replies. None is deleted that has a request before the horizon."""
+        """Records, one by one, each with its own replies."""
         if self.wrong:
             return
         waiting, answers = self.copies[user.name], self.answers[user.name]
         for row, count in rows.items():
             requests = requests_of(row, self.spec.keys)
-            if count < 0 and row not in waiting:
-                answers[(*row, *self._lists(user, [self._reply(user, r) for r in requests]))] += count  # fmt: skip
-            elif count < 0:
-                del waiting[row][count:]
+            late = [self._is_late(user, request, horizon) for request in requests]
+            if count < 0:
+                count += _take_back(waiting.get(row, []), -count)
+                if count and not any(late):
+                    answers[(*row, *self._lists(user, [self._reply(user, r) for r in requests]))] += count  # fmt: skip
             else:
-                late = [self._is_late(user, request, horizon) for request in requests]
                 blank = self._blank(user)
                 replies = [blank if each else None for each in late]
                 fresh = [Copy(list(replies), any(late)) for _ in range(count)]
@@ -396,6 +396,14 @@ class Model:
 
     def _blank(self, user: Fetch) -> Row:
         return (None,) * {"latest": 3, "within": 3, "total": 2, "function": 2}[user.rule]
+
+
+def _take_back(copies: list[Copy], count: int) -> int:
+    """Take back so many of equal records that wait, those that came in time first, the last of them first."""
+    in_time, late = ([c for c in copies if c.late is late] for late in (False, True))
+    gone = [*in_time[::-1], *late[::-1]][:count]
+    copies[:] = [copy_ for copy_ in copies if not any(copy_ is each for each in gone)]
+    return len(gone)
 
 
 def greatest(values: Sequence[Row]) -> Row:

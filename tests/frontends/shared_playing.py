@@ -125,7 +125,7 @@ class Program:
         return stream.fetch(
             state, rule=rule, read="committed" if user.committed else "uncommitted", closed=user.closed,
             how="inner" if user.inner else "left", late=late, progress=None if user.how.reports else False,
-            time="of" if user.rule == "latest" or (user.many and user.rule == "within") else None, **bounds, **how,
+            time="of" if user.rule == "latest" else None, **bounds, **how,
         )  # fmt: skip
 
     def _requests(self, bounds: Sequence[str]) -> Any:
@@ -277,30 +277,31 @@ class Rows:
         changes += [(row, 1) for row, _ in changes if source.random() < 0.1]
         deletes = source.random() < (0.5 if self.faults or self._takes_deletes(user) else 0)
         if deletes:
-            # Not those of this epoch: whether a report of a row that goes at once is heard is another matter, and so
-            # is whether it is refused for reaching back too far.
-            fresh = {row for row, _ in changes} if self.program.spec.compact is not None else ()
-            there = [
-                row
-                for row in self.there[user.name].elements()
-                if row not in fresh and self._may_go(user, row)
-            ]
+            there = [row for row in self.there[user.name].elements() if self._may_go(user, row)]
             changes += [(row, -1) for row in source.sample(there, min(len(there), 2))]
+        changes += self._passing(user, now)
         source.shuffle(changes)
         return changes
 
-    def _may_go(self, user: Any, row: Row) -> bool:
-        """Of records with several requests: whether it is said what becomes of one that is deleted.
+    def _passing(self, user: Any, now: int) -> list[tuple[Row, int]]:
+        """A request that comes and goes: nobody looks at it, whatever is wrong with it."""
+        if not isinstance(user, Fetch) or user.how.reports or self.source.random() < 0.7:
+            return []
+        row = list(self._request(user, now))
+        place = 1 + self.program.spec.keys + self.source.randrange(3)
+        row[place] = self.source.choice([None, -1000])
+        return [(tuple(row), 1), (tuple(row), -1)]
 
-        Where a request is late, which of equal ones goes is nowhere said; where one is answered, none does.
-        """
-        if not isinstance(user, Fetch) or not user.many:
+    def _may_go(self, user: Any, row: Row) -> bool:
+        """Of records with several requests: whether one may be deleted. Uncommitted, where one is answered, it may not,
+        unless that one is late by now."""
+        if not isinstance(user, Fetch) or not user.many or user.committed or self.faults:
             return True
-        keys = self.program.spec.keys
-        times = [each[2 + keys] for each in requests_of(row, keys)]
-        if self.horizon is not None and any(t is not None and t < self.horizon for t in times):
-            return False
-        return user.committed or self.faults or all(self._waiting(user, row))
+        late = [False] * len(SHIFTS[row[-1]])
+        if user.at and self.program.spec.compact is not None and self.horizon is not None:
+            keys = self.program.spec.keys
+            late = [each[2 + keys] < self.horizon for each in requests_of(row, keys)]
+        return all(a or b for a, b in zip(self._waiting(user, row), late, strict=True))
 
     def _waiting(self, user: Fetch, row: Row) -> list[bool]:
         """Which requests of an uncommitted record that came before would wait."""
@@ -372,9 +373,6 @@ class Comparison:
         self.said = said
         self.judged = [(program, Model(program.spec)) for program in programs]
         self.added: dict[str, Counter[Row]] = {}
-        many = [u.name for program in programs for u in program.spec.of(Fetch) if u.many]
-        # Requests go by a number, as the records that made them do.
-        self.called = {f"requests-{2 * at + 1}": name for at, name in enumerate(many)}
 
     def resumed(self, run: rr.Run) -> None:
         """Another run goes on: of what was late before it, it tells that of the epochs that it played again."""
@@ -386,8 +384,7 @@ class Comparison:
     def _late(self, run: rr.Run) -> Counter[tuple[str, str]]:
         late: Counter[tuple[str, str]] = Counter()
         for event in run.events("late"):
-            stream = event["stream"].strip("'")
-            late[self.called.get(stream, stream), event["what"]] += event["rows"]
+            late[event["stream"].strip("'"), event["what"]] += event["rows"]
         return late
 
     def step(self, given: Mapping[str, Any]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.engine.operators.shared.pending import Pending
+from riverrun.engine.operators.shared.rules import Replace
 from riverrun.state.changes import Changes
 from riverrun.state.checkpoint import Checkpoints
 from tests.frontends.reference import counted
@@ -230,6 +232,53 @@ def test_a_state_is_saved_before_anything_came(tmp_path: Path) -> None:
         with flow.run(workers=workers, checkpoint=tmp_path, every=None) as run:
             run.checkpoint()
             assert run.status()["states"]["s"]["update"] == 3
+
+
+def test_after_a_restart_updates_are_put_as_quickly_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those after all that is there replace nothing: that is known of what was restored, too."""
+    quick: list[bool] = []
+    nothing_replaced = Replace._nothing_replaced
+
+    def watched(rule: Replace, *given: Any) -> bool:
+        quick.append(nothing_replaced(rule, *given))
+        return quick[-1]
+
+    monkeypatch.setattr(Replace, "_nothing_replaced", watched)
+    flow = rr.Dataflow("again")
+    state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64}, time={"at": pl.Datetime("us")})
+    ups = flow.input("ups", {"k": pl.Int64, "at": pl.Datetime("us"), "v": pl.Int64})
+    ups.update(state, late=timedelta(days=9))
+    flow.output("entries", state.entries())
+    saved: dict[str, Any] = {"checkpoint": tmp_path, "every": None}
+    expected: dict[tuple[int, datetime], int] = {}
+
+    def put(run: rr.Run, day: int, value: int) -> list[bool]:
+        quick.clear()
+        at = datetime(2024, 1, day)
+        run.insert("ups", [(k, at, value) for k in range(9)])
+        run.commit()
+        expected.update({(k, at): value for k in range(9)})
+        assert run.read("entries").rows() == sorted((*key, v) for key, v in expected.items())
+        return quick
+
+    with flow.run(workers=2, **saved) as run:
+        assert all(put(run, 3, 10))
+        assert all(put(run, 5, 20))
+        run.checkpoint()
+        assert all(put(run, 6, 30))
+    with flow.run(workers=3, **saved) as run:
+        assert all(put(run, 7, 40))
+        assert not any(put(run, 7, 41)), "these replace what came before them"
+        assert not any(put(run, 5, 21)), "and these what was restored"
+        run.scale(1)
+        assert not any(put(run, 7, 42))
+        assert all(put(run, 8, 50))
+        run.insert("ups", [(1, None, 0)])
+        with pytest.raises(rr.RiverrunError):
+            run.commit()
+        assert all(put(run, 9, 60)), "after an epoch that was refused"
 
 
 @pytest.mark.parametrize("compaction", ["lazy", "active"])

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
+from riverrun.engine.operators.shared.fetch import Fetch
 
 UPS = {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64, "s": pl.String, "x": pl.Float64}
 ASKS = {"k": pl.Int64, "at": pl.Int64, "since": pl.Int64, "name": pl.String, "l": pl.List(pl.String)}  # fmt: skip
@@ -396,6 +397,122 @@ def test_a_fetch_that_reaches_back_too_far() -> None:
         assert [(e["what"], e["rows"], e["state"]) for e in run.events("late")] == [
             ("fetch", 1, "s")
         ]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("many", [False, True])
+def test_what_comes_and_goes_in_an_epoch_is_not_looked_at(many: bool, workers: int) -> None:
+    """It would be refused: its time is null, or it reaches back too far."""
+    asked = {"requests": lambda row: [{"k": row["k"]}]} if many else {}
+    made = Run(compact=rr.drop_before(5), since="since", rule=rr.total, **asked)
+    with made.flow.run(workers=workers) as run:
+        run.insert("ups", [(1, 10, 1), (1, 18, 2), (2, 30, 0)])
+        run.insert("said", [(30,)])
+        run.insert("asks", [(1, 20, 12)])
+        run.commit()
+        for name, row in (
+            ("asks", (1, 22, 14)),
+            ("asks", (1, 22, -99)),
+            ("asks", (1, 22, None)),
+            ("asks", (1, None, 18)),
+            ("ups", (1, None, 5)),
+        ):
+            run.insert(name, [row, row])
+            run.delete(name, [row, row])
+            run.insert("asks", [(1, 22, 17)])
+            run.commit()
+        assert run.events("late") == []
+        sums = [2] * 6 if not many else [[2]] * 6
+        assert sorted(row[3] for row in run.read("o").rows()) == sums
+
+
+def test_streams_are_told_by_what_a_user_knows() -> None:
+    flow = rr.Dataflow("names")
+    ups = flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    asks = flow.input("asks", {"k": pl.Int64, "ks": pl.List(pl.Int64), "at": pl.Int64})
+    state = flow.state("s", KEY, VALUE, compact=rr.keep_latest)
+    ups.update(state)
+    some = ups.filter(pl.col("v") > 0)
+    some.update(state, late=99)
+    marks = flow.input("marks", {"at": pl.Int64})
+    marks.progress(state, "fetch", at="at")
+    options: dict[str, Any] = {"at": "at", "progress": False}
+    asks.fetch(state, key="ks", **options)
+    asks.fetch(state, requests=lambda row: [{"k": row["k"]}] * 2, **options)
+    asks.fetch(state, key=pl.col("k") + 1, **options)
+    few = asks.filter(pl.col("k") > 0).with_columns(k=pl.col("k") + 1)
+    few.fetch(state, key="ks", **options)
+    both = few.concat(asks)
+    both.fetch(state, key="k", **options)
+    few.fetch(state, key="k", name="first", **options).fetch(state, key="k", **options)
+    loop = flow.loop(name="rounds")
+    loop.enter(asks).fetch(state, key="ks", **options)
+    flow.output("entries", state.entries())
+    with flow.run() as run:
+        run.insert("ups", [(1, 50, 1)])
+        run.insert("marks", [(40,)])
+        run.commit()
+        run.insert("ups", [(1, 200, 1)])
+        run.insert("marks", [(45,)])
+        run.commit()
+        run.insert("ups", [(1, 40, 1)])
+        run.insert("asks", [(1, [1, 2], 20)])
+        run.commit()
+        told = {(e["what"], e["stream"]): e["rows"] for e in run.events("late")}
+    lines = [flow.plan.nodes[each._port.node].line.split(": ")[0] for each in (some, few, both)]
+    assert told == {
+        ("update", "'ups'"): 1,
+        ("update", f"filter of 'ups' ({lines[0]})"): 1,
+        ("fetch", "'asks'"): 2 + 2 + 1 + 2,
+        ("fetch", f"select of 'asks' ({lines[1]})"): 2 + 1,
+        ("fetch", f"concat of 'asks' ({lines[2]})"): 2,
+    }
+    fetches = [node.operator for node in flow.plan.nodes if isinstance(node.operator, Fetch)]
+    assert "'first'" in [fetch.stream for fetch in fetches], (
+        "a step that was given a name goes by it"
+    )
+    assert lines[0].startswith("test_shared_bad_input.py:")
+
+
+def test_what_a_stream_is_called_is_no_part_of_a_state() -> None:
+    """Another line, or another number of a step, leaves a checkpoint what it was."""
+    words = []
+    for before in (0, 1):
+        flow = rr.Dataflow("moved")
+        ups = flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+        state = flow.state("s", KEY, VALUE)
+        if before:
+            flow.output("others", ups.filter(pl.col("v") < 0))
+            some = ups.filter(pl.col("v") > 0)
+        else:
+            some = ups.filter(pl.col("v") > 0)
+        some.update(state)
+        flow.output("o", some.fetch(state, requests=lambda row: [{"k": 1}], at="time"))
+        words.append([flow.plan.lineage[name] for name in ("s", "s:progress")])
+    assert words[0] == words[1]
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_messages_of_several_requests_name_the_stream(listed: bool) -> None:
+    flow = rr.Dataflow("names")
+    ups = flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    asks = flow.input("asks", {"ks": pl.List(pl.Int64), "at": pl.Int64})
+    state = flow.state("s", KEY, VALUE)
+    ups.update(state)
+    many: dict[str, Any] = {"requests": lambda row: [{"k": k} for k in row["ks"]]}
+    many = {"key": "ks"} if listed else many
+    flow.output("o", asks.fetch(state, at=pl.col("at") + 1, **many))
+    flow.output("p", asks.fetch(state, read="uncommitted", **many))
+    with flow.run() as run:
+        run.insert("asks", [([1, 2], None)])
+        with pytest.raises(rr.RiverrunError, match="2 of 2 requests have no time in 'at'") as told:
+            run.commit()
+        assert "for 'asks'" in str(told.value)
+        run.insert("asks", [([1, 2], 7)])
+        run.commit()
+        run.delete("asks", [([1, 2], 7)])
+        with pytest.raises(rr.RiverrunError, match="take back 2 requests of 'asks'"):
+            run.commit()
 
 
 def test_an_uncommitted_answer_is_not_taken_back() -> None:

@@ -175,6 +175,25 @@ def test_a_record_that_waits_is_taken_back_when_what_was_answered_is_late(worker
         assert step(run, up=(30, 30)) == [(*row, [12, 30])], "the younger of two goes"
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_late_copy_takes_the_place_of_one_that_was_taken_back(
+    workers: int, tmp_path: Path
+) -> None:
+    row = (5, 0, 20)
+    flow, saved = some_late(), {"checkpoint": tmp_path, "every": None}
+    with flow.run(workers=workers, **saved) as run:
+        step(run, row, up=(2, 12))
+        step(run, row, up=(4, 14))
+        run.insert("marks", [(6,)])
+        step(run, up=(6, 16))
+        step(run, up=(7, 17), deleted=[row])
+        run.checkpoint()
+    with flow.run(workers=4 - workers, **saved) as run:
+        step(run, row, up=(8, 18))
+        assert run.status()["states"]["s"]["pending"] == 2
+        assert step(run, up=(30, 30)) == [(*row, [12, 30])]
+
+
 # -- in loops
 
 

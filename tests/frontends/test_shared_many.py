@@ -253,6 +253,46 @@ def test_of_equal_records_some_may_be_late(workers: int, replies_first: bool) ->
         assert len(run.read("o").rows()) == 2
 
 
+ROW = (7, 6, 20)
+LATER: dict[str, tuple[int, list[int], int]] = {
+    "taken_back_then_late": (2, [-1, 1], 1),
+    "late_then_taken_back": (2, [1, -1], 1),
+    "all_taken_back_then_late": (2, [-2, 1], 0),
+    "all_that_came_in_time": (1, [1, -1], 0),
+    "all_that_there_is": (1, [1, -2], 0),
+    "one_by_one": (3, [-1, 1, -1, 1], 1),
+    "at_once": (2, [0], 2),
+}
+"""How many equal records come in time, how many come (or go) late, epoch by epoch, and how many go on."""
+
+
+@pytest.mark.parametrize("replies_first", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", LATER)
+def test_no_late_record_takes_the_place_of_one_that_was_taken_back(
+    name: str, workers: int, replies_first: bool
+) -> None:
+    in_time, late, left = LATER[name]
+    flow = asking(replies_first=replies_first, compact=rr.keep_latest)
+    with flow.run(workers=workers) as run:
+        run.insert("ups", [(1, 5, 50), (2, 5, 51), (1, 12, 52)])
+        run.insert("rows", [ROW] * in_time)
+        run.insert("marks", [(6,)])
+        run.commit()
+        run.insert("marks", [(10,)])
+        run.commit()
+        assert run.status()["states"]["s"]["fetch"] == 10
+        for count in late:
+            run.insert("rows", [ROW] * max(count, 1))
+            run.delete("rows", [ROW] * (max(count, 1) - count))
+            run.commit()
+        assert run.status()["states"]["s"]["pending"] == in_time + sum(late)
+        assert sum(event["rows"] for event in run.events("late")) == sum(map(abs, late))
+        run.insert("ups", [(2, 30, 0)])
+        run.commit()
+        assert run.read("o").rows() == [(*ROW, [50, 51])] * left
+
+
 def replies(rows: list[tuple[int, int, int]]) -> Changes:
     """Of record, place, diff."""
     ids, places, diffs = zip(*rows, strict=True)
@@ -286,6 +326,35 @@ def test_what_is_left_of_records_and_replies(seed: int) -> None:
         waiting = [_with_diffs(changes.take(rows), diffs) for changes, rows, diffs in left]
     assert {record: n for record, n in sent.items() if n} == {1: 1, 2: 1, 4: -1}, f"seed={seed}"
     assert [changes.rows for changes in waiting] == [0, 0], f"seed={seed}"
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("time", [None, "of"])
+def test_replies_have_the_times_that_an_answer_has(time: str | None, listed: bool) -> None:
+    """Whether a row makes one request or several, and whether they are a list or given by a function."""
+    flow = rr.Dataflow("times")
+    state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64})
+    flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(state)
+    rows = flow.input("rows", {"k": pl.Int64, "ks": pl.List(pl.Int64), "at": pl.Int64})
+    many: dict[str, Any] = {"key": "ks"} if listed else {"requests": lambda r: [{"k": r["k"]}]}
+
+    def spans(values: pl.DataFrame) -> pl.DataFrame:
+        return values.group_by("request").agg(span=pl.col("time").max() - pl.col("time").min())
+
+    span = rr.fetch_rule(spans, {"span": pl.Int64})
+    for rule in (rr.within, rr.latest, rr.distinct, span):
+        named = None if rule is rr.distinct else time
+        one = rows.fetch(state, key="k", at="at", rule=rule, time=named)
+        several = rows.fetch(state, at="at", rule=rule, time=named, **many)
+        assert several.columns == one.columns
+    flow.output("o", rows.fetch(state, at="at", rule=rr.within, time=time, **many).drop("ks"))
+    flow.output("spans", rows.fetch(state, at="at", rule=span, **many).drop("ks"))
+    with flow.run(workers=2) as run:
+        run.insert("ups", [(1, 2, 20), (1, 5, 50), (9, 99, 0)])
+        run.insert("rows", [(1, [1], 7), (2, [2], 7)])
+        run.commit()
+        assert run.read("o").rows() == [(1, 7, [[2, 5]], [[20, 50]]), (2, 7, [[]], [[]])]
+        assert run.read("spans").rows() == [(1, 7, [[3]]), (2, 7, [[]])]
 
 
 def test_lists_of_different_lengths_are_refused() -> None:

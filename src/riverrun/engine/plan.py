@@ -96,6 +96,8 @@ class Node:
     inputs: tuple[Port, ...]
     schemas: tuple[pa.Schema, ...]
     line: str
+    named: bool = True
+    """Whether its name was given, or made of what it does and a number."""
 
     @property
     def depth(self) -> int:
@@ -295,6 +297,7 @@ class PlanBuilder:
             tuple(inputs),
             tuple(schemas),
             line,
+            name is not None,
         )
         self.nodes.append(node)
         if operator.is_feedback and not inputs:

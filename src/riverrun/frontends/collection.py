@@ -31,7 +31,6 @@ import pyarrow as pa
 from riverrun.engine.operator import Operator
 from riverrun.engine.operators.aggregates import Present
 from riverrun.engine.operators.arrange import Arrange, Consolidate
-from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.expire import (
     MARKS,
@@ -65,7 +64,6 @@ from riverrun.engine.operators.shared.answers import FetchRule
 from riverrun.engine.operators.shared.answers import Latest as LatestValue
 from riverrun.engine.operators.shared.gather import Gather
 from riverrun.engine.operators.shared.rules import Replace, UpdateRule
-from riverrun.engine.operators.upsert import Upsert
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.expressions import compile_columns, compile_filter, unknown_column
@@ -83,6 +81,7 @@ from riverrun.frontends.given import (
     named_columns,
     not_a_collection,
 )
+from riverrun.frontends.telling import known_as, step_of
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
 
@@ -609,12 +608,12 @@ class Collection:
     @property
     def _name(self) -> str:
         """What messages call it."""
-        node = self._builder.nodes[self._port.node]
-        while isinstance(
-            node.operator, Check | Exchange | Upsert
-        ):  # the rows of an input go by its name
-            node = self._builder.nodes[node.inputs[0].node]
-        return repr(node.name)
+        return repr(step_of(self._builder.nodes, self._port).name)
+
+    @property
+    def _told(self) -> str:
+        """What people know it by while it runs."""
+        return known_as(self._builder.nodes, self._port)
 
     def _add(
         self,

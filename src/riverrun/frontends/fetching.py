@@ -87,6 +87,8 @@ class Asking:
     suffix: str
     line: str
     attempt: str
+    stream: str
+    """What the stream is called while it runs."""
 
 
 def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
@@ -140,6 +142,7 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
         given["suffix"],
         line,
         f"fetch from {state.name!r} for {stream._name}",
+        stream._told,
     )
     if stream._builder is not (state.collection if isinstance(state, Arranged) else state)._builder:
         raise PlanError(
@@ -229,7 +232,7 @@ def _answer_schema(
 ) -> tuple[pa.Schema, tuple[str, ...]]:
     """The columns of answers, none of which is called like one of the record; and those of the state behind them."""
     shown = None
-    if time is not None and (rule.timed or asking.time is not None):
+    if time is not None and (asking.rule.timed or asking.time is not None):
         shown = time if asking.time is None else pa.field(asking.time, time.type)
     made: list[pa.Field] = []
     try:
@@ -299,7 +302,7 @@ def _add_fetch(
         early=state.replies_first,
         many=moved.columns[: len(IDS)] == IDS.names,
         compact=state.compact,
-        stream=moved._name,
+        stream=asking.stream,
     )
     builder = state._builder
     sides = [
@@ -333,7 +336,7 @@ def _report_fetch(
     behind = as_ticks(asking.late, state.time, "how late fetches may come", least=0)
     seen = reported_by(rows, moved)
     told = seen._add(Marks(column, behind, by), [seen], MARKS)
-    state._report(told, Reporter(moved._name, "fetch", False, asking.idle))
+    state._report(told, Reporter(asking.stream, "fetch", False, asking.idle))
 
 
 def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | None) -> Collection:
@@ -433,7 +436,7 @@ def _fetch_arranged(stream: Collection, asking: Asking, state: Arranged) -> Coll
         store=port.node,
         progress=None,
         inner=asking.inner,
-        stream=moved._name,
+        stream=asking.stream,
     )
     schema = pa.schema([*stream.schema, *made])
     node = stream._builder.add(operator, [moved._port, port], [schema], name=asking.name)

@@ -573,7 +573,7 @@ def update(
         moved = rows._exchanged(tuple(state.key.names))
         operator = builder.nodes[state._store.node].operator
         assert isinstance(operator, Store)
-        updater = Updater(stream._name, rule)
+        updater = Updater(stream._told, rule)
         builder.lead(moved._port, state._store, operator.with_updater(updater))
         if progress:
             behind = as_ticks(late, state.time, "how late updates may come", least=0)
@@ -583,7 +583,7 @@ def update(
             told = seen._add(marks, [seen], MARKS)
             if not state.accelerated:
                 told = _awaited(told, state)
-            state._report(told, Reporter(stream._name, "update", False, idle))
+            state._report(told, Reporter(stream._told, "update", False, idle))
     return stream
 
 
@@ -658,5 +658,5 @@ def progress(
         told = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)
         if side == "update" and not state.accelerated:
             told = _awaited(told, state)
-        state._report(told, Reporter(stream._name, side, late is None, idle))
+        state._report(told, Reporter(stream._told, side, late is None, idle))
     return stream

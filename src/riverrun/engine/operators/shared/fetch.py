@@ -9,7 +9,8 @@ there with its answer. Laws:
    not hold back its epoch: requests that wait are state, part of a checkpoint.
 3. Those that wait are answered as soon as U has passed them, whatever waits beside them.
 4. A committed answer depends on the request alone: a request that is deleted takes its answer back. One that is
-   deleted while it waits was never there, whether or not it was saved in between.
+   deleted while it waits, or in the epoch in which it came, was never there, whatever is wrong with it, and whether or
+   not it was saved in between.
 5. Where a state is compacted, a fetch at a time before F, as it was before the epoch, is late: it is dropped, and
    counted. One that reaches back further than the compaction rule keeps values is refused. Those that wait hold
    compaction back, so that they find what was there when they came.
@@ -100,6 +101,11 @@ class Fetch(Operator):
 
     def reads(self, at: int) -> bool:
         return at == _STATE
+
+    def called(self, at: int) -> str:
+        """What a column of requests is called by who wrote the program: one that was made is a bound of the fetch."""
+        name: str = self.given.names[at]
+        return name.strip("_") if name.startswith("__") else name
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
@@ -298,9 +304,10 @@ class Fetching(Actor):
         sums = (Changes.concat(self._answered) if self._loops else requests).consolidate()
         if sums.rows and (sums.diff_array() < 0).any():
             count = -int(np.minimum(sums.diff_array(), 0).sum())
+            what = "requests" if self._operator.many else "rows"
             raise OperatorFailed(
                 "state.answer_kept",
-                f"cannot take back {count} rows of {self._operator.stream} that had their answers from "
+                f"cannot take back {count} {what} of {self._operator.stream} that had their answers from "
                 f"{self._operator.state!r} in another epoch: what an uncommitted fetch found then is not known "
                 "any more",
                 hint="keep such rows, or read committed: then answers depend on the time of a row alone; a join keeps "
@@ -320,6 +327,9 @@ class Fetching(Actor):
         self, requests: Changes, when: Timestamp, rounds: Rounds, update: int | None
     ) -> list[Changes]:
         """The requests that need not wait; the others do."""
+        if requests.diffs is not None or requests.diff < 0:
+            # What comes and goes at once is none, and not looked at (law 4).
+            requests = requests.consolidate()
         self._check_times(requests)
         if self._operator.compact is not None:
             requests = self._taken_back(self._operator.compact, requests, when, rounds)
@@ -357,7 +367,7 @@ class Fetching(Actor):
                 raise OperatorFailed(
                     "state.time_null",
                     f"cannot fetch from {self._operator.state!r} for {self._operator.stream}: {times.null_count} of "
-                    f"{requests.rows} requests have no time in {self._operator.given.names[at]!r}",
+                    f"{requests.rows} requests have no time in {self._operator.called(at)!r}",
                     hint="filter them out, or fill in a time",
                     state=self._operator.state,
                 )

@@ -6,7 +6,8 @@ waits where that hash belongs, and so do its replies. Laws:
 1. A record goes on once, with its replies in the order of its requests, at the time at which the last of
    them is there; nothing waits for the records before it.
 2. A record of which a request is late goes no further. Where a request of a deletion is late, the answer stays; but
-   a record that waits is taken back whatever the time.
+   a record that waits is taken back whatever the time: of equal ones the last that came in time, and only where none
+   did, one that goes no further anyway. No late record takes the place of one that was taken back.
 3. Equal records are one that is there several times: each request has as many replies. A deletion takes back.
 4. An uncommitted reply depends on when it was given, so equal records of several epochs may go on with different
    replies. Of equal records the older is never answered after the younger, and all that is answered at one time is

@@ -162,9 +162,9 @@ class Progress(Operator):
         return f"progress of {self.state!r}: {named or 'nobody reports'}"
 
     def identity(self) -> str:
-        return (
-            f"{self.describe()} {[(each.says, each.idle) for each in self.reporters]} {self.begins}"
-        )
+        # Who reports is what leads here, not what it is called.
+        told = [(each.side, each.says, each.idle) for each in self.reporters]
+        return f"progress of {self.state!r}: {told} {self.begins}"
 
     @property
     def from_content(self) -> bool:

@@ -85,6 +85,8 @@ class UpdateRule:
     """What requests, rows of an epoch with diffs, make of the entries of their keys."""
 
     name: ClassVar[str]
+    asks_latest: ClassVar[bool] = False
+    """Whether it is quicker when it knows a time after which there is no value (`Entries.latest`)."""
 
     def identity(self) -> str:
         return self.name
@@ -142,6 +144,7 @@ class Replace(UpdateRule):
     """The value at a time is the one that came last; of several in one epoch the greatest."""
 
     name: ClassVar[str] = "replace"
+    asks_latest: ClassVar[bool] = True
 
     def apply(self, requests: Changes, entries: Entries) -> Changes | None:
         if self._nothing_replaced(requests, entries):

@@ -146,8 +146,8 @@ class Storing(Arranged):
         """Before which values may be compacted: F at the last boundary."""
         self._spared: View | None = None
         """The keys that are left alone, since something that waited at the last boundary needs them."""
-        self._latest: int | None = None if len(self.arrangement.spine) else _FIRST
-        """A time after which there is no value; None where none is known, as after a restart."""
+        self._latest: int | None = None
+        """A time after which there is no value; None until a rule asks for it, which needs it to be quick."""
 
     def receive(self, port: int, changes: Changes) -> None:
         if port < self._first:  # progress was made: there may be something to compact
@@ -174,9 +174,10 @@ class Storing(Arranged):
         for port in sorted(held):
             changes = self._in_time(port, Changes.concat(held[port]), known.update, time)
             if changes.rows:
-                made = self._operator.updaters[port].rule.apply(
-                    changes, self._entries(time, pieces)
-                )
+                rule = self._operator.updaters[port].rule
+                if rule.asks_latest and self._latest is None:
+                    self._latest = self._greatest(time, pieces)
+                made = rule.apply(changes, self._entries(time, pieces))
                 if made is not None and made.rows:
                     pieces.append(made)
                     if self._latest is not None:
@@ -187,9 +188,22 @@ class Storing(Arranged):
         if pieces:
             self._append(Changes.concat(pieces), time, upper)
 
+    def _greatest(self, time: Timestamp, pieces: list[Changes]) -> int:
+        """The greatest time at which there is, or was, a value: after a restart it is in what was restored."""
+        greatest = _FIRST
+        for block in self.view(time, pieces)[0].blocks:
+            times = block.columns[self._at]
+            assert times is not None  # only a key can be left out
+            ticks = ticks_of(times.slice(block.start, len(block)))
+            greatest = max(greatest, int(ticks.max()))
+        return greatest
+
     def _in_time(self, port: int, changes: Changes, update: int | None, time: Timestamp) -> Changes:
         """The requests that are not late (law 2)."""
-        times, updater = changes.columns[self._at], self._operator.updaters[port]
+        updater = self._operator.updaters[port]
+        if changes.columns[self._at].null_count and changes.diffs is not None:
+            changes = changes.consolidate()  # what comes and goes at once is none
+        times = changes.columns[self._at]
         if times.null_count:
             raise OperatorFailed(
                 "state.time_null",
@@ -198,7 +212,7 @@ class Storing(Arranged):
                 hint=f"filter(pl.col({self._operator.time!r}).is_not_null()) before the update",
                 state=self._operator.state,
             )
-        if update is None:
+        if update is None or not changes.rows:
             return changes
         ticks = ticks_of(times)
         if ticks.min() >= update:

@@ -5,7 +5,9 @@ copies of one. Laws:
 
 1. A record is whole when each of its places has as many replies as there are copies. Replies that say that a request
    is late, which have a negative place, are among them.
-2. As many copies go no further as one of their places has late replies.
+2. As many copies go no further as one of their places has late replies. A late reply of a deletion takes back the last
+   reply of its place that is not late; where there is none, a late one. So it is done with at once, and what comes
+   late after it finds the copies that are left.
 3. Replies that were given to one place at one time are alike: a *lot*. Lots are in the order of their times, late
    replies behind them all. The first copy has the first reply of each place, the second the second, and so on. Where
    replies do not say when they were given, all of a place are one lot.
@@ -18,7 +20,7 @@ Cost: some hundreds of ns a reply, in sorting; where a place has several lots, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,9 @@ import numpy as np
 from riverrun.state.changes import Changes
 
 Rows = np.ndarray[Any, Any]
+_IN_TIME, _LATE, _TAKES_BACK = range(
+    3
+)  # replies of a place, in this order: those that are late, and below zero, last
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class _Lots:
-    """Replies added up by record, place and time; those of a place that are late are one lot, behind the others."""
+    """Replies added up by record, place and time; those of a place that are late are one lot, behind the others.
+
+    A lot may have come to nothing.
+    """
 
     group: Rows
     place: Rows
@@ -126,13 +134,38 @@ def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
 
 def _lots(of_reply: Rows, places: Rows, when: Sequence[Rows], diffs: Rows) -> _Lots:
     late, places = places < 0, np.where(places < 0, -1 - places, places)
+    kinds = np.where(late, np.where(diffs < 0, _TAKES_BACK, _LATE), _IN_TIME)
     times = [np.where(late, 0, column) for column in when]
-    order = np.lexsort((*reversed(times), late, places, of_reply))
-    columns = [column[order] for column in (of_reply, places, late, *times)]
+    order = np.lexsort((*reversed(times), kinds, places, of_reply))
+    columns = [column[order] for column in (of_reply, places, kinds, *times)]
     starts = np.flatnonzero(_differ(*columns))
     sums = np.add.reduceat(diffs[order], starts) if len(starts) else starts
-    group, place, late = (column[starts] for column in columns[:3])
-    return _Lots(group, place, late, order[starts], sums)
+    group, place, kinds = (column[starts] for column in columns[:3])
+    lots = _Lots(group, place, kinds != _IN_TIME, order[starts], sums)
+    return _taken_back(lots, kinds) if (kinds == _TAKES_BACK).any() else lots
+
+
+def _taken_back(lots: _Lots, kinds: Rows) -> _Lots:
+    """Lots from which late deletions have taken what they take (law 2); the late ones of a place are one again."""
+    pairs, sums = lots.pairs, lots.sums.copy()
+    pair = np.repeat(np.arange(len(pairs)), np.diff(np.append(pairs, len(sums))))
+
+    def added(chosen: Rows) -> Rows:
+        return np.add.reduceat(chosen, pairs)
+
+    wanted = -added(np.where(kinds == _TAKES_BACK, sums, 0))
+    there = np.where(kinds == _IN_TIME, np.maximum(sums, 0), 0)
+    so_far = np.cumsum(there)
+    behind = (
+        so_far[np.append(pairs[1:], len(sums)) - 1][pair] - so_far
+    )  # in the lots after this one
+    taken = np.clip(wanted[pair] - behind, 0, there)
+    late = added(np.where(kinds == _LATE, sums, 0)) - (wanted - added(taken))
+    sums -= taken
+    sums[lots.late] = 0
+    firsts = np.flatnonzero(lots.late & _differ(pair, lots.late))
+    sums[firsts] = late[pair[firsts]]
+    return replace(lots, sums=sums)
 
 
 def _mixed(lots: _Lots) -> Rows:
