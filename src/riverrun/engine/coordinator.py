@@ -198,7 +198,10 @@ class Coordinator:
             for pending in opening.pending:
                 parcels = stored_parcels(pending.header.get("parcels", {}))
                 offsets = pending.header.get("offsets", {})
-                entry = Entry(pending.position, pending.inputs, parcels, offsets, pending.refused)
+                entry = Entry(
+                    pending.position, pending.inputs, parcels, offsets, pending.refused,
+                    dropped=pending.dropped, names=pending.names,
+                )  # fmt: skip
                 self._backlog.add(self.next, entry)
                 self._backlog.drop_rows(self.next)
                 self.next += 1
