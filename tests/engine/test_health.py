@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import riverrun as rr
 from riverrun.engine import health, hosting
 from riverrun.engine.instance import Maker
 from riverrun.engine.remote import RemoteCluster
+from riverrun.errors import CheckpointError
 from riverrun.state.shards import CELLS
 from tests.engine.flows import Model, check, graph_maker
 from tests.engine.launchers import Processes, Threads
@@ -239,3 +241,90 @@ def test_epochs_go_on_until_newcomers_are_there(tmp_path: Path) -> None:
         until(lambda: cluster.status()["workers"] == 3 and cluster._recovered())
         commit(cluster, model)
         check(cluster, model)
+
+
+# ---- between the grant and taking part
+
+
+class Hanging:
+    """Has the process that is granted an identity as the `at`-th one hang before it takes part, until it is woken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.woken, self.granted = threading.Event(), list[int]()
+        made = hosting.Worker
+
+        def hang(incarnation: int, make: Any) -> Any:
+            self.granted.append(incarnation)
+            if len(self.granted) == at:
+                self.woken.wait(60)
+            return made(incarnation, make)
+
+        monkeypatch.setattr(hosting, "Worker", hang)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_process_that_hangs_before_it_takes_part_is_replaced_and_refused_when_it_wakes_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    hanging, launcher, model = Hanging(monkeypatch, 1), Threads(MAKER), Model(47)
+    with RemoteCluster(
+        launcher, 2, checkpoint=tmp_path if durable else None, timeout=30, silence=2.0
+    ) as cluster:
+        commit(cluster, model)
+        assert len(hanging.granted) == 3
+        (lost,) = cluster.events.list("lost")
+        assert "no sign of life" in lost["why"]
+        members = list(cluster._coordinator.members)
+        assert hanging.granted[0] not in members
+        assert launcher.why == {}
+        hanging.woken.set()
+        until(lambda: len(launcher.why) == 1)  # it was told that it is nobody any more
+        commit(cluster, model)
+        check(cluster, model)
+        assert cluster._coordinator.members == members
+        assert len(cluster.events.list("lost")) == 1
+
+
+def test_a_silence_that_is_long_leaves_time_for_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hanging, model = Hanging(monkeypatch, 2), Model(48)
+    with RemoteCluster(Threads(MAKER), 2, timeout=6, silence=60.0) as cluster:
+        hanging.woken.set()
+        commit(cluster, model)
+        check(cluster, model)
+
+
+def test_a_newcomer_that_hangs_before_it_takes_part_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, model = Hanging(monkeypatch, 3), Model(49)
+    with RemoteCluster(
+        Threads(MAKER), 2, checkpoint=tmp_path, every=None, timeout=30, silence=2.0
+    ) as cluster:
+        commit(cluster, model)
+        cluster.scale(3)
+        assert len(hanging.granted) == 4
+        hanging.woken.set()
+        commit(cluster, model)
+        check(cluster, model)
+        assert cluster.status()["workers"] == 3
+
+
+def test_a_process_that_waits_for_the_storage_before_it_takes_part_is_not_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, back = hosting.open_storage, time.monotonic() + 6
+
+    def away(*given: Any, **options: Any) -> Any:
+        if time.monotonic() < back:
+            raise CheckpointError("storage.away", "it is away", hint="")
+        return opened(*given, **options)
+
+    monkeypatch.setattr(hosting, "open_storage", away)
+    launcher, model = Threads(MAKER), Model(50)
+    with RemoteCluster(launcher, 2, checkpoint=tmp_path, timeout=30, silence=2.0) as cluster:
+        commit(cluster, model)
+        check(cluster, model)
+        assert cluster.events.list("lost") == []
+        assert len(launcher.threads) == 2

@@ -11,6 +11,9 @@ endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker
 3. **Asked between steps.** Questions are answered by the thread that works, between two steps; rows
    are read from views, by other threads, while it goes on.
 4. **Not alone.** When the coordinator cannot be reached or heard any more, the process ends.
+5. **Signs of life.** A worker gives them from a thread of its own, whatever it is in. On its way from the grant to
+   taking part, where nobody's code is run, it gives them itself, between one step and the next: there a
+   storage that is away is no silence, and a call that does not return is.
 """
 
 from __future__ import annotations
@@ -184,11 +187,14 @@ class _Host:
         self._window = granted.get("window", WINDOW)
         self._silence = max(SILENCE, 2 * granted.get("silence", 0.0))
         scratch: Path | None = None
+        self._links[COORDINATOR] = self._link(rendezvous.address)
         if granted["checkpoint"] is not None:
             if getattr(self._make, "memory", None) is not None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
                 scratch = Path(self._scratch.name)
-            self._checkpoints = Checkpoints(_opened(granted["checkpoint"]), scratch=scratch)
+            self._checkpoints = Checkpoints(
+                _opened(granted["checkpoint"], self._show_life), scratch=scratch
+            )
             self._log = Log(self._checkpoints.storage)
         self._staging = Staging(
             self._worker.incarnation,
@@ -196,7 +202,6 @@ class _Host:
             patience=granted.get("patience"),
             over=self._over,
         )
-        self._links[COORDINATOR] = self._link(rendezvous.address)
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
 
     def _link(self, address: str) -> Link:
@@ -281,6 +286,10 @@ class _Host:
         self._worker.disconnected(peer)
 
     def _beat(self) -> None:
+    def _show_life(self) -> None:
+        """On the way to taking part: this thread goes on (law 5)."""
+        self._links[COORDINATOR].send([["beat", 0, 0.0, None, 0.0]])
+
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
@@ -546,11 +555,12 @@ class _Host:
         pa.default_memory_pool().release_unused()
 
 
-def _opened(place: str) -> Storage:
+def _opened(place: str, show_life: Callable[[], None]) -> Storage:
     """The storage of the run. A path that is not there is away: made anew, it would be another one."""
     deadline = time.monotonic() + SILENCE
     while True:
         try:
+        show_life()
             return open_storage(place, make=False)
         except CheckpointError:
             if time.monotonic() > deadline:
