@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -17,6 +18,8 @@ import pytest
 
 import riverrun as rr
 from riverrun.engine import health, hosting
+from riverrun.engine.balancing import Balancer
+from riverrun.engine.busy import Busy
 from riverrun.engine.instance import Maker
 from riverrun.engine.remote import RemoteCluster
 from riverrun.errors import CheckpointError
@@ -328,3 +331,75 @@ def test_a_process_that_waits_for_the_storage_before_it_takes_part_is_not_silent
         check(cluster, model)
         assert cluster.events.list("lost") == []
         assert len(launcher.threads) == 2
+
+
+# ---- who is slow, and who only looks it
+
+
+def named(paces: list[float], done: list[int] | None) -> int | None:
+    """Who is named when workers are busy for such parts of the time, and do so much in a second."""
+    balancer = Balancer()
+    for second in range(20):
+        for member, pace in enumerate(paces):
+            touched = 0 if done is None else done[member] * second
+            balancer.observe(member, pace * second, second, touched)
+        slow = balancer.look(range(len(paces)), [1 / len(paces)] * len(paces), second)
+        if slow is not None:
+            return slow.index
+    return None
+
+
+@pytest.mark.parametrize(
+    ("paces", "done", "slow"),
+    [
+        ([0.9, 0.5], [100, 100], None),  # as much to do, and half of a core: a neighbour
+        ([0.5, 0.9, 0.5], [110, 100, 90], None),
+        ([0.95, 0.4], [100, 100], 0),  # no neighbour takes more than half
+        ([0.9, 0.5], [180, 100], 0),  # more to do
+        ([0.9, 0.5], [60, 100], 0),  # less to do, after shares have moved, and slow all the same
+        ([0.9, 0.5], None, 0),  # nobody knows what was done
+        ([0.6, 0.5], [180, 100], None),
+    ],
+)
+def test_a_neighbour_on_the_same_core_makes_no_straggler(
+    paces: list[float], done: list[int] | None, slow: int | None
+) -> None:
+    assert named(paces, done) == slow
+
+
+def _spin(core: int, seconds: float) -> None:
+    os.sched_setaffinity(0, {core})
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux tells")
+def test_time_in_which_others_have_the_processor_is_not_busy() -> None:
+    core, seconds, told = min(os.sched_getaffinity(0)), 2.0, list[float]()
+
+    def compete() -> None:
+        os.sched_setaffinity(0, {core})  # of this thread alone
+        busy = Busy()
+        began = time.monotonic()
+        while time.monotonic() - began < seconds / 2:
+            pass
+        time.sleep(seconds / 4)  # this is its own
+        busy.worked = time.monotonic() - began
+        told.extend((busy.worked, busy.own()))
+
+    others = [
+        multiprocessing.get_context("spawn").Process(target=_spin, args=(core, seconds * 3))
+        for _ in range(2)
+    ]
+    for other in others:
+        other.start()
+    time.sleep(seconds)  # they are up
+    thread = threading.Thread(target=compete)
+    thread.start()
+    thread.join()
+    for other in others:
+        other.join()
+    worked, own = told
+    assert worked >= seconds * 3 / 4
+    assert seconds / 4 < own < 0.8 * worked
