@@ -321,6 +321,9 @@ class Life:
             epoch = opening.epoch + at
             given = old.submitted.get(epoch, []) if old is not None else []
             inputs = pending.inputs
+            if pending.dropped:
+                record = Log(Storage(self.simulation.disk.store)).read(pending.position)
+                inputs = {name: record.inputs[name] for name in pending.names}
             if pending.refused:
                 known = old is None or not old.truth.get(epoch, {})  # by the life before
                 if not known and not any(map(self.simulation.program.fails, given)):

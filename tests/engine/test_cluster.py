@@ -22,6 +22,7 @@ from riverrun.engine.transport import LocalCluster
 from riverrun.engine.where import Where
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.progress import Antichain
+from riverrun.state import log
 from tests.engine.flows import (
     OUTPUTS,
     POISON,
@@ -397,6 +398,7 @@ def test_rows_that_are_in_the_log_only_are_done_again(
 ) -> None:
     """Beyond a bound the rows since the last checkpoint are not in memory; some of these inputs are routed by key."""
     monkeypatch.setattr(backlog, "KEEP", 0)
+    monkeypatch.setattr(log, "KEEP", 0)
     cluster, model = start(workers, checkpoint=tmp_path, every=None), Model(25)
     for at in range(8):
         commit(cluster, model)

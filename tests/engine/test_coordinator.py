@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from riverrun.engine.backlog import Backlog, Entry
 from riverrun.engine.coordinator import Coordinator, Phase
 from riverrun.engine.messages import (
     CLIENT,
@@ -604,3 +605,35 @@ def test_rows_that_do_not_fit_are_read_from_the_log_again() -> None:
     coordinator.receive(STORAGE, Outcome(Recall(append.position), rows))
     ((to, feed),) = of(coordinator.take(), Feed)
     assert (to, feed.inputs) == (2, rows)
+
+
+def test_rows_that_a_run_did_not_bring_along_are_read_when_it_is_their_turn() -> None:
+    rows = {"n": pa.record_batch({"n": [1, 2, 3]})}
+    pending = tuple(Pending(at, {}, dropped=True, names=("n",)) for at in (1, 2, 3))
+    coordinator = Coordinator(1, opening=Opening(4, 0, 0, 0, 0, 5, pending), keep=0)
+    fed: list[Feed] = []
+    for message in Join(), Ready(1):
+        coordinator.receive(1, message)
+    for epoch in range(3):
+        ((_, recall),) = of(coordinator.take(), Recall)
+        assert recall.position == epoch + 1
+        coordinator.receive(STORAGE, Outcome(recall, {**rows, "other": rows["n"]}))
+        fed += [feed for _, feed in of(coordinator.take(), Feed)]
+        coordinator.receive(1, Completed(1, epoch + 1))
+        assert sum(bool(entry.inputs) for entry in coordinator._backlog._entries.values()) == 0
+    assert [(feed.epoch, feed.inputs) for feed in fed] == [(epoch, rows) for epoch in range(3)]
+
+
+def test_of_rows_that_were_recalled_and_not_done_one_epoch_at_a_time_is_kept() -> None:
+    rows = {"n": pa.record_batch({"n": [1, 2, 3]})}
+    backlog = Backlog(0, keep=0)
+    for epoch in range(4):
+        backlog.add(epoch, Entry(epoch + 1, rows))
+        backlog.drop_rows(epoch)
+    for position in (4, 3, 1):  # the run went back again and again
+        backlog.recalled(position, rows)
+        there = [epoch for epoch in range(4) if backlog[epoch].inputs]
+        assert there == [position - 1]
+        assert [backlog[epoch].dropped for epoch in range(4)] == [e not in there for e in range(4)]
+    backlog.recalled(4, rows)
+    assert backlog[3].inputs == rows

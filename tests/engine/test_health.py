@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +18,11 @@ import pytest
 
 import riverrun as rr
 from riverrun.engine import health, hosting
+from riverrun.engine.balancing import Balancer
+from riverrun.engine.busy import Busy
 from riverrun.engine.instance import Maker
 from riverrun.engine.remote import RemoteCluster
+from riverrun.errors import CheckpointError
 from riverrun.state.shards import CELLS
 from tests.engine.flows import Model, check, graph_maker
 from tests.engine.launchers import Processes, Threads
@@ -239,3 +244,162 @@ def test_epochs_go_on_until_newcomers_are_there(tmp_path: Path) -> None:
         until(lambda: cluster.status()["workers"] == 3 and cluster._recovered())
         commit(cluster, model)
         check(cluster, model)
+
+
+# ---- between the grant and taking part
+
+
+class Hanging:
+    """Has the process that is granted an identity as the `at`-th one hang before it takes part, until it is woken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.woken, self.granted = threading.Event(), list[int]()
+        made = hosting.Worker
+
+        def hang(incarnation: int, make: Any) -> Any:
+            self.granted.append(incarnation)
+            if len(self.granted) == at:
+                self.woken.wait(60)
+            return made(incarnation, make)
+
+        monkeypatch.setattr(hosting, "Worker", hang)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_process_that_hangs_before_it_takes_part_is_replaced_and_refused_when_it_wakes_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    hanging, launcher, model = Hanging(monkeypatch, 1), Threads(MAKER), Model(47)
+    with RemoteCluster(
+        launcher, 2, checkpoint=tmp_path if durable else None, timeout=30, silence=2.0
+    ) as cluster:
+        commit(cluster, model)
+        assert len(hanging.granted) == 3
+        (lost,) = cluster.events.list("lost")
+        assert "no sign of life" in lost["why"]
+        members = list(cluster._coordinator.members)
+        assert hanging.granted[0] not in members
+        assert launcher.why == {}
+        hanging.woken.set()
+        until(lambda: len(launcher.why) == 1)  # it was told that it is nobody any more
+        commit(cluster, model)
+        check(cluster, model)
+        assert cluster._coordinator.members == members
+        assert len(cluster.events.list("lost")) == 1
+
+
+def test_a_silence_that_is_long_leaves_time_for_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hanging, model = Hanging(monkeypatch, 2), Model(48)
+    with RemoteCluster(Threads(MAKER), 2, timeout=6, silence=60.0) as cluster:
+        hanging.woken.set()
+        commit(cluster, model)
+        check(cluster, model)
+
+
+def test_a_newcomer_that_hangs_before_it_takes_part_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, model = Hanging(monkeypatch, 3), Model(49)
+    with RemoteCluster(
+        Threads(MAKER), 2, checkpoint=tmp_path, every=None, timeout=30, silence=2.0
+    ) as cluster:
+        commit(cluster, model)
+        cluster.scale(3)
+        assert len(hanging.granted) == 4
+        hanging.woken.set()
+        commit(cluster, model)
+        check(cluster, model)
+        assert cluster.status()["workers"] == 3
+
+
+def test_a_process_that_waits_for_the_storage_before_it_takes_part_is_not_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, back = hosting.open_storage, time.monotonic() + 6
+
+    def away(*given: Any, **options: Any) -> Any:
+        if time.monotonic() < back:
+            raise CheckpointError("storage.away", "it is away", hint="")
+        return opened(*given, **options)
+
+    monkeypatch.setattr(hosting, "open_storage", away)
+    launcher, model = Threads(MAKER), Model(50)
+    with RemoteCluster(launcher, 2, checkpoint=tmp_path, timeout=30, silence=2.0) as cluster:
+        commit(cluster, model)
+        check(cluster, model)
+        assert cluster.events.list("lost") == []
+        assert len(launcher.threads) == 2
+
+
+# ---- who is slow, and who only looks it
+
+
+def named(paces: list[float], done: list[int] | None) -> int | None:
+    """Who is named when workers are busy for such parts of the time, and do so much in a second."""
+    balancer = Balancer()
+    for second in range(20):
+        for member, pace in enumerate(paces):
+            touched = 0 if done is None else done[member] * second
+            balancer.observe(member, pace * second, second, touched)
+        slow = balancer.look(range(len(paces)), [1 / len(paces)] * len(paces), second)
+        if slow is not None:
+            return slow.index
+    return None
+
+
+@pytest.mark.parametrize(
+    ("paces", "done", "slow"),
+    [
+        ([0.9, 0.5], [100, 100], None),  # as much to do, and half of a core: a neighbour
+        ([0.5, 0.9, 0.5], [110, 100, 90], None),
+        ([0.95, 0.4], [100, 100], 0),  # no neighbour takes more than half
+        ([0.9, 0.5], [180, 100], 0),  # more to do
+        ([0.9, 0.5], [60, 100], 0),  # less to do, after shares have moved, and slow all the same
+        ([0.9, 0.5], None, 0),  # nobody knows what was done
+        ([0.6, 0.5], [180, 100], None),
+    ],
+)
+def test_a_neighbour_on_the_same_core_makes_no_straggler(
+    paces: list[float], done: list[int] | None, slow: int | None
+) -> None:
+    assert named(paces, done) == slow
+
+
+def _spin(core: int, seconds: float) -> None:
+    os.sched_setaffinity(0, {core})
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux tells")
+def test_time_in_which_others_have_the_processor_is_not_busy() -> None:
+    core, seconds, told = min(os.sched_getaffinity(0)), 2.0, list[float]()
+
+    def compete() -> None:
+        os.sched_setaffinity(0, {core})  # of this thread alone
+        busy = Busy()
+        began = time.monotonic()
+        while time.monotonic() - began < seconds / 2:
+            pass
+        time.sleep(seconds / 4)  # this is its own
+        busy.worked = time.monotonic() - began
+        told.extend((busy.worked, busy.own()))
+
+    others = [
+        multiprocessing.get_context("spawn").Process(target=_spin, args=(core, seconds * 3))
+        for _ in range(2)
+    ]
+    for other in others:
+        other.start()
+    time.sleep(seconds)  # they are up
+    thread = threading.Thread(target=compete)
+    thread.start()
+    thread.join()
+    for other in others:
+        other.join()
+    worked, own = told
+    assert worked >= seconds * 3 / 4
+    assert seconds / 4 < own < 0.8 * worked

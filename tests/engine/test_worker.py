@@ -232,3 +232,22 @@ def test_one_that_has_left_says_nothing(worker: Worker) -> None:
     assert not worker.work()
     assert worker.take() == []
     assert worker.pinned == []
+
+
+def test_a_checkpoint_of_the_very_start_has_all_states_or_is_none(worker: Worker) -> None:
+    worker.receive(COORDINATOR, Announce(5, 1, 1, 0))
+    ((_, write),) = worker.take()
+    assert isinstance(write, Write)
+    assert write.states.keys() == CountingInstance(0, HALF, 0, None).pin().keys() != set()
+    worker.receive(2, Data(5, 1, 7))  # no message that the instance knows: it raises
+    worker.work()
+    ((_, failed),) = worker.take()
+    assert isinstance(failed, Failed)
+    worker.receive(COORDINATOR, Announce(5, 2, 2, 0))
+    ((to, wrote),) = worker.take()
+    assert (to, wrote.attempt, wrote.part) == (COORDINATOR, 2, None)
+    assert wrote.error is not None
+    assert wrote.error.code == "checkpoint.not_begun"
+    worker.receive(COORDINATOR, begin(6))
+    worker.receive(COORDINATOR, Announce(6, 3, 2, 0))
+    assert [type(message) for _, message in worker.take()] == [Ready, Write]

@@ -17,10 +17,13 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
+from riverrun.engine import backfill
 from riverrun.engine.instance import Maker
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.transport import LocalCluster
+from riverrun.state.block import resident_bytes
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.log import record_name
 from tests.engine.flows import contents
 from tests.engine.launchers import Processes, Threads
 
@@ -477,3 +480,85 @@ def test_options_need_a_path_and_are_yes_or_no(tmp_path: Any, name: str) -> None
             stock().run(**given)
         assert caught.value.code == "plan.run"
         assert name in str(caught.value)
+
+
+# ---- corners
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("least", [4, 5])  # with 5, what the checkpoint has is of use
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_checkpoint_of_the_very_start_goes_on_with_any_program(
+    tmp_path: Any, workers: int, least: int, gone: bool
+) -> None:
+    with stock().run(checkpoint=tmp_path, every=None, workers=workers) as run:
+        run.checkpoint()
+    if gone:  # as when an epoch was refused there, and collected
+        (tmp_path / record_name(0)).unlink()
+    for _ in range(2):  # the second time there are rows to be done again
+        with stock(least, sums=True).run(
+            checkpoint=tmp_path, every=None, rebuild=True, workers=3 - workers
+        ) as run:
+            if run.completed == 0:
+                run.insert("items", ROWS)
+                run.commit()
+            assert (run.epoch, run.completed) == (0, 1)
+            assert run.read("sums").rows() == [("rope", 4)]
+            run._cluster.kill(0)
+            assert run.read("sums").rows() == [("rope", 4)]
+    with stock(least, sums=True).run(checkpoint=tmp_path, every=None, rebuild=True) as run:
+        run.checkpoint()
+    with stock(least, sums=True).run(checkpoint=tmp_path) as run:
+        assert run.read("sums").rows() == [("rope", 4)]
+        assert run.completed == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_stands_in_for_a_state_keeps_to_the_budget(
+    tmp_path: Any, monkeypatch: Any, workers: int
+) -> None:
+    monkeypatch.setattr(backfill, "BLOCK_ROWS", 500)
+    held: list[int] = []
+    stood_in: list[Any] = []
+    of, stand_in = backfill.Batch.of, backfill.Backfill._stand_in
+
+    def weighed(schema: Any, changes: Any, *given: Any) -> Any:
+        held.append(changes.rows)
+        return of(schema, changes, *given)
+
+    def stands_in(self: Any, actor: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(backfill.Batch, "of", weighed)
+            stand_in(self, actor)
+        stood_in.append((actor.arrangement.spine.nbytes, self._contents[actor.node.number]))
+
+    def program(*, joined: bool) -> rr.Dataflow:
+        flow = rr.Dataflow("large")
+        left = flow.input("left", {"k": pl.Int64, "v": pl.Int64}, key="k")
+        right = flow.input("right", {"k": pl.Int64, "w": pl.Int64}, key="k")
+        flow.output("left", left)
+        flow.output("right", right)
+        if joined:
+            flow.output("both", left.join(right, "k"))
+            flow.output("most", left.group_by("k").agg(most=rr.max("v")))
+        return flow
+
+    rows = [(k, k * 7) for k in range(5000)]
+    with program(joined=False).run(checkpoint=tmp_path, every=None, workers=workers) as run:
+        run.upsert("left", rows)
+        run.upsert("right", rows)
+        run.commit()
+        run.checkpoint()
+    monkeypatch.setattr(backfill.Backfill, "_stand_in", stands_in)
+    budget = 80_000
+    with program(joined=True).run(
+        checkpoint=tmp_path, rebuild=True, workers=workers, memory=budget
+    ) as run:
+        assert sorted(run.read("both").rows()) == [(k, v, v) for k, v in rows]
+        assert sorted(run.read("most").rows()) == rows
+    assert stood_in
+    assert max(held) <= 500
+    for nbytes, batch in stood_in:
+        assert nbytes <= budget
+        assert any(not block.resident for block in batch.blocks)  # 5000 rows do not fit
+        assert resident_bytes(batch.blocks) <= budget

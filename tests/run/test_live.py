@@ -390,3 +390,22 @@ def test_killed_and_resumed(tmp_path):
             expected = from_scratch(program, SCHEMAS, {"rows": rows_at(last)})
             for name, bag in expected.items():
                 assert counted(run.read(name).rows()) == bag.rows, (life, name)
+
+
+def test_commands_of_an_epoch_have_numbers_of_their_own():
+    flow = rr.Dataflow("numbered")
+    flow.output("out", flow.input("a", {"k": pl.Int64, "v": pl.Int64}, key="k"))
+    with flow.run() as run:
+        inlet = run._inlets["a"]
+        firsts = [inlet.reserve() for _ in range(2047)]
+        with pytest.raises(rr.RiverrunError, match="cannot be numbered") as caught:
+            inlet.reserve()
+        assert caught.value.code == "run.commands"
+        assert len(set(firsts)) == 2047
+        run.upsert("a", [(1, 1), (1, 2)])  # after them there are still some
+        for _ in firsts:
+            inlet.give_up()
+        run.commit()
+        assert run.read("out").rows() == [(1, 2)]
+        assert inlet.reserve() == 0
+        inlet.give_up()

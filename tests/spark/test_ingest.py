@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import riverrun as rr
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError
+from riverrun.spark import ingest
 from riverrun.spark.frames import of_table
 from tests.spark.programs import Rows, counting, eventually, joining
 from tests.spark.test_cluster import in_another_process
@@ -435,3 +436,17 @@ def test_a_failing_epoch_of_a_dataframe_is_refused_whole(spark: SparkSession) ->
         run.insert("a", spark.range(20, 23).selectExpr("id n"))
         run.commit()
         assert sorted(run.read("out")["n"]) == [*range(10), *range(20, 23)]
+
+
+def test_commands_that_cannot_be_numbered_apart_are_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.record_batch({"k": [1, 2, 3], "v": [1, 2, 3]})
+    target = ingest.Target(rows.schema, ("k",), False, "upsert into 'a'", lambda *given: rows)
+    order = ingest._Order(target, "0.1", 1, (), None)  # type: ignore[arg-type]
+    with pytest.raises(OperatorFailed, match="partition 1048576 cannot be numbered"):
+        ingest._check_numbers(target, 1 << 20, True)
+    ingest._check_numbers(target, (1 << 20) - 1, True)
+    monkeypatch.setattr(ingest, "PARTITION_BITS", 1)
+    with pytest.raises(OperatorFailed, match="partition 0 cannot be numbered"):
+        ingest._send(order, iter([rows]), 0, 0)

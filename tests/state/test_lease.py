@@ -208,6 +208,70 @@ def test_a_storage_that_is_away_does_no_harm(tmp_path: Path) -> None:
     lease.release()
 
 
+class Failing(Storage):
+    """Nothing can be done here while it is away."""
+
+    away = False
+
+    def get(self, name: str) -> Any:
+        self._look()
+        return super().get(name)
+
+    def put(self, name: str, data: Any) -> None:
+        self._look()
+        super().put(name, data)
+
+    def delete(self, names: Any) -> None:
+        self._look()
+        super().delete(names)
+
+    def _look(self) -> None:
+        if self.away:
+            raise TransportError("storage.unreachable", "away", hint="")
+
+
+def test_a_run_that_was_closed_while_its_storage_failed_takes_its_file_with_it_later(
+    storage: Storage, tmp_path: Path
+) -> None:
+    before = set(threading.enumerate())
+    failing = Failing(storage.store)
+    lease = Lease.acquire(failing, "first")
+    failing.away = True
+    begun = time.monotonic()
+    lease.release()
+    assert time.monotonic() - begun < 1.5  # nobody waits for it
+    time.sleep(0.3)
+    assert of(storage).identity == "first"
+    failing.away = False
+    until(lambda: storage.names("") == [])  # though this process lives
+    until(lambda: set(threading.enumerate()) <= before)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "mine\n"
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_process_that_closed_its_run_may_use_the_path_again_at_once(storage: Storage) -> None:
+    before = set(threading.enumerate())
+    failing = Failing(storage.store)
+    lease = Lease.acquire(failing, "first")
+    failing.away = True
+    lease.release()
+    second = Lease.acquire(storage, "second")  # reached another way, by which it does not fail
+    assert of(storage).identity == "second"
+    failing.away = False
+    until(lambda: not running(lease))  # it sees that the file is not its own any more
+    assert of(storage).identity == "second"
+    second.release()
+    until(lambda: set(threading.enumerate()) <= before)
+    assert storage.names("") == []
+
+
 def test_a_storage_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from riverrun.state import Checkpoints
 from riverrun.state.log import (
     Log,
     Record,
+    Way,
     decode_record,
     encode_record,
     record_name,
@@ -253,3 +255,54 @@ def test_rows_that_no_epoch_names_are_swept_by_the_next_owner():
     storage.put(f"parcels/{second.owner}.1-0-0-0-1.arrow", b"rows")
     assert again.sweep(second.owner) == [left]
     assert len(storage.names("parcels")) == 2
+
+
+class Weighed(Log):
+    """Knows how many of the bytes that were read are still held by somebody."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.read_so_far: list[tuple[weakref.ref[pa.RecordBatch], int]] = []
+        self.peak = 0
+
+    def read(self, position: int) -> Record:
+        record = super().read(position)
+        self.read_so_far += [(weakref.ref(rows), rows.nbytes) for rows in record.inputs.values()]
+        self.peak = max(self.peak, self.held())
+        return record
+
+    def held(self) -> int:
+        return sum(size for rows, size in self.read_so_far if rows() is not None)
+
+
+def test_whoever_takes_over_holds_a_bounded_number_of_rows(storage: Storage) -> None:
+    opened(storage, "a")
+    log, rows = Log(storage), pa.record_batch({"n": pa.array(range(1000), pa.int64())})
+    for at in range(20):
+        log.append(*epoch(1 + at, at, {"a": rows, "b": rows}))
+    log.append(*refused(21, 1, 2))
+    log.append(*epoch(22, 20, {"a": rows}))
+    one, weighed = 2 * rows.nbytes, Weighed(storage)
+    opening = take_over(Checkpoints(storage), weighed, identity="b", keep=3 * one)
+    assert weighed.peak <= 4 * one  # what is kept, and the record that is being read
+    assert weighed.held() <= 3 * one
+    pending = opening.pending
+    assert [p.position for p in pending] == [*range(1, 21), 22]
+    assert [at for at, p in enumerate(pending) if p.refused] == [1]
+    assert [at for at, p in enumerate(pending) if p.inputs] == [0, 2, 20]  # 1 was refused later
+    assert [at for at, p in enumerate(pending) if p.dropped] == list(range(3, 20))
+    assert {p.names for p in pending if p.dropped} == {("a", "b")}
+    assert sorted(pending[2].inputs) == ["a", "b"]
+
+
+def test_an_input_that_has_changed_is_found_where_its_rows_are_not_brought_along(
+    storage: Storage,
+) -> None:
+    take_over(Checkpoints(storage), Log(storage), identity="a", fingerprint={"a": "old"})
+    Log(storage).append(*epoch(1, 0, {"a": ROWS}))
+    with pytest.raises(CheckpointError) as caught:
+        take_over(
+            Checkpoints(storage), Log(storage), identity="b", fingerprint={"a": "new"},
+            decide=lambda manifest, whole: Way.STRAIGHT, keep=0,
+        )  # fmt: skip
+    assert caught.value.fields["differ"] == ["a"]

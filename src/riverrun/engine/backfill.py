@@ -15,6 +15,9 @@ stands at boundary e like any other. Laws:
    one side is fresh, it announces itself.
 4. **Read as of e - 1.** Times before a boundary may have been advanced to it, so kept states are readable from e on.
    While the epoch is run, their readers find a copy of the content, at e - 1, in their place.
+5. **Within the budget.** That copy is made a block at a time, and where memory is limited as much of it stays there
+   as of any other state; the rest is in files of our own. What a fresh state is given is like an epoch with as
+   many rows.
 
 Cost: the content of the states that are read is copied once and announced once; kept states that nothing fresh is
 made of cost nothing.
@@ -23,7 +26,8 @@ made of cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from riverrun.engine.comparing import Flow
 from riverrun.engine.operator import Actor, Arranged, present
@@ -33,8 +37,10 @@ from riverrun.engine.operators.reduce import Reducer
 from riverrun.progress import Antichain
 from riverrun.state import Spine
 from riverrun.state.batch import Batch
+from riverrun.state.block import BLOCK_ROWS, Block, resident_bytes
 from riverrun.state.changes import Changes
-from riverrun.state.view import View
+from riverrun.state.spine import spill_blocks
+from riverrun.state.view import SCAN_ROWS, View
 
 if TYPE_CHECKING:
     from riverrun.engine.plan import Port
@@ -43,10 +49,16 @@ Push = Callable[[Changes], None]
 
 
 class Backfill:
-    """The backfill of one instance, in epoch `epoch`; `kept` are the nodes whose states it was given."""
+    """The backfill of one instance, in epoch `epoch`; `kept` are the nodes whose states it was given.
 
-    def __init__(self, flow: Flow, epoch: int, kept: frozenset[int]) -> None:
+    `spill` is the budget of a state and where to what is beyond goes, as `Spine` takes them.
+    """
+
+    def __init__(
+        self, flow: Flow, epoch: int, kept: frozenset[int], spill: Mapping[str, Any] | None = None
+    ) -> None:
         self.epoch = epoch
+        self._spill = spill or {}
         self._flow = flow
         self._kept = kept
         self._real: dict[int, Spine] = {}
@@ -126,24 +138,31 @@ class Backfill:
         assert isinstance(actor, Arranged)
         spine = actor.arrangement.spine
         schema, upper = spine.schema, Antichain([(self.epoch + 1,)])
-        pieces = list(self._content(spine, [column.name for column in schema.columns]))
-        positions = tuple(range(len(schema.columns)))
-        batch = Batch(schema, (), spine.lower, upper, spine.lower)
-        if pieces:
-            batch = Batch.of(schema, Changes.concat(pieces), positions, Antichain([(0,)]), upper)
-        view = View(
-            spine.name, schema, (batch,) if pieces else (), Antichain([(self.epoch,)]), upper
-        )
+        names, positions = [column.name for column in schema.columns], range(len(schema.columns))
+        batch = Batch(schema, (), Antichain([(0,)]), upper, Antichain([(0,)]))
+        for piece in self._content(spine, names, BLOCK_ROWS):
+            # A piece has whole keys, in the order of hashes: its blocks come after those before (law 5).
+            made = Batch.of(schema, piece, positions, batch.lower, upper)
+            batch = replace(batch, blocks=self._bounded((*batch.blocks, *made.blocks)))
+        batches = (batch,) if batch.blocks else ()
+        view = View(spine.name, schema, batches, Antichain([(self.epoch,)]), upper)
         number = actor.node.number
         self._real[number], self._contents[number] = spine, batch
-        actor.arrangement.spine = Spine.from_view(view)
+        actor.arrangement.spine = Spine.from_view(view, **self._spill)
 
-    def _content(self, spine: Spine, names: list[str]) -> Iterator[Changes]:
-        """What a kept state holds, at this epoch, with the columns in this order."""
+    def _bounded(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """The same blocks, those in files that are beyond the budget."""
+        if not self._spill:
+            return blocks
+        excess = resident_bytes(blocks) - self._spill["budget"]
+        return spill_blocks(blocks, self._spill["directory"], excess)[0]
+
+    def _content(self, spine: Spine, names: list[str], rows: int = SCAN_ROWS) -> Iterator[Changes]:
+        """What a kept state holds, at this epoch, with the columns in this order, about so many rows a piece."""
         view, now = present(spine)
         found = [column.name for column in view.schema.columns]
         positions = [found.index(name) for name in names]
-        for piece in view.scan(now):
+        for piece in view.scan(now, rows):
             columns = tuple(piece.canonical(at) for at in positions)
             yield Changes(columns, len(piece), ((self.epoch,),), None, 0, piece.counts)
 

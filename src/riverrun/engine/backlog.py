@@ -5,7 +5,8 @@ start, and leaves when no recovery can need it any more. Laws:
 
 1. **Bounded.** Of epochs that were done, or come from the log, `keep` bytes of rows stay in memory; of
    the others the rows are *dropped*, and read from the log when they are needed (`Recall`). Nothing
-   is dropped where there is no log.
+   is dropped where there is no log. Of those that were recalled and not done, one at a time is here:
+   when the run goes back meanwhile, and another one is recalled, its rows are dropped again.
 2. **Once.** How far streams have come is that of all epochs that were not refused, those that have left
    included.
 
@@ -30,9 +31,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from riverrun.engine.messages import Inputs, Parcels
+from riverrun.state.log import KEEP
 from riverrun.state.shards import Shards
-
-KEEP = 256 << 20  # bytes
 
 
 @dataclass(slots=True)
@@ -53,6 +53,11 @@ class Entry:
     kept: int = 0
     """Bytes of rows that count as kept."""
 
+    def drop(self) -> None:
+        """Its rows are in the log only, from now on."""
+        if self.inputs:
+            self.names, self.inputs, self.shares, self.dropped = tuple(self.inputs), {}, None, True
+
     def refuse(self) -> None:
         """Its rows do not count."""
         self.inputs, self.parcels, self.shares = {}, {}, None
@@ -71,6 +76,7 @@ class Backlog:
         self._settled = dict(offsets or {})
         self._keep = KEEP if keep is None else keep
         self._kept = 0
+        self._recalled: Entry | None = None
 
     def __getitem__(self, epoch: int) -> Entry:
         return self._entries[epoch]
@@ -107,6 +113,8 @@ class Backlog:
         """An epoch is in the log, and is not to be done now: its rows stay only where there is room (law 1)."""
         entry = self._entries[epoch]
         entry.shares = None
+        if self._recalled is entry:
+            self._recalled = None
         size = sum(batch.nbytes for batch in entry.inputs.values())
         if entry.kept or not size:
             return
@@ -114,11 +122,14 @@ class Backlog:
             self._kept += size
             entry.kept = size
         else:
-            entry.names, entry.inputs, entry.dropped = tuple(entry.inputs), {}, True
+            entry.drop()
 
     def recalled(self, position: int, inputs: Inputs) -> None:
         """The rows of an epoch, from its record."""
         for entry in self._entries.values():
             if entry.position == position and entry.dropped:
+                if self._recalled is not None and not self._recalled.kept:
+                    self._recalled.drop()
                 entry.inputs = {name: inputs[name] for name in entry.names}
                 entry.dropped, entry.shares = False, None
+                self._recalled = entry

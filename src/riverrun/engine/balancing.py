@@ -1,9 +1,9 @@
 """Balancing: which worker is slow, and which shares would make it even.
 
-Workers tell how long they were busy (wall clock: time in which they had something to do and did
-it). A worker is *slow* when it is busy for much longer than the others, long enough to matter, time
-after time: be it that its machine is slower, or that its shards have more to do. Pure: no clock,
-no messages. Laws:
+Workers tell how long they were busy (time in which they had something to do and did it, and others
+did not have their processor: `busy`), and how much they did. A worker is *slow* when it is busy for
+much longer than the others, long enough to matter, time after time: be it that its machine is
+slower, or that its shards have more to do. Pure: no clock, no messages. Laws:
 
 1. **Patient.** One look is not enough: `LOOKS` in a row name the same worker, over a window of some
    seconds each.
@@ -11,6 +11,8 @@ no messages. Laws:
    not make them swing.
 3. **Not in vain.** When moving has not helped, the cost is in a few keys or elsewhere: nothing is
    moved for a while, and that is said.
+4. **Not for its neighbour.** Two processes on one core (hyperthreads) have half of it each, at worst. So who does
+   about as much as the others, or less, is slow when it takes more than twice as long for it.
 
 >>> balancer = Balancer()
 >>> for second in range(9):
@@ -32,6 +34,8 @@ from statistics import median
 WINDOW = 5.0  # seconds
 LOOKS = 3
 MUCH = 1.5  # times as busy as the others
+SHARED = 2.0  # times as long for the same: so slow may a core be that two share
+MORE = 1.25  # times as much done as by the others: that is no neighbour
 MATTERS = 0.25  # of the time
 HELPED = 0.9  # where the ratio is above this part of what it was, moving was in vain
 REST = 60.0  # seconds for which nothing is moved after it was in vain
@@ -56,25 +60,30 @@ class Balancer:
     """Follows how busy workers are."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, deque[tuple[float, float]]] = {}
+        self._seen: dict[int, deque[tuple[float, float, int]]] = {}
+        self._touched: dict[int, int] = {}
         self._suspect: tuple[int, int] | None = None
         self._looked = 0.0
         self._moved: float | None = None
         """The ratio before shares were moved last."""
         self._rests_until = 0.0
 
-    def observe(self, member: int, busy: float, now: float) -> None:
-        """A worker has been busy for so many seconds since it began."""
+    def observe(self, member: int, busy: float, now: float, touched: int = 0) -> None:
+        """A worker has been busy for so many seconds since it began, and has done so much in this execution."""
         seen = self._seen.setdefault(member, deque())
         if seen and busy < seen[-1][1]:
             seen.clear()
-        seen.append((now, busy))
+        done = seen[-1][2] if seen else 0
+        done += max(touched - self._touched.get(member, 0), 0)
+        self._touched[member] = touched
+        seen.append((now, busy, done))
         while len(seen) > 2 and now - seen[1][0] >= WINDOW:
             seen.popleft()
 
     def forget(self) -> None:
         """Workers or shares are others now: what was seen says nothing about these."""
         self._seen.clear()
+        self._touched.clear()
         self._suspect = None
 
     def busy(self, member: int) -> float | None:
@@ -96,7 +105,7 @@ class Balancer:
         index = max(range(len(busy)), key=busy.__getitem__)
         others = median(busy[:index] + busy[index + 1 :])
         ratio = busy[index] / max(others, 1e-3)
-        if busy[index] < MATTERS or ratio < MUCH:
+        if busy[index] < MATTERS or ratio < MUCH or self._shares_a_core(members, index, ratio):
             self._suspect = None
             return None
         member, times = self._suspect or (members[index], 0)
@@ -107,6 +116,15 @@ class Balancer:
         if self._moved is not None and ratio > self._moved * HELPED:
             self._rests_until, self._moved = now + REST, None
         return Slow(index, busy[index], others, _evened(shares, busy), now < self._rests_until)
+
+    def _shares_a_core(self, members: Sequence[int], index: int, ratio: float) -> bool:
+        """Whether a neighbour is enough of a reason for a worker to be so many times as busy as the others (law 4)."""
+        done = [self._seen[member][-1][2] - self._seen[member][0][2] for member in members]
+        others = median(done[:index] + done[index + 1 :])
+        if not others or not done[index]:
+            return False
+        more = done[index] / others
+        return more < MORE and ratio <= SHARED * more
 
     def moved(self, slow: Slow) -> None:
         """Shares were moved because of it."""

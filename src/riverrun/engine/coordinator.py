@@ -198,7 +198,10 @@ class Coordinator:
             for pending in opening.pending:
                 parcels = stored_parcels(pending.header.get("parcels", {}))
                 offsets = pending.header.get("offsets", {})
-                entry = Entry(pending.position, pending.inputs, parcels, offsets, pending.refused)
+                entry = Entry(
+                    pending.position, pending.inputs, parcels, offsets, pending.refused,
+                    dropped=pending.dropped, names=pending.names,
+                )  # fmt: skip
                 self._backlog.add(self.next, entry)
                 self._backlog.drop_rows(self.next)
                 self.next += 1
@@ -214,6 +217,7 @@ class Coordinator:
             Join: self._on_join,
             Heartbeat: lambda sender, message: None,
         }
+        policy = "replace" if opening is None else policy
         self.roster = Roster(workers, lambda to, message: self._out.append((to, message)), policy)
 
     @property
@@ -346,7 +350,7 @@ class Coordinator:
             if error is not None:
                 self.give_up(error)
             return
-        if self.opening is None:
+        if self.opening is None and self.execution:  # before there was one, nothing is lost
             self.close(not_durable(roster.members.index(member), why))
             return
         roster.replace(member)

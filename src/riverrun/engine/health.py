@@ -71,7 +71,7 @@ class Health:
                 seconds,
             )
         self._signs[member] = _Sign(touched, doing, seconds, said)
-        self._balancer.observe(member, busy, now)
+        self._balancer.observe(member, busy, now, touched)
 
     def forget(self, member: int) -> None:
         """A worker is gone."""

@@ -11,6 +11,9 @@ endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker
 3. **Asked between steps.** Questions are answered by the thread that works, between two steps; rows
    are read from views, by other threads, while it goes on.
 4. **Not alone.** When the coordinator cannot be reached or heard any more, the process ends.
+5. **Signs of life.** A worker gives them from a thread of its own, whatever it is in. On its way from the grant to
+   taking part, where nobody's code is run, it gives them itself, between one step and the next: there a
+   storage that is away is no silence, and a call that does not return is.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security
+from riverrun.engine.busy import Busy
 from riverrun.engine.cluster import carefully, freeze
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.flight import WINDOW, Endpoint, Link
@@ -146,7 +150,7 @@ class _Host:
         self._why = ""
         self._over = Event()
         self._heard = time.monotonic()
-        self._busy = 0.0  # seconds
+        self._busy = Busy()
         self._silence = SILENCE
         self._security = rendezvous.security
         self._make = make
@@ -183,12 +187,15 @@ class _Host:
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
         self._silence = max(SILENCE, 2 * granted.get("silence", 0.0))
+        self._links[COORDINATOR] = self._link(rendezvous.address)
         scratch: Path | None = None
         if granted["checkpoint"] is not None:
             if getattr(self._make, "memory", None) is not None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
                 scratch = Path(self._scratch.name)
-            self._checkpoints = Checkpoints(_opened(granted["checkpoint"]), scratch=scratch)
+            self._checkpoints = Checkpoints(
+                _opened(granted["checkpoint"], self._show_life), scratch=scratch
+            )
             self._log = Log(self._checkpoints.storage)
         self._staging = Staging(
             self._worker.incarnation,
@@ -196,7 +203,6 @@ class _Host:
             patience=granted.get("patience"),
             over=self._over,
         )
-        self._links[COORDINATOR] = self._link(rendezvous.address)
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
 
     def _link(self, address: str) -> Link:
@@ -221,7 +227,7 @@ class _Host:
                     started = time.monotonic()
                     busy = worker.work()
                     if busy:
-                        self._busy += time.monotonic() - started
+                        self._busy.worked += time.monotonic() - started
                 self._carry(worker.take())
         except TransportError as error:
             self._why = f"the coordinator cannot be reached: {error.message}"
@@ -235,7 +241,7 @@ class _Host:
             with suppress(queue.Empty):
                 for _ in range(_DRAIN):
                     self._inbox.get_nowait()()
-            self._busy += time.monotonic() - started
+            self._busy.worked += time.monotonic() - started
         except queue.Empty:
             pass
         if time.monotonic() - self._heard > self._silence:
@@ -280,21 +286,25 @@ class _Host:
         assert self._worker is not None
         self._worker.disconnected(peer)
 
+    def _show_life(self) -> None:
+        """On the way to taking part: this thread goes on (law 5)."""
+        self._links[COORDINATOR].send([["beat", 0, 0.0, None, 0.0]])
+
     def _beat(self) -> None:
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
-        call, since = -1, 0.0
+        call, since, touched = -1, 0.0, 0
         while not self._over.wait(BEAT):
             instance: Any = worker.instance
-            touched, doing = 0, getattr(instance, "doing", None)
+            doing = getattr(instance, "doing", None)
             with suppress(AttributeError, RuntimeError):  # it may change while it is counted
                 touched = 0 if instance is None else instance.touched
                 if doing is None or instance.calls != call:
                     call, since = getattr(instance, "calls", -1), time.monotonic()
             seconds = time.monotonic() - since if doing is not None else 0.0
             try:
-                self._links[COORDINATOR].send([["beat", touched, self._busy, doing, seconds]])
+                self._links[COORDINATOR].send([["beat", touched, self._busy.own(), doing, seconds]])
             except (TransportError, KeyError):
                 return
 
@@ -546,10 +556,11 @@ class _Host:
         pa.default_memory_pool().release_unused()
 
 
-def _opened(place: str) -> Storage:
+def _opened(place: str, show_life: Callable[[], None]) -> Storage:
     """The storage of the run. A path that is not there is away: made anew, it would be another one."""
     deadline = time.monotonic() + SILENCE
     while True:
+        show_life()
         try:
             return open_storage(place, make=False)
         except CheckpointError:

@@ -10,7 +10,9 @@ the inputs of the next ones; between workers, an exchange sends the pieces that 
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -81,11 +83,12 @@ class Instance:
         self._shards = shards
         workers = shards.workers
         self._outgoing: list[tuple[int, object]] = []
-        self._scratch = None if memory is None else tempfile.TemporaryDirectory(prefix="riverrun-")
         spill: dict[str, Any] = {}
-        if memory is not None and self._scratch is not None:
+        if memory is not None:
             kept = sum(node.operator.keeps_state for node in plan.nodes)
-            spill = {"budget": memory // max(kept, 1), "directory": Path(self._scratch.name)}
+            scratch = Path(tempfile.mkdtemp(prefix="riverrun-"))
+            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            spill = {"budget": memory // max(kept, 1), "directory": scratch}
         self._backfill: Backfill | None = None
         self._content: Iterator[None] | None = None
         giving: tuple[Port, ...] = ()
@@ -93,7 +96,7 @@ class Instance:
             states = resume.take(states)
             if resume.flow.fresh:
                 given = [n.number for n in plan.nodes if states.keys() & set(states_of(n))]
-                self._backfill = Backfill(resume.flow, epoch, frozenset(given))
+                self._backfill = Backfill(resume.flow, epoch, frozenset(given), spill)
                 giving = resume.flow.giving
         self._schedule = (
             Alone(plan, epoch) if workers == 1 else Together(plan, epoch, index, workers, giving)

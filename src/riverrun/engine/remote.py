@@ -12,7 +12,7 @@ message, a clock. It works all the time, whether somebody waits or not. Workers 
    launcher knows about why; so does one whose replacement does not come, and one that loses workers
    again and again at one epoch (`losses`). Nothing waits for ever.
 3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
-   long is lost at once.
+   long, be it before it takes part, is lost at once.
 4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
    waits.
 
@@ -135,6 +135,7 @@ class RemoteCluster(Cluster):
         super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
         self._health = Health(self.events, balance, most)
         self._silence = silence
+        self._starting = math.ceil(min(silence, timeout / 2) / TICK)  # so that another one has time
         self._lost_at: float | None = None
         self._overseer = Overseer(
             self._coordinator, launcher, self._health, timeout, self._check_room
@@ -742,6 +743,7 @@ class RemoteCluster(Cluster):
             if not self._ungranted or self._coordinator.phase is Phase.CLOSED:
                 return {"leave": "there is no worker to be"}
             incarnation = self._ungranted.popleft()
+            self._coordinator.roster.grant(incarnation, self._starting)
             self._false_starts = 0
             self._tickets[given["ticket"]] = incarnation
             self._addresses[incarnation] = given["address"]

@@ -6,6 +6,8 @@ started for a change that is wanted, and own nothing until it is made, at a boun
 1. **Never again.** An incarnation that was dismissed is unknown from then on.
 2. **Ready first.** A change is made when all its newcomers are there, so nobody waits for a start.
 3. **Little moves.** Who stays keeps what it had, as far as it is to have as much (`state.shards`).
+4. **Silent from the grant on.** Nobody is waited for by the clock until a process was told that it is them. From
+   then on silence means death, also before they are there: one that hangs on its way is replaced.
 
 >>> sent = []
 >>> roster = Roster(2, lambda to, message: sent.append(message))
@@ -68,6 +70,7 @@ class Roster:
         self._ticks = 0
         self._heard: dict[int, int] = {}
         self._joined: set[int] = set()
+        self._granted: dict[int, int] = {}
         self.members = [self._start() for _ in range(workers)]
 
     def __len__(self) -> int:
@@ -81,6 +84,11 @@ class Roster:
         """Somebody has given a sign of life."""
         self._heard[member] = self._ticks
 
+    def grant(self, member: int, ticks: int) -> None:
+        """A process was told that it is somebody; until it is there, it may be silent for so many ticks (law 4)."""
+        self._granted[member] = ticks
+        self.hear(member)
+
     def join(self, member: int) -> None:
         """Somebody is there."""
         self._joined.add(member)
@@ -91,16 +99,18 @@ class Roster:
         return self._joined.issuperset(self.members)
 
     def silent(self, ticks: int | None) -> list[int]:
-        """Time has passed; who was there, and has given no sign for so many ticks."""
+        """Time has passed; who was there, or on its way, and has given no sign for so many ticks."""
         self._ticks += 1
         if ticks is None:
             return []
-        return [each for each in sorted(self._joined) if self._ticks - self._heard[each] > ticks]
+        limits = self._granted | dict.fromkeys(self._joined, ticks)
+        return [who for who in sorted(limits) if self._ticks - self._heard[who] > limits[who]]
 
     def dismiss(self, member: int) -> None:
         """Somebody is not needed any more, or is thought dead."""
         del self._heard[member]
         self._joined.discard(member)
+        self._granted.pop(member, None)
         self._send(member, Leave())
         self._send(SUPERVISOR, Stop(member))
 

@@ -344,7 +344,11 @@ class Worker:
         pin = self._pins[message.epoch]
         states = pin.states
         if states is None:  # the run started from nothing, and stands where it started
-            states = {} if self.instance is None else self.instance.pin()
+            if self.instance is None:  # it raised, and what it began with is not to be had any more
+                wrote = Wrote(message.attempt, None, _nothing_to_write(message, self))
+                self._out.append((COORDINATOR, wrote))
+                return
+            states = self.instance.pin()
         self._writing = (message.attempt, message.epoch)
         write = Write(message.attempt, message.number, states, pin.ranges)
         self._out.append((STORAGE, write))
@@ -392,6 +396,15 @@ def _not_pinned(begin: Begin, pinned: list[int]) -> CheckpointError:
         f"cannot go back to epoch {begin.epoch}: worker {begin.index} has pinned {pinned}",
         hint="this is a defect of Riverrun: please report it; a run with checkpoints can be resumed",
         epoch=begin.epoch,
+    )
+
+
+def _nothing_to_write(announce: Announce, worker: Worker) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.not_begun",
+        f"cannot write checkpoint {announce.number}: worker {worker.incarnation} failed before the first epoch",
+        hint="the run begins again by itself; ask for the checkpoint once more",
+        number=announce.number,
     )
 
 

@@ -7,11 +7,12 @@ import pyarrow as pa
 
 from riverrun.engine.messages import Parcel
 from riverrun.engine.operators.linear import Input
-from riverrun.engine.operators.upsert import DELETED, SEQUENCE
+from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.plan import Node, Plan, Port
+from riverrun.errors import RiverrunError
 
-FRAME = 1 << 52
-"""How many commands a DataFrame may have: so many numbers are set aside for it."""
+NUMBERS = 1 << 63
+"""How many numbers there are in an epoch."""
 
 
 class Inlet:
@@ -43,6 +44,13 @@ class Inlet:
     def reserve(self) -> int:
         """The number of the first command of a DataFrame."""
         first = self._sequence
+        if self.key and first + 2 * FRAME > NUMBERS:  # rows that come after it need some too
+            raise RiverrunError(
+                "run.commands",
+                f"cannot take one more DataFrame into {self.name!r}: its commands cannot be numbered in this epoch",
+                hint="commit: every epoch has all of them",
+                input=self.name,
+            )
         self._sequence += FRAME
         self._reserved += 1
         return first

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security, Stage
 from riverrun.engine.messages import Parcel
-from riverrun.engine.operators.upsert import DELETED, SEQUENCE
+from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.wire import describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
@@ -136,11 +136,14 @@ def _send(
     askers = [Asker(address, order.security) for _, address in order.members]
     stages: list[Stage | None] = [None] * len(askers)
     sequence = order.target.sequence + (partition << PARTITION_BITS)
+    numbers = range(sequence, sequence + (1 << PARTITION_BITS))
     for at, given in enumerate(batches):
         if not given.num_rows:
             continue
         batch = conformed(given, order.target, sequence)
         sequence += batch.num_rows
+        if order.target.key:
+            _check_numbers(order.target, partition, sequence - 1 in numbers)
         to = (partition + at) % len(askers)
         stage = stages[to]
         if stage is None:
@@ -154,6 +157,19 @@ def _send(
     for asker in askers:
         asker.close()
     return parcels
+
+
+def _check_numbers(target: Target, partition: int, enough: bool) -> None:
+    """No two commands of an epoch have the same number (law of `engine.operators.upsert`)."""
+    most = FRAME >> PARTITION_BITS
+    if partition >= most or not enough:
+        raise OperatorFailed(
+            "spark.commands",
+            f"cannot {target.attempt}: the rows of partition {partition} cannot be numbered",
+            hint=f"for an input with a key a DataFrame has at most {most} partitions, of {1 << PARTITION_BITS} rows: "
+            "repartition it",
+            partition=partition,
+        )
 
 
 def conformed(given: pa.RecordBatch, target: Target, sequence: int) -> pa.RecordBatch:

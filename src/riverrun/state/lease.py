@@ -7,8 +7,9 @@ does no harm. Laws:
 
 1. **Refused while it lives.** `acquire` refuses when the owner in the file lives. On the same machine (host, boot and
    process namespace) its process tells; elsewhere the counter, which is watched for six seconds.
-2. **Gone when it is over.** A run that is closed, that ends, or that is thrown away takes its file with it. One whose
-   process was killed leaves it, and law 1 finds out.
+2. **Gone when it is over.** A run that is closed, that ends, or that is thrown away takes its file with it; where the
+   storage fails at that moment, as soon as it does not, while the process lives. Nobody waits for that, and in
+   this process the path is free at once. One whose process was killed leaves its file, and law 1 finds out.
 3. **Later terms win.** Each lease has a term greater than the one it found. A holder that finds a later one in the file
    renews no more; one that finds an earlier one, which was written late, writes its own again.
 
@@ -102,6 +103,7 @@ class Lease:
         self.owner = owner
         self._storage = storage
         self._stop = Event()
+        self._tried, self._gone = Event(), Event()
         self._thread: Thread | None = None
         _HELD[owner.identity] = self
         # Thrown away without an end: the thread, which does not know this object, is told all the same.
@@ -112,7 +114,7 @@ class Lease:
         identity = self.owner.identity
         _KEEPERS[identity] = self._thread = Thread(
             target=_keep,
-            args=(self._storage, self.owner, self._stop),
+            args=(self._storage, self.owner, self._stop, self._tried, self._gone),
             name="riverrun-lease",
             daemon=True,
         )
@@ -150,10 +152,12 @@ class Lease:
         self._stop.set()
 
     def release(self) -> None:
-        """Give the path back; a storage that hangs is not waited for. May be called again."""
+        """Give the path back; a storage that hangs or fails is not waited for. May be called again."""
         self.stop()
         if self._thread is not None:
-            self._thread.join(RELEASE)
+            self._tried.wait(RELEASE)
+            if self._gone.is_set():
+                self._thread.join(RELEASE)
 
 
 @atexit.register
@@ -180,26 +184,41 @@ def read_owner(storage: Storage) -> Owner | None:
     return None
 
 
-def _keep(storage: Storage, owner: Owner, stop: Event) -> None:
-    """In a thread: show that the owner lives, until it is over; then take the file away."""
+def _keep(storage: Storage, owner: Owner, stop: Event, tried: Event, gone: Event) -> None:
+    """In a thread: show that the owner lives, until it is over; then take the file away, for as long as it takes."""
     try:
-        _beat(storage, owner, stop)
+        if not _beat(storage, owner, stop):
+            return
+        while not _taken_away(storage, owner):
+            tried.set()
+            time.sleep(BEAT / 4)
     finally:
         _KEEPERS.pop(owner.identity, None)
+        gone.set()
+        tried.set()
 
 
-def _beat(storage: Storage, owner: Owner, stop: Event) -> None:
+def _beat(storage: Storage, owner: Owner, stop: Event) -> bool:
+    """Show that the owner lives until it does not; whether the file may still be its own."""
     while not stop.wait(BEAT):
         owner = replace(owner, beat=owner.beat + 1)
         with suppress(RiverrunError):  # the log protects
             found = read_owner(storage)
             if found is not None and found.term > owner.term:
-                return
+                return False
             _write(storage, owner)
-    with suppress(RiverrunError):
+    return True
+
+
+def _taken_away(storage: Storage, owner: Owner) -> bool:
+    """Delete the file, unless it is somebody else's; False when the storage fails (law 2)."""
+    try:
         found = read_owner(storage)
         if found is not None and found.identity == owner.identity:
             storage.delete([OWNER])
+    except RiverrunError:
+        return False
+    return True
 
 
 def _write(storage: Storage, owner: Owner) -> None:

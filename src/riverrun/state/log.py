@@ -37,6 +37,8 @@ Laws:
    done has rows for is what it was when they were logged: the ``opened`` record before says what
    that was, or the checkpoint where it covers that record. (Rows of an input that is gone do not
    count in epochs that a checkpoint has, and that are done again from the start.)
+8. **Bounded.** Whoever takes over reads one record after the other, and brings along the rows that fit into
+   `keep` bytes. Those of the other epochs are in the log only, and `Pending.dropped` says so.
 
 >>> from riverrun.state.storage import open_storage
 >>> storage = open_storage("memory:///")
@@ -53,7 +55,8 @@ Traceback (most recent call last):
 riverrun.errors.CheckpointError: cannot append record 2 to the log: another run has written there
 Hint: one run at a time owns a checkpoint path; stop the other one, or give this one its own path
 
-Cost: one put for each record; taking over reads the records since the checkpoint.
+Cost: one put for each record; taking over reads the records since the checkpoint, and what it did not keep is
+read once more when it is done.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ PARCELS = "parcels"
 VERSION = 1
 MAGIC = b"riverrun log %d\n" % VERSION
 TRIES = 5
+KEEP = 256 << 20  # bytes of rows
 
 _NAME = re.compile(rf"{LOG}/(\d{{16}})\.record")
 _UNFINISHED = re.compile(rf"{LOG}/(\d{{16}})\.record#\d+")
@@ -106,6 +110,10 @@ class Pending:
     inputs: Mapping[str, pa.RecordBatch]
     refused: bool = False
     header: Mapping[str, Any] = field(default_factory=dict)
+    dropped: bool = False
+    """Whether the rows are in the log only (law 8)."""
+    names: tuple[str, ...] = ()
+    """Of a dropped one, the inputs that it has rows of."""
 
 
 class Way(Enum):
@@ -276,15 +284,19 @@ def take_over(
     decide: Decide | None = None,
     keep_inputs: bool | None = None,
     number: int | None = None,
+    keep: int | None = None,
 ) -> Opening:
     """Own the path from here on, and find what it has. `identity` is a word that nobody else uses.
 
     Without `decide`, a program with another fingerprint is refused. With `keep_inputs` the log is kept whole; without
-    either, as it was. With a
-    `number`, go back to that checkpoint in place of the newest (law 6).
+    either, as it was. With a `number`, go back to that checkpoint in place of the newest (law 6). `keep` is how many
+    bytes of rows are brought along (law 8).
     """
+    keep = KEEP if keep is None else keep
     if number is not None:
-        opening = _go_back(checkpoints, log, number, identity, dict(fingerprint or {}), decide)
+        opening = _go_back(
+            checkpoints, log, number, identity, dict(fingerprint or {}), decide, keep
+        )
         return _keeping(opening, checkpoints.latest(), keep_inputs)
     for tries in range(TRIES):
         manifest = checkpoints.latest()
@@ -296,7 +308,7 @@ def take_over(
             )  # fmt: skip
         try:
             opening = _take_over(
-                checkpoints, log, manifest, identity, dict(fingerprint or {}), decide
+                checkpoints, log, manifest, identity, dict(fingerprint or {}), decide, keep
             )
             return _keeping(opening, manifest, keep_inputs)
         except CheckpointError as error:
@@ -318,6 +330,7 @@ def _go_back(
     identity: str,
     fingerprint: dict[str, Any],
     decide: Decide | None,
+    keep: int,
 ) -> Opening:
     """Take the path over at an older checkpoint, which becomes the newest one (law 6)."""
     there = checkpoints.numbers()
@@ -329,7 +342,9 @@ def _go_back(
             hint="`riverrun checkpoints PATH` lists them; flow.run(retain=N) keeps more of them",
             number=number,
         )
-    opening = _take_over(checkpoints, log, checkpoints.load(number), identity, fingerprint, decide)
+    opening = _take_over(
+        checkpoints, log, checkpoints.load(number), identity, fingerprint, decide, keep
+    )
     if number == there[-1]:
         return opening
     newest = checkpoints.again(number, {"owner": opening.owner})
@@ -348,6 +363,7 @@ def _take_over(
     identity: str,
     fingerprint: dict[str, Any],
     decide: Decide | None,
+    keep: int,
 ) -> Opening:
     epoch = start = number = 0
     way, program = Way.STRAIGHT, {}
@@ -376,7 +392,7 @@ def _take_over(
     if way is Way.REPLAY:
         epoch = start = number = 0
         offsets, program = {}, {}
-    replay = _Replay(epoch, start, program)
+    replay = _Replay(epoch, start, program, keep)
     position = start
     last = positions[-1] if positions and positions[-1] >= start else start - 1
     void: list[int] = []
@@ -487,9 +503,9 @@ def _next_whole(log: Log, position: int, last: int) -> Record | None:
 
 
 class _Replay:
-    """The epochs that the log has from a checkpoint on (law 5)."""
+    """The epochs that the log has from a checkpoint on (law 5), and as many of their rows as fit (law 8)."""
 
-    def __init__(self, epoch: int, start: int, program: Mapping[str, Any]) -> None:
+    def __init__(self, epoch: int, start: int, program: Mapping[str, Any], keep: int) -> None:
         self.epoch = epoch
         self.start = start
         self.program = program
@@ -497,6 +513,7 @@ class _Replay:
         self._programs: dict[int, Mapping[str, Any]] = {}
         self.pending: list[Pending] = []
         self.reported = epoch
+        self._room = keep
 
     def take(self, position: int, record: Record) -> None:
         header = record.header
@@ -512,12 +529,21 @@ class _Replay:
                     hint="files of another run were put here, or removed; use another path",
                     position=position,
                 )
-            self.pending.append(Pending(position, record.inputs, header=header))
+            self.pending.append(self._kept(Pending(position, record.inputs, header=header)))
             self._programs[position] = self.program
             self.reported = max(self.reported, int(header.get("reported", 0)))
         elif header["kind"] == "refused" and header["refused"] >= self.start:
             at = header["epoch"] - self.epoch
-            self.pending[at] = replace(self.pending[at], inputs={}, refused=True, header={})
+            self._room += _size(self.pending[at].inputs)
+            self.pending[at] = Pending(self.pending[at].position, {}, refused=True)
+
+    def _kept(self, pending: Pending) -> Pending:
+        """With its rows, where there is room for them."""
+        size = _size(pending.inputs)
+        if size <= self._room:
+            self._room -= size
+            return pending
+        return replace(pending, inputs={}, dropped=True, names=tuple(pending.inputs))
 
     def check_inputs(self, fingerprint: Mapping[str, Any], done: int) -> None:
         """Refuse a program in which an input with rows is not what it was (law 6); `done` are the epochs before."""
@@ -525,7 +551,7 @@ class _Replay:
             program, parcels = self._programs[pending.position], pending.header.get("parcels", {})
             if not program or pending.refused:
                 continue
-            names = {*pending.inputs, *parcels}
+            names = {*pending.inputs, *pending.names, *parcels}
             for name in sorted(names):
                 was, now = program.get(name), fingerprint.get(name)
                 if was != now and (now is not None or self.epoch + at >= done):
@@ -534,12 +560,17 @@ class _Replay:
                 header = {**pending.header}
                 header["parcels"] = {n: p for n, p in parcels.items() if n in fingerprint}
                 inputs = {n: rows for n, rows in pending.inputs.items() if n in fingerprint}
-                self.pending[at] = replace(pending, inputs=inputs, header=header)
+                left = tuple(n for n in pending.names if n in fingerprint)
+                self.pending[at] = replace(pending, inputs=inputs, header=header, names=left)
 
     def close(self) -> None:
         """The number of a refused epoch is free, where no other epoch has come after it."""
         if self.pending and self.pending[-1].refused:
             self.pending.pop()
+
+
+def _size(inputs: Mapping[str, pa.RecordBatch]) -> int:
+    return sum(batch.nbytes for batch in inputs.values())
 
 
 def encode_record(record: Record) -> bytes:

@@ -503,7 +503,7 @@ class Spine:
                 return
             lists = [entry.a, entry.b] if isinstance(entry, Merger) else [entry]
             for batch in lists:
-                blocks, excess = _spill_blocks(batch.blocks, self._directory, excess)
+                blocks, excess = spill_blocks(batch.blocks, self._directory, excess)
                 if blocks != batch.blocks:
                     self._view = None
                     fresh = replace(batch, blocks=blocks)
@@ -512,7 +512,7 @@ class Spine:
                     else:
                         self._chain[at] = fresh
             if isinstance(entry, Merger):
-                done, excess = _spill_blocks(tuple(entry.blocks), self._directory, excess)
+                done, excess = spill_blocks(tuple(entry.blocks), self._directory, excess)
                 entry.blocks = list(done)
 
     def _check_upper(self, upper: Antichain) -> None:
@@ -539,7 +539,7 @@ def _past(time: Timestamp) -> Antichain:
     return Antichain((*zeros[:at], time[at] + 1, *zeros[at + 1 :]) for at in range(len(time)))
 
 
-def _spill_blocks(
+def spill_blocks(
     blocks: tuple[Block, ...], directory: Path, excess: int
 ) -> tuple[tuple[Block, ...], int]:
     """The same blocks, as many of them in files as bring `excess` to zero or less."""

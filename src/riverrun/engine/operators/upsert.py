@@ -5,7 +5,8 @@ an epoch, a key has the row of its last command, or none. The output is what cha
 taken out, the new one put in; it is arranged by key.
 
 Law: of several commands for a key in one epoch the one with the greatest sequence number counts, so
-neither cutting nor order of arrival shows.
+neither cutting nor order of arrival shows. No two of an epoch have the same number: whoever numbers
+them sees to that (`run.inlets`, `spark.ingest`), and refuses what there are no numbers for.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from riverrun.state.columns import take_columns
 from riverrun.state.keys import Keys
 
 SEQUENCE, DELETED = "__sequence__", "__deleted__"
+FRAME = 1 << 52
+"""How many commands a DataFrame may have: so many numbers are set aside for it."""
 
 
 def commands_schema(columns: pa.Schema) -> pa.Schema:
