@@ -18,6 +18,7 @@ import riverrun as rr
 from riverrun.engine import health, hosting
 from riverrun.engine.instance import Maker
 from riverrun.engine.remote import RemoteCluster
+from riverrun.state.kernels import compiling
 from riverrun.state.shards import CELLS
 from tests.engine.flows import Model, check, graph_maker
 from tests.engine.launchers import Processes, Threads
@@ -239,3 +240,23 @@ def test_epochs_go_on_until_newcomers_are_there(tmp_path: Path) -> None:
         until(lambda: cluster.status()["workers"] == 3 and cluster._recovered())
         commit(cluster, model)
         check(cluster, model)
+
+
+def test_a_newcomer_loads_the_kernels_that_others_have_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[list[str]] = []
+    monkeypatch.setattr(compiling, "load", lambda names: loaded.append(list(names)))
+    monkeypatch.setattr(hosting, "BEAT", 0.1)
+    launcher, model = Threads(MAKER), Model(45)
+    with RemoteCluster(launcher, 1, checkpoint=tmp_path, every=None, timeout=60) as cluster:
+        commit(cluster, model)
+        called = compiling.used()
+        until(lambda: set(called) <= set(cluster._kernels))
+        cluster.scale(2)
+        until(lambda: len(loaded) == 2)
+        commit(cluster, model)
+        check(cluster, model)
+    assert loaded[0] == []
+    assert set(called) <= set(loaded[1])
+    assert all(name.startswith("riverrun.state.kernels.") for name in called)

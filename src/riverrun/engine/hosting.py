@@ -11,6 +11,8 @@ endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker
 3. **Asked between steps.** Questions are answered by the thread that works, between two steps; rows
    are read from views, by other threads, while it goes on.
 4. **Not alone.** When the coordinator cannot be reached or heard any more, the process ends.
+5. **Warm.** It tells the coordinator which kernels it has called. One that comes later loads them while
+   it reads its states, and not when rows are waiting for them.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
 from riverrun.errors import CheckpointError, TransportError
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.kernels import compiling
 from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
 from riverrun.state.slabs import SLABS
@@ -155,6 +158,7 @@ class _Host:
         self._worker: Worker | None = None
         self._window = WINDOW
         self._lane = Lane("riverrun-checkpoint")
+        self._warm = Lane("riverrun-kernels")
         self._failures = 0  # of the storage, in a row
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
@@ -198,6 +202,7 @@ class _Host:
         )
         self._links[COORDINATOR] = self._link(rendezvous.address)
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
+        self._warm.submit(lambda: compiling.load(granted.get("kernels", ())))  # law 5
 
     def _link(self, address: str) -> Link:
         assert self._worker is not None
@@ -284,7 +289,7 @@ class _Host:
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
-        call, since = -1, 0.0
+        call, since, told = -1, 0.0, 0
         while not self._over.wait(BEAT):
             instance: Any = worker.instance
             touched, doing = 0, getattr(instance, "doing", None)
@@ -295,6 +300,9 @@ class _Host:
             seconds = time.monotonic() - since if doing is not None else 0.0
             try:
                 self._links[COORDINATOR].send([["beat", touched, self._busy, doing, seconds]])
+                if len(kernels := compiling.used()) > told:
+                    told = len(kernels)
+                    self._links[COORDINATOR].send([["kernels", kernels]])
             except (TransportError, KeyError):
                 return
 
@@ -525,6 +533,7 @@ class _Host:
         for link in self._links.values():
             link.close()
         self._lane.close()
+        self._warm.close()
         if self._staging is not None:
             self._staging.close()
         if self._scratch is not None:
