@@ -414,6 +414,58 @@ def test_or_its_range_is_spread() -> None:
     ]
 
 
+def test_what_makes_up_for_a_loss_lets_the_epochs_that_wait_go_first() -> None:
+    bench = Bench(3, policy="spread")
+    for _ in range(2):
+        bench.submit()
+        bench.complete()
+    bench.coordinator.lost(2)
+    out = bench.turn()
+    bench.submit()  # somebody waits for it
+    assert of(out, Start) == []
+    assert len(of(out, Begin)) == 2
+    bench.ready()
+    for _ in range(2):
+        assert of(bench.complete(), Start) == []
+    out = bench.complete()
+    assert of(out, Reported) == [(CLIENT, Reported(2))]
+    assert of(out, Start) == [(SUPERVISOR, Start(4))]
+    bench.submit()
+    bench.submit()
+    bench.tell(4, Join())
+    assert of(bench.complete(), Announce) == []
+    bench.submit()  # it comes after the newcomer
+    out = bench.complete()
+    assert [(to, a.epoch) for to, a in of(out, Announce)] == [(1, 5), (3, 5)]
+    assert of(out, Feed) == []
+    assert [to for to, _ in of(bench.publish(), Begin)] == [1, 3, 4]
+    bench.ready()
+    assert bench.coordinator.members == [1, 3, 4]
+    assert of(bench.complete(), Reported) == [(CLIENT, Reported(5))]
+
+
+def test_and_does_not_wait_for_epochs_that_nobody_works_on() -> None:
+    bench = Bench(3, policy="spread")
+    bench.submit()
+    bench.complete()
+    bench.coordinator.allow(1)
+    bench.submit()
+    bench.coordinator.lost(2)
+    bench.turn()
+    bench.ready()
+    assert of(bench.complete(), Start) == [(SUPERVISOR, Start(4))]
+    assert of(bench.tell(4, Join()), Announce) != []
+
+
+def test_one_that_somebody_asked_for_is_called_at_once() -> None:
+    bench = Bench(2, policy="spread")
+    bench.submit()
+    bench.coordinator.scale(3)
+    assert of(bench.turn(), Start) == [(SUPERVISOR, Start(3))]
+    bench.coordinator.lost(3)
+    assert of(bench.turn(), Start) == [(SUPERVISOR, Start(4))]
+
+
 def test_silence_is_death_after_a_deadline() -> None:
     bench = Bench(deadline=3)
     for _ in range(4):

@@ -23,6 +23,7 @@ from riverrun.engine.busy import Busy
 from riverrun.engine.instance import Maker
 from riverrun.engine.remote import RemoteCluster
 from riverrun.errors import CheckpointError
+from riverrun.state.kernels import compiling
 from riverrun.state.shards import CELLS
 from tests.engine.flows import Model, check, graph_maker
 from tests.engine.launchers import Processes, Threads
@@ -403,3 +404,23 @@ def test_time_in_which_others_have_the_processor_is_not_busy() -> None:
     worked, own = told
     assert worked >= seconds * 3 / 4
     assert seconds / 4 < own < 0.8 * worked
+
+
+def test_a_newcomer_loads_the_kernels_that_others_have_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[list[str]] = []
+    monkeypatch.setattr(compiling, "load", lambda names: loaded.append(list(names)))
+    monkeypatch.setattr(hosting, "BEAT", 0.1)
+    launcher, model = Threads(MAKER), Model(45)
+    with RemoteCluster(launcher, 1, checkpoint=tmp_path, every=None, timeout=60) as cluster:
+        commit(cluster, model)
+        called = compiling.used()
+        until(lambda: set(called) <= set(cluster._kernels))
+        cluster.scale(2)
+        until(lambda: len(loaded) == 2)
+        commit(cluster, model)
+        check(cluster, model)
+    assert loaded[0] == []
+    assert set(called) <= set(loaded[1])
+    assert all(name.startswith("riverrun.state.kernels.") for name in called)

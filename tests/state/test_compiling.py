@@ -47,6 +47,37 @@ def test_a_change_in_any_kernel_file_changes_the_fingerprint(changed: str, tmp_p
     assert before != load(copy / "compiling.py").FINGERPRINT  # type: ignore[attr-defined]
 
 
+LOADING = """
+from riverrun.state.kernels import compiling, gathering
+import numpy as np
+
+NAME = "riverrun.state.kernels.gathering.is_ascending"
+words = np.arange(3, dtype=np.uint64)
+"""
+
+
+def told(code: str, cache: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING + code],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_kernels_are_loaded_before_they_are_called(tmp_path: Path) -> None:
+    hits = "print(sum(gathering.is_ascending.stats.cache_hits.values()))\n"
+    load, call = "compiling.load([NAME, 'no.kernel'])\n", "gathering.is_ascending(words)\n"
+    # Where the cache has nothing, nothing is compiled beforehand.
+    count = "print(len(gathering.is_ascending.overloads))\n"
+    assert told(load + count, tmp_path) == ["0"]
+    name = "riverrun.state.kernels.gathering.is_ascending"
+    assert told(f"{call}print(*compiling.used())", tmp_path) == [name]
+    assert told(f"{load}{hits}{call}{hits}print(*compiling.used())", tmp_path) == ["1", "1", name]
+
+
 def test_a_callee_in_another_file_is_not_stale(tmp_path: Path) -> None:
     """What Numba alone gets wrong: the caller's file is the same, its callee's is not."""
     package = tmp_path / "kernels"

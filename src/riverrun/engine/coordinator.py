@@ -742,7 +742,7 @@ class Coordinator:
         """When newcomers are there, get the storage to have this boundary, then change the members; whether epochs wait
         for it."""
         saver, roster = self.saver, self.roster
-        if not roster.is_there(change):
+        if not roster.take_turn(change, self.completed, min(self.next, self.limit)):
             return False
         if change.weights is None and change.workers == len(roster):
             roster.change = None

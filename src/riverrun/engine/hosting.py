@@ -14,6 +14,8 @@ endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker
 5. **Signs of life.** A worker gives them from a thread of its own, whatever it is in. On its way from the grant to
    taking part, where nobody's code is run, it gives them itself, between one step and the next: there a
    storage that is away is no silence, and a call that does not return is.
+6. **Warm.** It tells the coordinator which kernels it has called. One that comes later loads them while
+   it reads its states, and not when rows are waiting for them.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
 from riverrun.errors import CheckpointError, TransportError
 from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.kernels import compiling
 from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
 from riverrun.state.slabs import SLABS
@@ -159,6 +162,7 @@ class _Host:
         self._worker: Worker | None = None
         self._window = WINDOW
         self._lane = Lane("riverrun-checkpoint")
+        self._warm = Lane("riverrun-kernels")
         self._failures = 0  # of the storage, in a row
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
@@ -204,6 +208,7 @@ class _Host:
             over=self._over,
         )
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
+        self._warm.submit(lambda: compiling.load(granted.get("kernels", ())))  # law 6
 
     def _link(self, address: str) -> Link:
         assert self._worker is not None
@@ -294,7 +299,7 @@ class _Host:
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
-        call, since, touched = -1, 0.0, 0
+        call, since, touched, told = -1, 0.0, 0, 0
         while not self._over.wait(BEAT):
             instance: Any = worker.instance
             doing = getattr(instance, "doing", None)
@@ -305,6 +310,9 @@ class _Host:
             seconds = time.monotonic() - since if doing is not None else 0.0
             try:
                 self._links[COORDINATOR].send([["beat", touched, self._busy.own(), doing, seconds]])
+                if len(kernels := compiling.used()) > told:
+                    told = len(kernels)
+                    self._links[COORDINATOR].send([["kernels", kernels]])
             except (TransportError, KeyError):
                 return
 
@@ -535,6 +543,7 @@ class _Host:
         for link in self._links.values():
             link.close()
         self._lane.close()
+        self._warm.close()
         if self._staging is not None:
             self._staging.close()
         if self._scratch is not None:

@@ -83,7 +83,8 @@ class Overseer:
 
     def _see_to_change(self, now: float) -> None:
         roster = self._coordinator.roster
-        if roster.change is None or roster.is_there(roster.change):
+        change = roster.change
+        if change is None or not roster.is_called(change) or roster.is_there(change):
             self._changing = None
             return
         self._changing = self._changing or now

@@ -156,6 +156,7 @@ class RemoteCluster(Cluster):
         self._ticket = 0
         self._false_starts = 0
         self._losses = Losses()
+        self._kernels: dict[str, None] = {}  # those that workers have called, the first one first
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self.questions: dict[str, Callable[[Any], Any]] = {}
@@ -682,6 +683,8 @@ class RemoteCluster(Cluster):
             case ["beat", int(touched), float(busy), str() | None as doing, float(seconds)]:
                 self._health.beat(sender, touched, busy, doing, seconds, time.monotonic())
                 self._hear(sender, Heartbeat())
+            case ["kernels", list(names)]:
+                self._kernels.update(dict.fromkeys(map(str, names)))
             case ["credit", int(size)]:
                 link = self._links.get(sender)
                 if link is not None:
@@ -772,6 +775,7 @@ class RemoteCluster(Cluster):
             "window": self._window,
             "patience": self._patience,
             "silence": self._silence,
+            "kernels": list(self._kernels),
         }
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

@@ -5,8 +5,11 @@ started for a change that is wanted, and own nothing until it is made, at a boun
 
 1. **Never again.** An incarnation that was dismissed is unknown from then on.
 2. **Ready first.** A change is made when all its newcomers are there, so nobody waits for a start.
-3. **Little moves.** Who stays keeps what it had, as far as it is to have as much (`state.shards`).
-4. **Silent from the grant on.** Nobody is waited for by the clock until a process was told that it is them. From
+3. **Epochs first.** A change that nobody asked for, because it makes up for a loss, holds up no epoch
+   that was there before it: its newcomers are started when what waited at the first boundary after the
+   loss is complete, and it is made when what waited at the first one with them is.
+4. **Little moves.** Who stays keeps what it had, as far as it is to have as much (`state.shards`).
+5. **Silent from the grant on.** Nobody is waited for by the clock until a process was told that it is them. From
    then on silence means death, also before they are there: one that hangs on its way is replaced.
 
 >>> sent = []
@@ -51,6 +54,8 @@ class Change:
     losses: int = 0
     own: bool = False
     """Whether nobody asked for it: it makes up for a loss."""
+    after: int | None = None
+    """Of such a one, the epoch that is waited for: those below come first."""
 
 
 class Roster:
@@ -85,7 +90,7 @@ class Roster:
         self._heard[member] = self._ticks
 
     def grant(self, member: int, ticks: int) -> None:
-        """A process was told that it is somebody; until it is there, it may be silent for so many ticks (law 4)."""
+        """A process was told that it is somebody; until it is there, it may be silent for so many ticks (law 5)."""
         self._granted[member] = ticks
         self.hear(member)
 
@@ -144,13 +149,34 @@ class Roster:
         )
 
     def want(self, change: Change) -> None:
-        """Wish for a change, in place of any other; its newcomers are started now."""
+        """Wish for a change, in place of any other; its newcomers are started now, or in their turn (law 3)."""
         there = [] if self.change is None else self.change.newcomers
         needed = max(change.workers - len(self.members), 0)
         for member in there[needed:]:
             self.dismiss(member)
-        change.newcomers = there[:needed] + [self._start() for _ in range(needed - len(there))]
+        change.newcomers = there[:needed]
         self.change = change
+        if not change.own:
+            self._call(change)
+
+    def take_turn(self, change: Change, completed: int, waiting: float) -> bool:
+        """Whether a change may be made, at a boundary where epochs below `waiting` have been submitted.
+
+        One that nobody asked for lets them go first, and has its newcomers started when they are done (law 3).
+        """
+        called = self.is_called(change)
+        if called and not self.is_there(change):
+            return False
+        if not change.own:
+            return True
+        if change.after is None or change.after > waiting:
+            change.after = int(waiting)
+        if completed < change.after:
+            return False
+        if not called:
+            change.after = None
+            self._call(change)
+        return called
 
     def give_up(self) -> bool:
         """Want no change any more; whether one was wanted."""
@@ -161,7 +187,11 @@ class Roster:
 
     def is_there(self, change: Change) -> bool:
         """Whether all that a change needs are there."""
-        return self._joined.issuperset(change.newcomers)
+        return self.is_called(change) and self._joined.issuperset(change.newcomers)
+
+    def is_called(self, change: Change) -> bool:
+        """Whether all that a change needs have been started."""
+        return len(self.members) + len(change.newcomers) >= change.workers
 
     def make(self, change: Change) -> list[int]:
         """Make a change; return who has no part any more, to be dismissed."""
@@ -179,6 +209,10 @@ class Roster:
         for member in sorted(self._heard):
             self._send(member, Leave())
             self._send(SUPERVISOR, Stop(member))
+
+    def _call(self, change: Change) -> None:
+        while not self.is_called(change):
+            change.newcomers.append(self._start())
 
     def _start(self) -> int:
         self._incarnations += 1

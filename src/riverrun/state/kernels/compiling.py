@@ -5,12 +5,16 @@ other. Our kernels call each other across files, so a change in one file must al
 callers compiled: the fingerprint of all kernel sources is therefore part of every cache key. A
 stale kernel would be a wrong answer; this is the one place that rules it out.
 
+A kernel is loaded from the cache when it is first called, which takes some ten milliseconds; all that a program uses, a
+second or more. A process that knows from others which ones it will need (`used` tells) has them loaded beforehand, by
+`load`, in a thread of its own. It changes when they are loaded, and never which.
+
 Cost: reading and hashing some 60 kB of source once a process (under a millisecond).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -30,6 +34,8 @@ def _fingerprint() -> str:
 
 
 FINGERPRINT = _fingerprint()
+_KERNELS: dict[str, Any] = {}
+_USED: dict[str, None] = {}
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]
@@ -38,6 +44,19 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(sig, codegen), FINGERPRINT)
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        _USED[_name(self._py_func)] = None
+        return super().load_overload(sig, target_context)
+
+    def signatures(self, codegen: Any) -> list[Any]:
+        """Those under which the cache has the kernel as it is now."""
+        keys = self._cache_file._load_index()
+        return [key[0] for key in keys if key == self._index_key(key[0], codegen)]
+
+
+def _name(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
 
 def kernel(function: F) -> F:
     """Compile `function` when it is first called; later processes load it from the cache."""
@@ -45,4 +64,22 @@ def kernel(function: F) -> F:
     # Where neither the sources' folder nor the user's can be written, every process compiles for itself.
     with suppress(RuntimeError):
         dispatcher._cache = _KernelCache(function)
+        _KERNELS[_name(function)] = dispatcher
     return dispatcher  # type: ignore[no-any-return]
+
+
+def used() -> list[str]:
+    """The kernels that this process has called so far, or loaded, the first one first."""
+    return list(_USED)
+
+
+def load(names: Iterable[str]) -> None:
+    """Load some kernels from the cache, under all signatures that it has; those that it has not are left alone.
+
+    May be called in any thread: a kernel that is called meanwhile is loaded once.
+    """
+    for name in names:
+        dispatcher = _KERNELS.get(name)
+        if dispatcher is not None:
+            for signature in dispatcher._cache.signatures(dispatcher.targetctx.codegen()):
+                dispatcher.compile(signature)
