@@ -212,9 +212,35 @@ def test_reads_are_tried_again_until_they_are_refused(worker: Worker) -> None:
         assert worker.take() == [(COORDINATOR, NotReady(1, LOST)), (STORAGE, read)]
     missing = CheckpointError("checkpoint.missing", "gone", hint="")
     worker.receive(COORDINATOR, begin(2, 4, 2))
-    worker.take()
-    worker.receive(STORAGE, Outcome(Read(2, 2, ((0, END // 2),)), error=missing))
+    assert worker.take() == []  # it is at it
+    worker.receive(STORAGE, Outcome(read, error=missing))
     assert worker.take() == [(COORDINATOR, NotReady(2, missing))]
+    worker.receive(COORDINATOR, begin(3, 4, 2))
+    assert worker.take() == [(STORAGE, Read(3, 2, ((0, END // 2),)))]
+
+
+def test_what_is_being_read_serves_whoever_begins_again(worker: Worker) -> None:
+    finish(worker, 5, 0, 1)
+    states = worker.instance.pin() if worker.instance is not None else {}
+    worker = Worker(1, CountingInstance)
+    for execution in (6, 7, 8):
+        worker.receive(COORDINATOR, begin(execution, 1, 3))
+    read = Read(6, 3, ((0, END // 2),))
+    assert [message for to, message in worker.take() if to == STORAGE] == [read]
+    worker.receive(STORAGE, Outcome(read, [states]))
+    assert worker.take() == [(COORDINATOR, Ready(8))]
+    # Once it has started, nothing that was read before counts: another storage may use the number.
+    worker.receive(COORDINATOR, begin(9, 2, 3))
+    assert worker.take() == [(STORAGE, Read(9, 3, ((0, END // 2),)))]
+    worker.receive(STORAGE, Outcome(read, [states]))
+    assert worker.take() == []
+    assert worker.instance is None
+    # What nobody lacks when it comes is forgotten, and read again by who does.
+    worker.receive(COORDINATOR, begin(10, 2, PINNED))
+    worker.receive(STORAGE, Outcome(Read(9, 3, ((0, END // 2),)), [states]))
+    worker.take()
+    worker.receive(COORDINATOR, begin(11, 2, 3))
+    assert worker.take() == [(STORAGE, Read(11, 3, ((0, END // 2),)))]
 
 
 def test_a_pin_that_is_not_there_is_an_error(worker: Worker) -> None:

@@ -16,7 +16,9 @@ are immutable, so a pin costs nothing and can be written or gone back to at any 
    the published checkpoint, or to nothing; and these pins are kept, and the one being written.
    Before that `Feed` the boundary e may be known here alone, so the one before stays too.
 4. **No reload.** Going back takes what is pinned, sliced to the ranges that are asked for, and reads
-   only those ranges of hashes that are not. What every worker has all of is pinned whole.
+   only those ranges of hashes that are not. What every worker has all of is pinned whole. What is being
+   read serves every execution that lacks the same: told to begin again and again, as after a loss that
+   several notice, a worker reads once. Between two starts a checkpoint's number stands for one thing.
 5. **One failure, one answer.** After the instance raised it is gone, and nothing is done in that
    execution any more: whatever it had done halfway cannot be seen.
 
@@ -103,6 +105,10 @@ class _Assembly:
     kept: list[States]
     missing: tuple[Range, ...]
 
+    def lacks(self, read: Read) -> bool:
+        """Whether what somebody reads is what is missing here."""
+        return (read.source, read.ranges) == (self.begin.source, self.missing)
+
 
 class Worker:
     """One incarnation of a worker."""
@@ -115,6 +121,7 @@ class Worker:
         self._make = make_instance
         self._begin: Begin | None = None
         self._assembly: _Assembly | None = None
+        self._reading: Read | None = None
         self._indices: dict[int, int] = {}
         self._sent: list[int] = []
         self._expected: list[int] = []
@@ -300,7 +307,9 @@ class Worker:
             error = _not_pinned(begin, self.pinned)
             self._out.append((COORDINATOR, NotReady(begin.execution, error)))
         elif missing:
-            self._out.append((STORAGE, Read(begin.execution, begin.source, missing)))
+            if self._reading is None or not self._assembly.lacks(self._reading):
+                self._reading = Read(begin.execution, begin.source, missing)
+                self._out.append((STORAGE, self._reading))
         else:
             self._assembled([])
 
@@ -315,7 +324,7 @@ class Worker:
         self._start(assembly.begin, states)
 
     def _start(self, begin: Begin, states: States | None) -> None:
-        self._assembly = None
+        self._assembly = self._reading = None
         self._pins[begin.epoch] = Pin(_ranges(begin), states)
         try:
             self.instance = self._make(begin.index, begin.shards, begin.epoch, states)
@@ -375,15 +384,18 @@ class Worker:
             wrote = Wrote(instruction.attempt, None if error else message.result, error)
             self._out.append((COORDINATOR, wrote))
             return
-        assembly = self._assembly
-        if assembly is None or instruction.execution != assembly.begin.execution:
+        if instruction != self._reading:
+            return
+        assembly, self._reading = self._assembly, None
+        if assembly is None or not assembly.lacks(instruction):
             return
         if error is None:
             self._assembled(message.result)
-        else:
-            self._out.append((COORDINATOR, NotReady(instruction.execution, error)))
-            if is_outage(error):  # an outage: whoever carries this waits a little
-                self._out.append((STORAGE, instruction))
+            return
+        self._out.append((COORDINATOR, NotReady(assembly.begin.execution, error)))
+        if is_outage(error):  # whoever carries this waits a little
+            self._reading = instruction
+            self._out.append((STORAGE, instruction))
 
 
 def _ranges(begin: Begin) -> tuple[Range, ...]:
