@@ -478,9 +478,10 @@ class _Host:
         if not any(other.sender == sender for other in self._streams.values()):
             self._taken.pop(sender, None)
         if sender == COORDINATOR:
-            if self._leader is not None and stream is not self._leader:
-                return
-            self._why = self._why or "the coordinator has closed the connection"
+            other = self._leader is not None and stream is not self._leader
+            told = self._worker is not None and self._worker.left  # what it said last came with it
+            if not other and not told:
+                self._why = self._why or "the coordinator has closed the connection"
         elif not cleanly and sender in self._addresses:
             self._broken(sender)
 
