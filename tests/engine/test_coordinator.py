@@ -457,6 +457,28 @@ def test_and_does_not_wait_for_epochs_that_nobody_works_on() -> None:
     assert of(bench.tell(4, Join()), Announce) != []
 
 
+def test_nor_holds_them_up_while_checkpoints_fail() -> None:
+    bench = Bench(3, policy="spread")
+    for _ in range(2):
+        bench.submit()
+        bench.complete()
+    bench.coordinator.lost(2)
+    bench.turn()
+    bench.ready()
+    for _ in range(2):
+        bench.complete()
+    bench.tell(4, Join())
+    for epoch in range(2, 5):
+        bench.submit()
+        attempt = bench.coordinator.saver.attempt
+        assert attempt is not None
+        assert attempt.epoch == epoch
+        out = bench.tell(attempt.members[0], Wrote(attempt.id, None, LOST))
+        assert [(to, feed.epoch) for to, feed in of(out, Feed)] == [(1, epoch), (3, epoch)]
+        assert [to for to, _ in of(bench.complete(), Announce)] == [1, 3]
+    assert [to for to, _ in of(bench.publish(), Begin)] == [1, 3, 4]
+
+
 def test_one_that_somebody_asked_for_is_called_at_once() -> None:
     bench = Bench(2, policy="spread")
     bench.submit()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -368,11 +370,13 @@ def test_a_neighbour_on_the_same_core_makes_no_straggler(
     assert named(paces, done) == slow
 
 
-def _spin(core: int, seconds: float) -> None:
-    os.sched_setaffinity(0, {core})
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        pass
+SPIN = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+print("up", flush=True)
+while True:
+    pass
+"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux tells")
@@ -389,18 +393,16 @@ def test_time_in_which_others_have_the_processor_is_not_busy() -> None:
         busy.worked = time.monotonic() - began
         told.extend((busy.worked, busy.own()))
 
-    others = [
-        multiprocessing.get_context("spawn").Process(target=_spin, args=(core, seconds * 3))
-        for _ in range(2)
-    ]
-    for other in others:
-        other.start()
-    time.sleep(seconds)  # they are up
-    thread = threading.Thread(target=compete)
-    thread.start()
-    thread.join()
-    for other in others:
-        other.join()
+    spin = [sys.executable, "-c", SPIN, str(core)]
+    with ExitStack() as others:
+        for _ in range(2):
+            other = others.enter_context(subprocess.Popen(spin, stdout=subprocess.PIPE, text=True))
+            others.callback(other.kill)
+            assert other.stdout is not None
+            assert other.stdout.readline() == "up\n"
+        thread = threading.Thread(target=compete)
+        thread.start()
+        thread.join()
     worked, own = told
     assert worked >= seconds * 3 / 4
     assert seconds / 4 < own < 0.8 * worked

@@ -437,3 +437,58 @@ def test_the_model_never_misses_and_never_sees_too_much() -> None:
     assert model.pending == 1
     model.step({"u": [(("", 1, 4, 4, 0.0), 1), (("", 1, 12, 5, 0.0), 1)]})
     assert sorted(row[6:8] for row in model.answers["f"]) == [(4, 4), (5, 1), (6, 2)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("null", [True, False])
+def test_what_comes_and_goes_does_not_report_behind_a_fetch(
+    workers: int, first: bool, null: bool
+) -> None:
+    """A fetch answers it when it comes, or not at all: neither that nor the number of workers shows behind it."""
+    flow = rr.Dataflow("behind")
+    key, value = {"k": pl.Int64}, {"v": pl.Int64}
+    known = flow.state("known", key, value, replies_first=first)
+    flow.input("given", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(known)
+    asked = flow.input("asked", {"k": pl.Int64, "at": pl.Int64})
+    answered = asked.fetch(known, key="k", at="at", progress=False)
+    kept = flow.state("kept", key, value)
+    answered.update(kept, key="k", time="at", value="v")
+    flow.output("entries", kept.entries())
+    flow.output("recent", answered.expire("at", after=10))
+    gone = [(1, 50), *([(3, None)] if null else [])]
+    with flow.run(workers=workers) as run:
+        run.insert("given", [(k, time, 0) for k in range(8) for time in (1, 100)])
+        run.commit()
+        run.insert("asked", [*gone, (1, 20)])
+        run.delete("asked", gone)
+        run.commit()
+        assert run.status()["states"]["kept"]["update"] == 20
+        assert run.read("recent").rows() == [(1, 20, 0)]
+        run.insert("asked", [(1, 30)])
+        run.commit()
+        assert run.read("entries").rows() == [(1, 20, 0), (1, 30, 0)]
+        assert run.events("late") == []
+
+
+def test_a_loop_that_is_closed_later_reports_alike() -> None:
+    """What a join puts in and takes out again is added up before it reports, whichever line is first."""
+    kinds = []
+    for early in (True, False):
+        flow = rr.Dataflow("loop")
+        given = flow.input("given", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+        others = flow.input("others", {"k": pl.Int64})
+        loop = flow.loop(name="around")
+        start = loop.enter(given)
+        back = loop.feedback(start.schema, limit=3)
+        rows = start.concat(back)
+        state = loop.state("state", key={"k": pl.Int64}, value={"v": pl.Int64})
+        more = rows.join(loop.enter(others), "k").with_columns(time=pl.col("time") + 1)
+        if early:
+            back.connect(more)
+        rows.update(state)
+        if not early:
+            back.connect(more)
+        kinds.append(sorted(node.operator.kind for node in flow._builder.nodes))
+    assert kinds[0] == kinds[1]
+    assert "consolidate" in kinds[0]

@@ -723,6 +723,10 @@ class Coordinator:
         wanted = change is not None and not change.own
         if wanted and error is not None and change is not None and self.roster.is_there(change):
             self.give_up(error)  # epochs are held back for it: better to go on as we are
+        elif change is not None and error is not None:
+            change.after = (
+                None  # what makes up for a loss is tried again after the epochs that wait
+            )
         self._advance()
 
     def _on_surveyed(self, found: Found, error: RiverrunError | None) -> None:

@@ -197,9 +197,12 @@ class _Host:
             if getattr(self._make, "memory", None) is not None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
                 scratch = Path(self._scratch.name)
-            self._checkpoints = Checkpoints(
-                _opened(granted["checkpoint"], self._show_life), scratch=scratch
-            )
+            try:
+                storage = _opened(granted["checkpoint"], self._show_life)
+            except TransportError as error:
+                self._why = f"the coordinator cannot be reached: {error.message}"
+                return
+            self._checkpoints = Checkpoints(storage, scratch=scratch)
             self._log = Log(self._checkpoints.storage)
         self._staging = Staging(
             self._worker.incarnation,

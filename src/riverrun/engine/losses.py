@@ -6,7 +6,7 @@ epoch that does not fit into memory say, this would go on for ever. Laws:
 1. **Bounded.** After `RECOVERIES` recoveries in a row with no new epoch complete, or as many processes
    that died after they had reported and before they took part, the run is to end.
 2. **Told.** The error names the epoch, the worker that was lost last, its process, and how it ended, as far
-   as anybody knows. Nothing is lost by it: the epoch is in the log.
+   as anybody knows. Nothing is lost by it where there is a log: the epoch is in there.
 
 >>> losses = Losses(most=2)
 >>> for execution in range(1, 5):
@@ -44,14 +44,20 @@ _MEMORY = (
     "MemoryError",
     "killed by",
 )
+_LOGGED = (
+    "; nothing is lost: the log has all that was committed, and a run that is started on the same path goes on "
+    "with it"
+)
 _CRASH = ("signal 11", "code 139", "Segmentation", "signal 6", "code 134")
 
 
 class Losses:
     """What is known of the workers that a run has lost."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, *, logged: bool = True) -> None:
+        """`logged` says whether there is a log, from which a later run can go on."""
         self._most = RECOVERIES if most is None else most
+        self._logged = logged
         self._reported = -1
         self._execution = 0
         self._recoveries = 0
@@ -105,8 +111,7 @@ class Losses:
             + ("before it took part" if early else f"before epoch {epoch} was complete")
             + f". The last one was {who}, "
             + (f"which ended with: {why}" if why else "whose process has not said why"),
-            hint=f"{explained(why)}; nothing is lost: the log has all that was committed, and a run that is started "
-            "on the same path goes on with it",
+            hint=explained(why) + (_LOGGED if self._logged else ""),
             epoch=epoch,
             worker=index,
             recoveries=times - 1,

@@ -155,7 +155,7 @@ class RemoteCluster(Cluster):
         self._tickets: dict[int, int | None] = {}  # of each process that lives, who it is
         self._ticket = 0
         self._false_starts = 0
-        self._losses = Losses()
+        self._losses = Losses(logged=self._durable)
         self._kernels: dict[str, None] = {}  # those that workers have called, the first one first
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()

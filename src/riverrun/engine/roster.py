@@ -91,6 +91,7 @@ class Roster:
 
     def grant(self, member: int, ticks: int) -> None:
         """A process was told that it is somebody; until it is there, it may be silent for so many ticks (law 5)."""
+        assert self.knows(member), f"{member} is not to be anybody any more"
         self._granted[member] = ticks
         self.hear(member)
 

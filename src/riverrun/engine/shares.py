@@ -27,8 +27,10 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.engine.messages import Inputs, Parcel, Parcels
+from riverrun.engine.operator import Operator
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import Input, canonical_columns
+from riverrun.engine.operators.shared.progress import Marks
 from riverrun.engine.plan import Plan, Port
 from riverrun.state.changes import split_rows
 from riverrun.state.columns import take_columns
@@ -56,20 +58,25 @@ class Route:
 
 
 def routes_of(plan: Plan) -> dict[str, Route]:
-    """Of each input that goes straight into exchanges by one key, which one that is. To whoever else takes its rows
-    it is all the same where they are."""
+    """Of each input that goes straight into exchanges by one key, which one that is.
+
+    Besides these only marks may be taken of its rows, which costs next to nothing wherever they are: other work is
+    better cut evenly.
+    """
     routes = {}
     for node in plan.nodes:
         if isinstance(node.operator, Input):
             takers = [taker.operator for taker, _ in plan.consumers.get(Port(node.number), [])]
-            keys = {
-                taker.columns
-                for taker in takers
-                if isinstance(taker, Exchange) and taker.route == "key"
-            }
+            keys = {_key(taker) for taker in takers if not isinstance(taker, Marks)}
             if len(keys) == 1 and (columns := keys.pop()):
                 routes[node.operator.name] = Route(node.schemas[0], columns)
     return routes
+
+
+def _key(operator: Operator) -> tuple[int, ...]:
+    """By which columns an exchange moves rows; none for anything else."""
+    keyed = isinstance(operator, Exchange) and operator.route == "key"
+    return operator.columns if keyed else ()  # type: ignore[attr-defined]
 
 
 def shares_of(inputs: Inputs, shards: Shards, routes: Mapping[str, Route]) -> list[Inputs]:

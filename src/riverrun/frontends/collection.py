@@ -62,6 +62,7 @@ from riverrun.engine.operators.reduce import Reduce
 from riverrun.engine.operators.reshape import Windows
 from riverrun.engine.operators.shared.answers import FetchRule
 from riverrun.engine.operators.shared.answers import Latest as LatestValue
+from riverrun.engine.operators.shared.fetch import Fetch
 from riverrun.engine.operators.shared.gather import Gather
 from riverrun.engine.operators.shared.rules import Replace, UpdateRule
 from riverrun.engine.plan import PlanBuilder, Port, Scope
@@ -698,13 +699,17 @@ class Collection:
     def _is_added_up(self) -> bool:
         """Whether the changes of an epoch are the same however they arrived.
 
-        A join, a loop, or gathering replies may put in rows and take them out again, in one order or another.
+        A join, a loop, or gathering replies may put in rows and take them out again, in one order or another; a
+        fetch may answer rows that come and go when they come, or leave them out. A loop that is not closed yet may
+        become any of it.
         """
         nodes, waiting = self._builder.nodes, [self._port.node]
         seen = set(waiting)
         while waiting:
             node = nodes[waiting.pop()]
-            if isinstance(node.operator, Join | Leave | Gather):
+            if isinstance(node.operator, Fetch | Gather | Join | Leave):
+                return False
+            if node.operator.is_feedback and not node.inputs:
                 return False
             if not node.operator.adds_up and not isinstance(node.operator, Consolidate):
                 fresh = {port.node for port in node.inputs} - seen

@@ -56,7 +56,7 @@ RELEASE = 2.0  # seconds that a clean end may take here
 _LOG = logging.getLogger(__name__)
 _HELD: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()
 """The leases of this process, by identity."""
-_KEEPERS: dict[str, Thread] = {}
+_KEEPERS: dict[str, Event] = {}
 """The threads that keep them, until they have taken the file away."""
 
 
@@ -111,8 +111,8 @@ class Lease:
 
     def start(self) -> Self:
         """The file is there: keep it alive."""
-        identity = self.owner.identity
-        _KEEPERS[identity] = self._thread = Thread(
+        _KEEPERS[self.owner.identity] = self._tried
+        self._thread = Thread(
             target=_keep,
             args=(self._storage, self.owner, self._stop, self._tried, self._gone),
             name="riverrun-lease",
@@ -189,9 +189,11 @@ def _keep(storage: Storage, owner: Owner, stop: Event, tried: Event, gone: Event
     try:
         if not _beat(storage, owner, stop):
             return
+        pause = BEAT / 4
         while not _taken_away(storage, owner):
             tried.set()
-            time.sleep(BEAT / 4)
+            time.sleep(pause)
+            pause = min(2 * pause, WATCH)
     finally:
         _KEEPERS.pop(owner.identity, None)
         gone.set()
@@ -236,9 +238,9 @@ def _await_death(storage: Storage, found: Owner) -> Owner | None:
             ours = found.pid == os.getpid()
             why = "that is this process, in which it was not closed" if ours else "it is alive"
             raise _in_use(storage, found, why)
-        keeper = _KEEPERS.get(found.identity)
-        if keeper is not None:  # it was thrown away just now, and its file is about to go
-            keeper.join(RELEASE)
+        tried = _KEEPERS.get(found.identity)
+        if tried is not None:  # it was thrown away just now, and its file is about to go, or cannot
+            tried.wait(RELEASE)
             now = read_owner(storage)
             if now is not None and now.identity != found.identity:
                 return _await_death(storage, now)
