@@ -86,11 +86,13 @@ class Process:
 class Life:
     """One life of the whole application: a coordinator, its workers, and what is under way between them."""
 
-    def __init__(self, simulation: Simulation, name: str, opening: Opening, workers: int) -> None:
+    def __init__(
+        self, simulation: Simulation, name: str, opening: Opening, log: Log, workers: int
+    ) -> None:
         draw = simulation.random
         self.simulation, self.name = simulation, name
         self.checkpoints = Sequential(simulation.disk)
-        self.log = Log(simulation.disk)
+        self.log = log
         self.coordinator = Coordinator(
             workers,
             opening=opening,

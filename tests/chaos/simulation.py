@@ -138,7 +138,7 @@ class Simulation:
             return
         if self.current is not old:
             return  # somebody else has been started while we were waiting for the storage
-        life = Life(self, name, opening, workers)
+        life = Life(self, name, opening, log, workers)
         life.inherit(old, opening)
         self.trace(life, "starts", opening, workers)
         self.current = life

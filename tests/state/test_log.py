@@ -306,3 +306,18 @@ def test_an_input_that_has_changed_is_found_where_its_rows_are_not_brought_along
             decide=lambda manifest, whole: Way.STRAIGHT, keep=0,
         )  # fmt: skip
     assert caught.value.fields["differ"] == ["a"]
+
+
+def test_an_owner_that_has_a_successor_collects_nothing(storage: Storage) -> None:
+    """It may have published a checkpoint that covers records which the successor has to read again."""
+    before = Log(storage)
+    first = take_over(Checkpoints(storage), before, identity="first")
+    for at in range(3):
+        before.append(*epoch(first.next + at, at, {"a": ROWS}))
+    after = Log(storage)
+    second = take_over(Checkpoints(storage), after, identity="second", keep=0)
+    assert [pending.dropped for pending in second.pending] == [True] * 3
+    there = before.positions()
+    assert before.collect(second.owner) == []
+    assert before.positions() == there
+    assert after.collect(second.owner) == [pending.position for pending in second.pending]

@@ -38,7 +38,9 @@ Laws:
    that was, or the checkpoint where it covers that record. (Rows of an input that is gone do not
    count in epochs that a checkpoint has, and that are done again from the start.)
 8. **Bounded.** Whoever takes over reads one record after the other, and brings along the rows that fit into
-   `keep` bytes. Those of the other epochs are in the log only, and `Pending.dropped` says so.
+   `keep` bytes. Those of the other epochs are in the log only, and `Pending.dropped` says so. They stay there: where
+   the owner before has published a checkpoint meanwhile, that one is gone on from; and when it publishes one later,
+   it finds the new owner in the log, and collects nothing of it.
 
 >>> from riverrun.state.storage import open_storage
 >>> storage = open_storage("memory:///")
@@ -64,7 +66,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias
@@ -235,9 +239,13 @@ class Log:
         return dict(header)
 
     def collect(self, floor: int) -> list[int]:
-        """Delete the records below a position, but those that say who owned the path (law 4)."""
-        gone = []
-        for position in self.positions():
+        """Delete the records below a position, but those that say who owned the path (law 4); none by who is not the
+        owner any more (law 8)."""
+        gone: list[int] = []
+        positions = self.positions()
+        if self._has_successor(positions):
+            return gone
+        for position in positions:
             if position >= floor:
                 break
             if position not in self._opened and position not in self._others:
@@ -257,6 +265,17 @@ class Log:
         self.storage.delete([match[0] for match in left if match and int(match[1]) < floor])
         self._others.difference_update(gone)
         return gone
+
+    def _has_successor(self, positions: Sequence[int]) -> bool:
+        """Whether somebody has taken the path over since whoever uses this did."""
+        if not self._opened:
+            return False
+        ours = max(self._opened)
+        for position in positions:
+            if position > ours and position not in self._others:
+                with suppress(CheckpointError):  # one of ours that is being written, or the other's
+                    self.read(position)
+        return max(self._opened) > ours
 
     def sweep(self, owner: int) -> list[str]:
         """Delete rows that were handed in to owners before this one, and that no record names."""
@@ -306,10 +325,15 @@ def take_over(
                 "a damaged manifest is left out, the run goes on from checkpoint %d and the log: %s",
                 manifest.number, skipped.message,
             )  # fmt: skip
+        room = keep if tries + 1 < TRIES else sys.maxsize  # what is here nobody can take away
         try:
             opening = _take_over(
-                checkpoints, log, manifest, identity, dict(fingerprint or {}), decide, keep
+                checkpoints, log, manifest, identity, dict(fingerprint or {}), decide, room
             )
+            if any(pending.dropped for pending in opening.pending):
+                newest = checkpoints.latest()
+                if newest is not None and (manifest is None or newest.number != manifest.number):
+                    continue  # the owner before may be collecting what we would have to read again (law 8)
             return _keeping(opening, manifest, keep_inputs)
         except CheckpointError as error:
             # The owner before may have published and collected while we were reading.
