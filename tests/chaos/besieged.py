@@ -397,6 +397,11 @@ class Life:
         self.seen.update(found)
         return found
 
+    def _some(self, count: int = 1) -> list[int]:
+        """Any so many of them; fewer while others are being replaced."""
+        pids = self.pids()
+        return self.source.sample(pids, min(count, len(pids)))
+
     def status(self) -> dict[str, Any]:
         return self.run._cluster.status()
 
@@ -456,8 +461,7 @@ class Life:
     def _kill(self, count: int = 1) -> list[int]:
         if self.siege.on == "threads":
             return self._lost(count)
-        pids = self.pids()
-        return self._send(self.source.sample(pids, min(count, len(pids))))
+        return self._send(self._some(count))
 
     def _two(self) -> list[int]:
         return self._kill(2)
@@ -494,7 +498,7 @@ class Life:
 
     def _zombie(self) -> list[int]:
         """Stop one until it is thought dead; then let it go on."""
-        victims = self._send([self.source.choice(self.pids())], signal.SIGSTOP)
+        victims = self._send(self._some(), signal.SIGSTOP)
         self._await(
             lambda: not set(self.pids()) & set(victims), f"sign that {victims} is thought dead"
         )
@@ -514,9 +518,8 @@ class Life:
 
     def _executor(self) -> list[int]:
         """Kill the JVM that has a worker, and with it whatever else it has."""
-        worker = self.source.choice(self.pids())
         with suppress(OSError, ValueError):
-            return self._send([parent(parent(worker))])
+            return self._send([parent(parent(worker)) for worker in self._some()])
         return []
 
     # ---- judgement
