@@ -2,6 +2,7 @@
 
 PYTHON ?=
 TEST_JOBS ?= 0
+SOAK ?= all
 TESTS ?= src tests
 ARGS ?=
 
@@ -9,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+SOAK_READY := $(VENV)/.soak-ready
 JAVA := tools/with_java
 PYTEST := $(JAVA) $(BIN)/python -m pytest -p tools.one_jvm -n $(TEST_JOBS) --doctest-modules
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -18,13 +20,14 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup check test test-cluster demo bench format clean
+.PHONY: help setup check test test-cluster soak demo bench format clean
 
 help:
 	@echo 'make setup    make .venv from requirements.lock (again only when that changes); find Java 17+'
 	@echo 'make check    lint, formatting, types, layers, house rules'
 	@echo 'make test     tests, docstring examples, code blocks of the docs; no Spark cluster'
 	@echo 'make test-cluster  the tests that start a Spark standalone cluster on this machine'
+	@echo 'make soak     the long suites: kills, crashes, interrupts, fuzzing (SOAK=sample: a part of each, as .ci/run does)'
 	@echo 'make demo     the guided tour: examples/demo.py'
 	@echo 'make bench    install the peers and list the benchmarks'
 	@echo 'make format   format and apply safe fixes'
@@ -47,10 +50,13 @@ check: $(READY)
 	$(BIN)/python tools/check_imports.py
 
 test: $(READY)
-	$(PYTEST) -m 'not cluster' $(TESTS) $(ARGS)
+	$(PYTEST) -m 'not cluster and not soak' $(TESTS) $(ARGS)
 
 test-cluster: $(READY)
 	$(PYTEST) -m cluster tests/spark $(ARGS)
+
+soak: $(READY) $(SOAK_READY)
+	SOAK=$(SOAK) $(PYTEST) -m soak tests $(ARGS)
 
 demo: $(READY)
 	$(JAVA) $(BIN)/python -m examples.demo $(ARGS)
@@ -105,4 +111,8 @@ $(READY): $(VENV)/.locked pyproject.toml
 
 $(BENCH_READY): $(READY) requirements-bench.lock
 	@$(PIP) -r requirements-bench.lock
+	@touch $@
+
+$(SOAK_READY): $(READY) requirements-soak.lock
+	@$(PIP) -r requirements-soak.lock
 	@touch $@

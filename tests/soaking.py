@@ -1,0 +1,37 @@
+"""How much a suite draws, and from which seeds: fixed ones where it must pass every time, random ones in a soak.
+
+`make test`, which newcomers run, has fixed seeds: what passed once passes again. `make soak` runs the long suites (those
+with the marker ``soak``, and the others with more draws) from random seeds, and prints them; ``make soak SOAK=sample``,
+which `.ci/run` calls, runs a part of each long suite from fixed seeds.
+
+>>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
+True
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+SOAK = os.environ.get("SOAK", "")  # "" in make test, "sample" in .ci/run, "all" in make soak
+
+
+def draws(test: int, *, sample: int | None = None, soak: int) -> int:
+    """How often to draw: in `make test`, in the sample that `.ci/run` takes, and in `make soak`."""
+    if SOAK == "all":
+        return soak
+    if SOAK == "sample" and sample is not None:
+        return sample
+    return test
+
+
+def first_seed(fixed: int = 1) -> int:
+    """The seed that a suite starts from: a fixed one, in a soak a random one; ``SEED=`` says another. It is printed."""
+    if "SEED" in os.environ:
+        seed = int(os.environ["SEED"])
+    elif SOAK == "all":
+        seed = random.SystemRandom().randrange(1 << 30)
+    else:
+        seed = fixed
+    print(f"SEED={seed} SOAK={SOAK or 'no'}")
+    return seed
