@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a fresh clone and `make test` is enough.
 
 PYTHON ?=
-TEST_JOBS ?= 0
+TEST_JOBS ?= auto
 SOAK ?= all
 TESTS ?= src tests
 ARGS ?=
@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SOAK_READY := $(VENV)/.soak-ready
 JAVA := tools/with_java
-PYTEST := $(JAVA) $(BIN)/python -m pytest -p tools.one_jvm -n $(TEST_JOBS) --doctest-modules
+PYTEST := $(JAVA) $(BIN)/python -m pytest -p tools.one_jvm -n $(TEST_JOBS) --maxprocesses 8 --doctest-modules
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
@@ -33,9 +33,10 @@ help:
 	@echo 'make format   format and apply safe fixes'
 	@echo 'make clean    remove .venv, caches and build output'
 	@echo
+	@echo 'SEED=7           another seed for what is drawn (make test has a fixed one; make soak draws one and prints it)'
 	@echo 'PYTHON=...       the interpreter for .venv (3.11 or later; default: the first one found)'
 	@echo 'TESTS=tests/...  only some tests'
-	@echo 'TEST_JOBS=2      test processes (default $(TEST_JOBS): all in one)'
+	@echo 'TEST_JOBS=2      test processes (default: as many as there are cores, 8 at the most; 0: all in one)'
 	@echo 'ARGS="-k name"   more arguments for pytest, the demo or the benchmarks'
 	@echo 'JAVA_HOME=...    the Java for Spark (17 or later; default: the first one found)'
 
@@ -49,14 +50,16 @@ check: $(READY)
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python tools/check_imports.py
 
+test: export PYTHONHASHSEED := 0
 test: $(READY)
 	$(PYTEST) -m 'not cluster and not soak' $(TESTS) $(ARGS)
 
+test-cluster: export PYTHONHASHSEED := 0
 test-cluster: $(READY)
 	$(PYTEST) -m cluster tests/spark $(ARGS)
 
 soak: $(READY) $(SOAK_READY)
-	SOAK=$(SOAK) $(PYTEST) -m soak tests $(ARGS)
+	SOAK=$(SOAK) $(PYTEST) -m '$(if $(filter sample,$(SOAK)),soak,soak or drawn or hypothesis)' tests $(ARGS)
 
 demo: $(READY)
 	$(JAVA) $(BIN)/python -m examples.demo $(ARGS)

@@ -1,36 +1,37 @@
-"""Hypothesis profiles, and a seed in the header that repeats the run.
-
-``HYPOTHESIS_PROFILE=long make test`` searches longer. A run is repeated with the seed its header
-names: ``make test ARGS=--hypothesis-seed=N``.
-"""
+"""Hypothesis profiles, and a seed in the header that repeats the run (`tests/soaking.py`)."""
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Iterator
 from unittest import mock
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from riverrun.engine.operators.shared import sweeping
 from riverrun.state.shards import CELLS
+from tests.soaking import SOAK, first_seed
 
-settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True, derandomize=False)
-settings.register_profile("long", settings.get_profile("ci"), max_examples=2_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+# No limit of time anywhere: a test must not fail because the machine is busy.
+settings.register_profile(
+    "test",
+    max_examples=100,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("soak", settings.get_profile("test"), max_examples=1_000)
+settings.load_profile("soak" if SOAK == "all" else "test")
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads the option
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+        config.option.hypothesis_seed = str(first_seed())
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    profile = settings.get_current_profile_name()
-    return f"hypothesis: profile {profile}, --hypothesis-seed={config.option.hypothesis_seed}"
+    return f"SEED={config.option.hypothesis_seed} SOAK={SOAK or 'no'}"
 
 
 @pytest.fixture(scope="session", autouse=True)

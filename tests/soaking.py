@@ -1,10 +1,13 @@
 """How much a suite draws, and from which seeds: fixed ones where it must pass every time, random ones in a soak.
 
-`make test`, which newcomers run, has fixed seeds: what passed once passes again. `make soak` runs the long suites (those
-with the marker ``soak``, and the others with more draws) from random seeds, and prints them; ``make soak SOAK=sample``,
-which `.ci/run` calls, runs a part of each long suite from fixed seeds.
+`make test`, which newcomers run, has fixed seeds: what passed once passes again. `make soak` runs the long suites (the
+marker ``soak``), and those of `make test` that draw (``drawn`` and ``hypothesis``) once more, longer, all from a random
+seed, which the header names; ``make soak SEED=N`` repeats it. ``make soak SOAK=sample``, which `.ci/run` calls, runs a
+part of each long suite from fixed seeds.
 
 >>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
+True
+>>> len(seeds(3, sample=20, soak=1000)) in (3, 20, 1000)
 True
 """
 
@@ -14,6 +17,8 @@ import os
 import random
 
 SOAK = os.environ.get("SOAK", "")  # "" in make test, "sample" in .ci/run, "all" in make soak
+if SOAK == "all":  # said to the processes that test beside this one, which inherit it
+    os.environ.setdefault("SEED", str(random.SystemRandom().randrange(1 << 30)))
 
 
 def draws(test: int, *, sample: int | None = None, soak: int) -> int:
@@ -27,11 +32,12 @@ def draws(test: int, *, sample: int | None = None, soak: int) -> int:
 
 def first_seed(fixed: int = 1) -> int:
     """The seed that a suite starts from: a fixed one, in a soak a random one; ``SEED=`` says another. It is printed."""
-    if "SEED" in os.environ:
-        seed = int(os.environ["SEED"])
-    elif SOAK == "all":
-        seed = random.SystemRandom().randrange(1 << 30)
-    else:
-        seed = fixed
-    print(f"SEED={seed} SOAK={SOAK or 'no'}")
+    seed = int(os.environ.get("SEED", fixed))
+    print(f"SEED={seed} SOAK={SOAK or 'no'}")  # pytest shows it when the test fails
     return seed
+
+
+def seeds(test: int, *, sample: int | None = None, soak: int, fixed: int = 0) -> range:
+    """As many seeds as there are draws, from the first one on."""
+    first = first_seed(fixed)
+    return range(first, first + draws(test, sample=sample, soak=soak))

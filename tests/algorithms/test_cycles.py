@@ -14,10 +14,13 @@ from riverrun.algorithms import cycles
 from tests.algorithms import temporal
 from tests.chaos.besieged import ProcessRun
 from tests.engine.launchers import Processes
+from tests.soaking import first_seed, seeds
 
 EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}
 HOUR = 3600
-SEEDS = int(os.environ.get("CYCLES_SEEDS", "3"))
+SEEDS = seeds(3, soak=100)
+
+pytestmark = pytest.mark.drawn
 
 
 def program(span, late=0, lengths=(3, 4, 5), schema=EDGES):
@@ -36,7 +39,7 @@ def feed(run, epochs, received=None):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_graphs_epoch_by_epoch(workers, seed):
     """Every epoch tells the cycles of the edges whose window is complete, no more and no fewer; some edges are late."""
     chance = random.Random(f"{workers} {seed}")
@@ -82,7 +85,7 @@ def test_other_lengths(lengths):
     assert {row[3] for row in found} == set(lengths)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_how_edges_are_cut_into_epochs_changes_nothing(seed):
     """Of edges that arrive out of order within the lateness, in epochs of any size."""
     chance = random.Random(seed)
@@ -178,7 +181,7 @@ def test_real_graphs(temporal_graphs, file, part, span, late, workers):
     print(f"{len(edges)} edges, {len(expected)} cycles")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_resumed_with_another_number_of_workers(seed, tmp_path):
     """Edges that wait are part of a checkpoint; the graph is split anew among other workers."""
     chance = random.Random(seed)
@@ -200,7 +203,7 @@ def test_resumed_with_another_number_of_workers(seed, tmp_path):
 
 def test_a_worker_is_killed(tmp_path):
     """kill -9 of real processes, with edges waiting and epochs under way: the same cycles as if nothing happened."""
-    seed = random.SystemRandom().randrange(1 << 20)
+    seed = first_seed()
     chance = random.Random(seed)
     span, late = 40, 8
     epochs = temporal.epochs(chance, temporal.drawn(chance, 400, 12, late), 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
+from tests.soaking import first_seed
 
 
 def chained(listed: bool) -> rr.Dataflow:
@@ -103,7 +103,7 @@ def test_what_is_left_of_entries_is_a_function_of_the_epochs(
 ) -> None:
     """Neither the number of workers nor losses show, so that what was told of an epoch stays true when it is redone."""
     flow = kept(options)
-    seed = int(os.environ.get("CHAOS_FIRST", "0"))
+    seed = first_seed(0)
     runs = [flow.run(workers=1), flow.run(workers=3, checkpoint=str(tmp_path), every=None)]
     source = random.Random(seed)
     went = 0

@@ -1,12 +1,8 @@
-"""The protocol survives everything that the simulation does to it; and the simulation would notice.
-
-``CHAOS_SEEDS=20000 make test TESTS=tests/chaos`` tries more, ``CHAOS_FIRST=N`` others.
-"""
+"""The protocol survives everything that the simulation does to it; and the simulation would notice."""
 
 from __future__ import annotations
 
 import io
-import os
 from contextlib import redirect_stdout
 
 import pytest
@@ -15,10 +11,13 @@ from tests.chaos.flows import FLOWS
 from tests.chaos.mutants import MUTANTS, PROGRAMS, noticed, quiet
 from tests.chaos.relaying import SHARING
 from tests.chaos.simulation import Simulation, simulate
+from tests.soaking import draws, first_seed
 
-SEEDS = int(os.environ.get("CHAOS_SEEDS", "2000"))
-FIRST = int(os.environ.get("CHAOS_FIRST", "0"))
+SEEDS = draws(1000, soak=20_000)
+FIRST = first_seed(0)
 CHUNKS = 20
+
+pytestmark = pytest.mark.drawn
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from tests.engine.flows import (
     graph_maker,
 )
 from tests.engine.launchers import Processes, Threads, gone_by
+from tests.soaking import first_seed
 
 MAKER = graph_maker()
 Start = Callable[..., Any]
@@ -76,8 +76,7 @@ POISONED = {"edges": edge_rows([(1, 2, 1), (POISON, 3, 1)])}
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_every_epoch_is_as_if_made_from_scratch(start: Start, workers: int) -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = first_seed()
     cluster, model = start(workers), Model(seed)
     for _ in range(8):
         commit(cluster, model)

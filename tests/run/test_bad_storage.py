@@ -31,6 +31,7 @@ from riverrun.state.log import Log
 from riverrun.state.manifest import FORMAT
 from riverrun.state.storage import checksum, open_storage
 from tests.engine.weather import Weather
+from tests.soaking import first_seed
 
 Damage = Callable[[Path], None]
 
@@ -535,8 +536,7 @@ while True:
 
 
 def test_killed_writers_leave_nothing_behind(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 20)
-    print("seed", seed)
+    seed = first_seed()
     draw, path, committed = random.Random(seed), tmp_path / "run", Counter[str]()
     for life in range(3):
         writer = subprocess.Popen(

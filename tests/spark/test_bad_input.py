@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.engine.asking import Asker, Security
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from tests.soaking import first_seed
 from tests.spark.programs import Program, Rows, change, counting, eventually, looping
 from tests.spark.test_cluster import active
 
@@ -249,8 +250,7 @@ def test_a_worker_that_dies_while_an_epoch_is_under_way_is_told_of(spark: SparkS
 
 @pytest.mark.parametrize("make", [counting, looping])
 def test_a_worker_that_dies_is_replaced(spark: SparkSession, tmp_path: Path, make: Any) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = first_seed()
     source, known = random.Random(seed), Rows()
     program: Program = make()
     with program.flow.run(on=spark, workers=2, checkpoint=tmp_path, every=3) as run:

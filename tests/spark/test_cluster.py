@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.errors import PlanError, RiverrunError, TransportError
 from riverrun.spark import session as sessions
+from tests.soaking import first_seed
 from tests.spark.programs import PROGRAMS, Program, Rows, change, counting, eventually
 from tests.spark.standalone import LOOPBACK, QUICK_START, ROOT
 
@@ -37,8 +38,7 @@ def active(spark: SparkSession) -> list[int]:
 def test_a_run_on_spark_gives_what_one_here_and_recomputation_give(
     spark: SparkSession, make: Callable[[], Program]
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = first_seed()
     source, program, rows = random.Random(seed), make(), Rows()
     with program.flow.run(on=spark, workers=2) as there, program.flow.run() as here:
         assert there.spark is spark

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import riverrun as rr
+from tests.soaking import first_seed
 
 
 def fetched(frame: DataFrame) -> tuple[list[int], int]:
@@ -59,8 +60,7 @@ OTHERS = [
 @pytest.fixture(scope="module")
 def filtered(spark: SparkSession) -> Iterator[tuple[DataFrame, DataFrame]]:
     """The same rows, from a run and from Spark itself."""
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = first_seed()
     rows = random_rows(random.Random(seed), 300)
     flow = rr.Dataflow("filtered")
     flow.output("rows", flow.input("a", rows.schema))

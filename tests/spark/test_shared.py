@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import riverrun as rr
+from tests.soaking import first_seed
 from tests.spark.programs import eventually
 
 Row = tuple[Any, ...]
@@ -82,8 +83,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 def test_frames_update_and_fetch(spark: SparkSession) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = first_seed()
     story = Story(seed)
     with campaigns().run(on=spark, workers=2) as run:
         for _ in range(4):
@@ -109,8 +109,7 @@ def test_frames_update_and_fetch(spark: SparkSession) -> None:
 def test_fetches_that_wait_outlive_their_worker(
     spark: SparkSession, tmp_path: Path, recovery: str
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = first_seed()
     story = Story(seed)
     told: Counter[Row] = Counter()
     options: dict[str, Any] = {"checkpoint": tmp_path, "every": 2, "recovery": recovery}
@@ -142,8 +141,7 @@ def test_fetches_that_wait_outlive_their_worker(
 
 
 def test_streams_update_and_fetch(spark: SparkSession, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = first_seed()
     story, folders = Story(seed), {name: tmp_path / name for name in ("moves", "views")}
     columns = {
         "moves": "ad long, time long, campaign long",

@@ -25,6 +25,7 @@ from riverrun.state.spine import Spine
 from riverrun.state.view import View
 from tests.oracle import NAN
 from tests.rows import TYPES, cells, disguises, to_arrow, to_plain
+from tests.soaking import first_seed
 from tests.state.checks import (
     NEVER_FOLD,
     block_rows,
@@ -52,9 +53,7 @@ def ints(keys: Any, values: Any) -> pa.Table:
 
 @pytest.fixture
 def seed() -> Iterator[int]:
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")  # pytest shows it when the test fails
-    return seed
+    return first_seed()
 
 
 @pytest.fixture
