@@ -516,15 +516,20 @@ class _Host:
         return self._worker.instance
 
     def _answer_read(self, argument: Any) -> Any:
-        return self._lend(self._instance().read(*argument))
+        return self._lend(self._instance().read, *argument)
 
     def _answer_changes(self, argument: Any) -> Any:
-        return self._lend(self._instance().changes(*argument))
+        return self._lend(self._instance().changes, *argument)
 
-    def _lend(self, portion: Portion) -> tuple[int, bytes]:
-        lease = secrets.randbits(62)  # no other worker has one like it, not even at this address
-        self._leases[lease] = portion
-        return lease, portion.schema.serialize().to_pybytes()
+    def _lend(
+        self, read: Callable[..., Portion], name: str, epoch: int, runs: Any
+    ) -> tuple[list[int], bytes]:
+        """Lend what is read: all of it as one loan, or a loan for each of `runs`, ranges by first and last hash."""
+        ranges = [None if run is None else [(low, last + 1) for low, last in run] for run in runs]
+        portions = [read(name, epoch, each) for each in ranges]
+        leases = [secrets.randbits(62) for _ in portions]  # no other worker has one like these
+        self._leases.update(zip(leases, portions, strict=True))
+        return leases, portions[0].schema.serialize().to_pybytes()
 
     def _answer_frontier(self, argument: Any) -> Any:
         return self._instance().frontier(argument)
