@@ -27,7 +27,7 @@ import logging
 import math
 import queue
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event, Thread, Timer
@@ -63,6 +63,7 @@ from riverrun.engine.messages import (
     Outcome,
     Outputs,
     Parcels,
+    Publish,
     Ready,
     Recall,
     Scaled,
@@ -167,7 +168,7 @@ class RemoteCluster(Cluster):
         self.garbage = 0
         self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
         self._queued: deque[tuple[int, int]] = deque()
-        self._appends = 0
+        self._failures: Counter[type] = Counter()  # of instructions to the storage, in a row
         self._stopped = Event()
         self._patience = options.patience
         self._log_thread = Lane("riverrun-log")
@@ -635,9 +636,10 @@ class RemoteCluster(Cluster):
 
         def execute() -> None:
             outcome = self._execute(instruction)
-            if type(instruction) in (Append, Recall):
-                self._appends = 0 if outcome.error is None else self._appends + 1
-                self._stopped.wait(pause(self._appends))
+            kind = type(instruction)
+            if kind in (Append, Recall, Publish):
+                self._failures[kind] = 0 if outcome.error is None else self._failures[kind] + 1
+                self._stopped.wait(pause(self._failures[kind]))
             self._outcome(outcome)
 
         thread.submit(execute)

@@ -45,6 +45,7 @@ from threading import Event, Thread
 from typing import Self
 
 from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.retry import pause
 from riverrun.state.storage import Storage
 
 OWNER = "owner.json"
@@ -189,11 +190,11 @@ def _keep(storage: Storage, owner: Owner, stop: Event, tried: Event, gone: Event
     try:
         if not _beat(storage, owner, stop):
             return
-        pause = BEAT / 4
+        failures = 0
         while not _taken_away(storage, owner):
             tried.set()
-            time.sleep(pause)
-            pause = min(2 * pause, WATCH)
+            failures += 1
+            time.sleep(pause(failures))
     finally:
         _KEEPERS.pop(owner.identity, None)
         gone.set()
