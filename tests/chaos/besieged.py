@@ -7,7 +7,9 @@ numbers of workers; the killer kills. Then all hold still, and are judged:
 2. **Once.** A follower was given every epoch once, in order; up to each, what it was told adds up to
    the result as of it, and the files of a sink do so across all lives.
 3. **Soon.** After a kill, the next epoch is complete within `PATIENCE`.
-4. **Clean.** No lease, parcel, process or thread is left when nobody needs it.
+4. **Clean.** No lease, parcel, process or thread is left when nobody needs it; after every recovery the run holds no
+   more of its machine than before (`footprint`).
+5. **Shown.** A life goes on until it has done its kills and compared often enough, for `LIMIT` seconds at most.
 
 Every choice comes from the seed; when it strikes, the machine decides.
 """
@@ -20,6 +22,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -36,15 +39,17 @@ import polars as pl
 
 from riverrun.engine import remote
 from riverrun.engine.instance import Maker
-from riverrun.errors import CheckpointError, OperatorFailed, TransportError
+from riverrun.errors import CheckpointError, OperatorFailed
 from riverrun.run import live
 from riverrun.run.live import Run
+from tests.chaos.footprint import Footprint
 from tests.chaos.loads import Change, Row, load_of
 from tests.engine.launchers import Processes, Threads
 
 PATIENCE = 90.0  # seconds for a recovery; the machine may be busy with others
 LAG = 12  # commits that are under way
 SILENCE = 4.0  # seconds
+LIMIT = 900.0  # seconds for a life to show something, besides 30 for each kill
 
 
 class Wrong(AssertionError):
@@ -73,6 +78,8 @@ class Siege:
     """Which kinds of kills; by default all that the place knows."""
     first: tuple[str, ...] = ()
     """What to begin with."""
+    comparisons: int = 4
+    """How many there must have been."""
 
 
 @dataclass
@@ -158,7 +165,34 @@ def besiege(
     One without end tells `spent` what was done, and who its workers are, and goes on until it is killed.
     """
     before = set(threading.enumerate())
-    life = Life(siege, spark, say)
+    with temporary_folder(siege) as folder:
+        return _besiege(siege, spark, say, spent, before, folder)
+
+
+@contextmanager
+def temporary_folder(siege: Siege) -> Iterator[Path | None]:
+    """A folder of its own for temporary files of this process, and of workers that inherit its environment."""
+    if siege.on != "processes":
+        yield None
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="riverrun-besieged-") as folder,
+        patch.dict(os.environ, TMPDIR=folder),
+        patch.object(tempfile, "tempdir", folder),
+    ):
+        yield Path(folder)
+
+
+def _besiege(
+    siege: Siege,
+    spark: Any,
+    say: Callable[[str], None],
+    spent: Callable[[Report, list[int]], None] | None,
+    before: set[threading.Thread],
+    folder: Path | None,
+) -> Report:
+    footprint = Footprint(siege.path, folder)
+    life = Life(siege, spark, say, footprint)
     life.spent = spent
     try:
         life.go()
@@ -172,12 +206,16 @@ def besiege(
         life.run.close()
         raise
     check_gone(life.seen, before)
+    if siege.on != "threads":
+        footprint.gone(life.run._cluster.address)  # type: ignore[attr-defined]
     return life.report
 
 
 class Life:
-    def __init__(self, siege: Siege, spark: Any, say: Callable[[str], None]) -> None:
-        self.siege, self.spark = siege, spark
+    def __init__(
+        self, siege: Siege, spark: Any, say: Callable[[str], None], footprint: Footprint
+    ) -> None:
+        self.siege, self.spark, self.footprint = siege, spark, footprint
         self.begun = time.monotonic()
         self.spent: Callable[[Report, list[int]], None] | None = None
         self._say = say
@@ -251,11 +289,13 @@ class Life:
         feeder.start()
         meddler.start()
         try:
-            while (
-                self.report.killed < self.siege.kills or self.siege.endless
-            ) and not self.trouble:
+            while (not self._has_shown() or self.siege.endless) and not self.trouble:
+                if time.monotonic() - self.begun > LIMIT + 30 * self.siege.kills:
+                    raise Wrong(f"too little was shown in {LIMIT:.0f} s: {self.report.summed()}")
                 if self.report.killed >= self.siege.kills:
                     self.judge()
+                    if not self.siege.endless:
+                        continue
                     assert self.spent is not None
                     self.report.epochs = self.run.completed
                     self.spent(self.report, self.pids())
@@ -277,6 +317,13 @@ class Life:
         self.report.epochs = self.run.completed
         self.run.close()
         self._check_files()
+
+    def _has_shown(self) -> bool:
+        """Whether all kills were done, and, with the comparisons at the end, enough was compared."""
+        return (
+            self.report.killed >= self.siege.kills
+            and self.report.comparisons + 3 >= self.siege.comparisons
+        )
 
     def _watch(self) -> None:
         """Tell where a run stands that stands still."""
@@ -340,27 +387,18 @@ class Life:
 
     def _apply(self, change: Change, source: random.Random) -> None:
         run, keyed = self.run, self.load.program.keyed
-        for tries in range(20):
-            try:
-                for name, rows in change.old.items():
-                    run.delete(name, [(k,) for k, _ in rows] if keyed else rows)
-                for name, rows in change.new.items():
-                    given: Any = rows
-                    if self.siege.frames and len(rows) > 10 and source.random() < 0.3:
-                        names = self.load.columns(name)
-                        frame = pl.DataFrame(rows, names, orient="row").to_arrow()
-                        given = self.spark.createDataFrame(frame).repartition(1 if keyed else 2)
-                        if keyed:  # rows of one partition keep their order
-                            given = given.coalesce(1)
-                    (run.upsert if keyed else run.insert)(name, given)
-                run.upsert("marks", [(0, -1 if change.poison else change.number)])
-                return
-            except (TransportError, OperatorFailed) as error:
-                if getattr(error, "code", "") == "operator.failed" or tries == 19:
-                    raise
-                self.report.retries[f"insert: {error.code}"] += 1
-                self.say(f"insert is repeated: {error.code}: {error.message[:200]}")
-                run.rollback()
+        for name, rows in change.old.items():
+            run.delete(name, [(k,) for k, _ in rows] if keyed else rows)
+        for name, rows in change.new.items():
+            given: Any = rows
+            if self.siege.frames and len(rows) > 10 and source.random() < 0.3:
+                names = self.load.columns(name)
+                frame = pl.DataFrame(rows, names, orient="row").to_arrow()
+                given = self.spark.createDataFrame(frame).repartition(1 if keyed else 2)
+                if keyed:  # rows of one partition keep their order
+                    given = given.coalesce(1)
+            (run.upsert if keyed else run.insert)(name, given)
+        run.upsert("marks", [(0, -1 if change.poison else change.number)])
 
     def _put_file(self) -> None:
         number = len(list(self.files.glob("*.json")))
@@ -409,7 +447,7 @@ class Life:
         """Kill, and wait until the run has recovered."""
         kind = self.source.choice(self.siege.kinds or KINDS[self.siege.on])
         if self.first:
-            kind = self.first.pop(0)
+            kind = self.first[0]
         length = median(self.lengths)
         time.sleep(self.source.uniform(0, 1.5) * min(length, 2.0))
         before = self.status()["reported"]
@@ -417,6 +455,7 @@ class Life:
         start = time.monotonic()
         if not victims:
             return
+        self.first = self.first[1:]  # those before had somebody to strike
         if kind in ("replacement", "zombie", "newborn"):
             before = self.status()["reported"]
         self.report.kills[kind] += len(victims)
@@ -431,6 +470,9 @@ class Life:
         ):  # these were waited for before, or are waited for by design
             self.report.recoveries.append(taken)
         self.say(f"recovered in {taken:.3f} s, {self.pids()}")
+        if self.siege.on != "threads":
+            with self._quiet():
+                self.footprint.settled(self.run, children=self.siege.on == "processes")
 
     def _recovered(self, victims: list[int], before: int) -> bool:
         status = self.status()
@@ -525,14 +567,8 @@ class Life:
     # ---- judgement
 
     def rows(self, output: str) -> list[Row]:
-        """What an output has; whoever had it may be killed while it is fetched."""
-        for _ in range(10):
-            try:
-                return self.run.read(output).rows()
-            except TransportError as error:
-                self.report.retries[f"read: {error.code}"] += 1
-                self.say(f"read is repeated: {error.code}: {error.message[:200]}")
-        raise Wrong(f"{output} cannot be read")
+        """What an output has; whoever had it may be killed while it is fetched: nobody notices."""
+        return self.run.read(output).rows()
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -544,26 +580,13 @@ class Life:
                 raise Wrong(f"a commit takes longer than {PATIENCE:.0f} s: {self.status()}")
         try:
             if self.query is not None:
-                self._finish_stream()
+                self.query.processAllAvailable()  # which raises what it died of
             last = self.run._cluster.epoch - 1
             with suppress(OperatorFailed):
                 self.run._wait(last)
             yield
         finally:
             self.turn.release()
-
-    def _finish_stream(self) -> None:
-        for tries in range(3):
-            assert self.query is not None
-            try:
-                self.query.processAllAvailable()
-                return
-            except Exception as error:
-                if tries == 2 or self.query.isActive:
-                    raise
-                self.report.retries["stream"] += 1
-                self.say(f"the stream is started again: {str(error)[:600]}")
-                self._stream()
 
     def judge(self) -> None:
         """All is as if made from scratch, and told once."""

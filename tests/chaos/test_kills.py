@@ -1,9 +1,8 @@
-"""Real kills, in brief; ``KILLS=200 make test TESTS=tests/chaos/test_kills.py`` takes longer (docs/testing.md)."""
+"""Real kills, in brief; ``KILLS=200`` takes longer, and so does a soak (docs/testing.md)."""
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -12,8 +11,10 @@ import pytest
 from tests.chaos.besieged import Report, Siege
 from tests.chaos.kills import suite
 from tests.chaos.loads import NAMES, SHARED, load_of
+from tests.soaking import SOAK, draws, first_seed
 
 LONG = int(os.environ.get("KILLS", "0"))
+SOAKED = draws(4, sample=4, soak=60)  # kills of each program in a soak
 
 
 def held(report: Report, kills: int) -> None:
@@ -25,9 +26,8 @@ def held(report: Report, kills: int) -> None:
 
 
 def drawn() -> int:
-    seed = int(os.environ.get("KILLS_SEED", random.SystemRandom().randrange(1 << 20)))
-    print("KILLS_SEED", seed)
-    return seed
+    """The same in every `make test`; another one in each soak; ``SEED=`` says which."""
+    return first_seed(fixed=244801)
 
 
 def say(text: str) -> None:
@@ -42,6 +42,15 @@ def test_processes_are_killed_and_their_driver_too(tmp_path: Path, program: str)
         kinds=() if LONG else ("kill", "two", "replacement", "newborn", "reading"),
     )  # fmt: skip
     held(suite(siege, max(1, LONG // 50), say=say), kills + 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", NAMES if SOAK == "all" else NAMES[::3])
+def test_processes_of_every_program_are_killed(tmp_path: Path, program: str) -> None:
+    siege = Siege(
+        drawn(), SOAKED, "processes", program, str(tmp_path / "run"), most=3, poison=0.03
+    )  # fmt: skip
+    held(suite(siege, max(1, SOAKED // 50), say=say), SOAKED + 1)
 
 
 def test_workers_that_are_threads_are_lost(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def test_a_process_that_is_stopped_is_not_waited_for(tmp_path: Path) -> None:
             before = model.rows("degrees")
             asked = within(40, lambda: cluster.read("degrees", 0))  # asked of it, then of another
             assert contents(asked) == before
-            with pytest.raises(TransportError, match="it was given up"):
-                within(40, lambda: contents(portions))
+            # What the stopped one lent is given up with it, and lent by those in its place.
+            assert within(40, lambda: contents(portions)) == before
             cluster.wait(cluster.submit(model.draw()))
             within(40, lambda: check(cluster, model))
         finally:

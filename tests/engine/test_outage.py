@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from riverrun.engine import outage, transport
+from riverrun import retry
+from riverrun.engine import transport
 from riverrun.engine.cluster import Cluster
 from riverrun.engine.messages import Parcel
 from riverrun.engine.remote import RemoteCluster
@@ -43,7 +44,7 @@ def interruptible() -> Iterator[None]:
 @pytest.fixture
 def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     monkeypatch.setattr(transport, "NAP", 0.02)
-    monkeypatch.setattr(outage, "DELAYS", (0.01, 0.02, 0.05))
+    monkeypatch.setattr(retry, "DELAYS", (0.01, 0.02, 0.05))
     made = Weather(monkeypatch)
     yield made
     made.fine()
@@ -170,7 +171,7 @@ def test_it_is_said_again_and_again(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outage, "REMIND", 0.2)
+    monkeypatch.setattr(retry, "REMIND", 0.2)
     with LocalCluster(MAKER, checkpoint=tmp_path) as cluster:
         weather.away("create", folders=["log/"])
         waiting = Beside(lambda: cluster.submit({"edges": edge_rows([(1, 2, 1)])}))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
-from riverrun.run import following
+from riverrun import retry
 from riverrun.run.following import Followed, Followers, Sink, free_name
 from tests.frontends.checking import Rows, any_row, build, feed
 from tests.frontends.reference import counted
@@ -428,7 +428,8 @@ def test_an_epoch_that_cannot_be_told_ends_the_sink():
 
 
 def test_workers_that_cannot_be_reached_for_a_while(monkeypatch):
-    monkeypatch.setattr(following, "DELAYS", (0.001, 0.001))
+    monkeypatch.setattr(retry, "DELAYS", (0.001, 0.001))
+    monkeypatch.setattr(retry, "DEADLINE", 0.2)
     seen, failures = Seen(), iter([True, True, False, False])
 
     def changes(output, epoch):

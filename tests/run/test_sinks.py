@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import riverrun as rr
+from riverrun import retry
 from riverrun.run import sinks
 from riverrun.run.sinks import DeltaTable, Kept, ParquetDirectory, _Folder
 from riverrun.state.storage import Storage
@@ -49,7 +50,8 @@ def keyed(rows):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(sinks, "DELAYS", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(retry, "DELAYS", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(retry, "DEADLINE", 0.2)
 
 
 def summed(frame, upto=None):

@@ -5,17 +5,16 @@ The coordinator's part of the log, sans I/O. Laws:
 1. **In order.** One record is with the storage at a time, the next one when that is known to be there;
    so a record is in the log only if all before it are.
 2. **An outage is no end.** A record that could not be appended is handed to the storage again, the same
-   at the same position, which does nothing where only the answer was lost (law 3 of `state.log`). Two
-   things are no outage: somebody else's record at the position, and a defect. They end the run.
+   at the same position, which does nothing where only the answer was lost (law 3 of `state.log`). What is no
+   outage (`retry.is_outage`) ends the run: somebody else's record at the position, and a defect.
 3. **It keeps its number.** A record that waits is never withdrawn, whoever stopped waiting for it.
 
 >>> appender = Appender(position=1, owner=0)
 >>> first, second = (appender.add({"kind": "epoch", "epoch": epoch}, {}) for epoch in (0, 1))
 >>> first.position, second, appender.waiting
 (1, None, 2)
->>> lost = TransportError("storage.unreachable", "lost", hint="")
->>> appender.is_outage(lost), appender.done().position, appender.durable
-(True, 2, 2)
+>>> appender.done().position, appender.durable
+(2, 2)
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from typing import Any
 
 from riverrun.engine.messages import Append, Inputs, Notice
 from riverrun.engine.outage import Outage
-from riverrun.errors import RiverrunError, TransportError
+from riverrun.errors import TransportError
 
 SLOW = 1.0  # seconds without an answer, from which on `status` tells
-_ENDS = ("log.taken", "checkpoint.raised")
 
 
 class Appender:
@@ -69,10 +67,6 @@ class Appender:
     def is_next(self, append: Append) -> bool:
         """Whether an answer is about the record that is with the storage."""
         return bool(self._queue) and self._queue[0].position == append.position
-
-    def is_outage(self, error: RiverrunError) -> bool:
-        """Whether to try again (law 2)."""
-        return error.code not in _ENDS
 
     def done(self) -> Append | None:
         """The record is in the log; what to give to the storage next."""

@@ -1,22 +1,30 @@
 """Asking: questions to a process of a run, rows from it, rows to it. The calling side of `flight`.
 
 Light, like `wire`: whoever asks need not have the engine.
+
+Rows that are *lent* (a worker keeps them under a number, a *loan*) are fetched by `fetch_loans`, which outlives the
+worker: what was lost with it is lent anew by whoever has it now. Law: **neither twice nor never**. Each row is given
+once, though workers die and shards change hands while rows are fetched.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from riverrun.engine.wire import BadFrame, pack, revive, unpack
-from riverrun.errors import TransportError
+from riverrun.errors import RiverrunError, TransportError
+from riverrun.retry import Tries, say
 
 TOKEN = "riverrun-token"
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
@@ -155,3 +163,52 @@ def chunks(reader: Any) -> Iterator[Any]:
             yield reader.read_chunk()
         except StopIteration:
             return
+
+
+def fetch_loans(
+    loans: Iterable[L],
+    fetch: Callable[[L], Iterator[pa.RecordBatch]],
+    renew: Callable[[L], Iterable[L]],
+    what: str,
+    *,
+    ordered: bool,
+    wait: Callable[[float], object] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all loans. A loan whose rows cannot be fetched is replaced by those that `renew` gives for it.
+
+    Where rows are `ordered` (the one-order law of `reading`), fetching goes on behind those that were given already.
+    Otherwise the rows of a loan are given when all of them are here. `what` completes "cannot ...".
+
+    >>> rows = {"a": [[1, 2], [3]], "b": [[1]], "c": [[2, 3, 4]], "d": [[5]]}
+    >>> def fetch(loan):
+    ...     for each in rows[loan]:
+    ...         yield pa.record_batch({"n": each})
+    ...     if loan == "a":
+    ...         raise TransportError("transport.unreachable", "its worker died", hint="")
+    >>> found = fetch_loans(["a", "d"], fetch, lambda lost: ["b", "c"], "read", ordered=True)
+    >>> [batch.column(0).to_pylist() for batch in found]
+    [[1, 2], [3], [4], [5]]
+    """
+    queue, known = deque(loans), 0
+    """Of the rows that the first loans in the queue have, so many were given."""
+    tries = Tries(what)
+    while queue:
+        loan, seen = queue[0], 0
+        try:
+            batches = fetch(loan)
+            for batch in batches if ordered else list(batches):
+                news = batch.slice(max(known - seen, 0))
+                seen += batch.num_rows
+                if seen > known:
+                    tries.succeeded(time.monotonic())
+                if news.num_rows or not batch.num_rows:
+                    yield news
+            queue.popleft()
+            known = max(known - seen, 0)
+        except RiverrunError as error:
+            known = max(known, seen)
+            pause = tries.failed(error, time.monotonic())
+            say(tries, time.monotonic())
+            wait(pause)
+            queue.popleft()
+            queue.extendleft(reversed(list(renew(loan))))

@@ -97,12 +97,13 @@ from riverrun.engine.messages import (
     Survey,
     Wrote,
 )
-from riverrun.engine.outage import Outage, is_outage
+from riverrun.engine.outage import Outage
 from riverrun.engine.resuming import not_rebuilt
 from riverrun.engine.roster import Change, Policy, Roster
 from riverrun.engine.saving import Saver
 from riverrun.engine.shares import Route, share_of_parcels, shares_of, stored_parcels
 from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.retry import is_outage
 from riverrun.state.log import Opening
 
 IDLE_FAILURES = 3  # executions in a row that fail with no epoch under way
@@ -627,7 +628,7 @@ class Coordinator:
         log = self.log
         if not log.is_next(append):
             return
-        if error is not None and log.is_outage(error):
+        if error is not None and is_outage(error):
             self._say(log.outage.failed(error, self._now))
             self._out.append((STORAGE, append))
             return

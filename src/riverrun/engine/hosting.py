@@ -58,13 +58,14 @@ from riverrun.engine.messages import (
     Published,
     Read,
 )
-from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import Resume, told
+from riverrun.engine.roster import SILENCE
 from riverrun.engine.staging import Staging
 from riverrun.engine.wire import BadFrame
 from riverrun.engine.worker import Worker
-from riverrun.errors import CheckpointError, TransportError
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
+from riverrun.retry import is_outage, pause, persist
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.kernels import compiling
 from riverrun.state.lanes import Lane
@@ -73,7 +74,9 @@ from riverrun.state.slabs import SLABS
 from riverrun.state.storage import Storage, open_storage
 
 BEAT = 1.0  # seconds between signs of life
-SILENCE = 60.0  # seconds without any from the coordinator, after which it is thought gone
+LEFT_ALONE = (
+    2 * SILENCE
+)  # seconds without any from the coordinator, after which it is thought gone, at least
 ANSWER = 600.0
 _DRAIN = 256
 PROMPT = (
@@ -154,7 +157,7 @@ class _Host:
         self._over = Event()
         self._heard = time.monotonic()
         self._busy = Busy()
-        self._silence = SILENCE
+        self._silence = LEFT_ALONE
         self._security = rendezvous.security
         self._make = make
         self._staging: Staging | None = None
@@ -190,7 +193,7 @@ class _Host:
             return
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
-        self._silence = max(SILENCE, 2 * granted.get("silence", 0.0))
+        self._silence = max(LEFT_ALONE, 2 * granted.get("silence", 0.0))
         self._links[COORDINATOR] = self._link(rendezvous.address)
         scratch: Path | None = None
         if granted["checkpoint"] is not None:
@@ -200,6 +203,8 @@ class _Host:
             try:
                 storage = _opened(granted["checkpoint"], self._show_life)
             except TransportError as error:
+                if not is_outage(error):  # that of the storage was waited for
+                    raise
                 self._why = f"the coordinator cannot be reached: {error.message}"
                 return
             self._checkpoints = Checkpoints(storage, scratch=scratch)
@@ -460,11 +465,11 @@ class _Host:
         named += [parcel.name for parcels in feed.parcels.values() for parcel in parcels]
         try:
             filled = self._staging.filled(feed)
-        except TransportError as error:  # an outage: later, then; nothing of the epoch comes before
+        except RiverrunError as error:  # an outage: later, then; nothing of the epoch comes before
             self._failures += 1
             self._send(COORDINATOR, [NotReady(feed.execution, error)])
             again = Timer(
-                delay(self._failures),
+                pause(self._failures),
                 lambda: self._inbox.put(lambda: self._hear(COORDINATOR, feed)),
             )
             again.daemon = True
@@ -498,7 +503,7 @@ class _Host:
             outcome = carefully(instruction, checkpoints, log)
             if type(instruction) is Read:
                 self._failures = 0 if outcome.error is None else self._failures + 1
-                self._over.wait(delay(self._failures))
+                self._over.wait(pause(self._failures))
             self._inbox.put(lambda: worker.receive(STORAGE, outcome))
 
         self._lane.submit(execute)
@@ -516,15 +521,20 @@ class _Host:
         return self._worker.instance
 
     def _answer_read(self, argument: Any) -> Any:
-        return self._lend(self._instance().read(*argument))
+        return self._lend(self._instance().read, *argument)
 
     def _answer_changes(self, argument: Any) -> Any:
-        return self._lend(self._instance().changes(*argument))
+        return self._lend(self._instance().changes, *argument)
 
-    def _lend(self, portion: Portion) -> tuple[int, bytes]:
-        lease = secrets.randbits(62)  # no other worker has one like it, not even at this address
-        self._leases[lease] = portion
-        return lease, portion.schema.serialize().to_pybytes()
+    def _lend(
+        self, read: Callable[..., Portion], name: str, epoch: int, runs: Any
+    ) -> tuple[list[int], bytes]:
+        """Lend what is read: all of it as one loan, or a loan for each of `runs`, ranges by first and last hash."""
+        ranges = [None if run is None else [(low, last + 1) for low, last in run] for run in runs]
+        portions = [read(name, epoch, each) for each in ranges]
+        leases = [secrets.randbits(62) for _ in portions]  # no other worker has one like these
+        self._leases.update(zip(leases, portions, strict=True))
+        return leases, portions[0].schema.serialize().to_pybytes()
 
     def _answer_frontier(self, argument: Any) -> Any:
         return self._instance().frontier(argument)
@@ -571,15 +581,19 @@ class _Host:
 
 def _opened(place: str, show_life: Callable[[], None]) -> Storage:
     """The storage of the run. A path that is not there is away: made anew, it would be another one."""
-    deadline = time.monotonic() + SILENCE
-    while True:
+
+    def act() -> Storage:
         show_life()
         try:
             return open_storage(place, make=False)
-        except CheckpointError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(BEAT / 4)
+        except CheckpointError as error:
+            raise TransportError("storage.unreachable", error.message, hint=error.hint) from error
+
+    def wait(seconds: float) -> None:
+        show_life()
+        time.sleep(min(seconds, BEAT))
+
+    return persist(act, f"open {place}", deadline=LEFT_ALONE, wait=wait)
 
 
 def _moved(name: str) -> TransportError:

@@ -38,7 +38,7 @@ from riverrun.progress import Antichain
 from riverrun.progress.reachability import ProgressChange
 from riverrun.state import Spine
 from riverrun.state.changes import Changes
-from riverrun.state.shards import Shards
+from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
 
 Push = Callable[[Changes], None]
@@ -414,16 +414,18 @@ class Instance:
         except RiverrunError as error:
             raise located(node, error) from error.__cause__
 
-    def read(self, name: str, epoch: int) -> ViewPortion:
-        """Its part of an output as of an epoch that is kept."""
+    def read(self, name: str, epoch: int, ranges: Sequence[Range] | None = None) -> ViewPortion:
+        """Its part of an output as of an epoch that is kept; of that, the rows in these ranges of hashes."""
         tap = self.outputs[name]
         tap.check_kept(epoch)
-        return ViewPortion(name, tap.node.schemas[0], tap.view(), epoch)
+        return ViewPortion(name, tap.node.schemas[0], tap.view(), epoch, ranges)
 
-    def changes(self, name: str, epoch: int) -> ChangesPortion:
-        """Its part of what an epoch changed in an output."""
+    def changes(
+        self, name: str, epoch: int, ranges: Sequence[Range] | None = None
+    ) -> ChangesPortion:
+        """Its part of what an epoch changed in an output; of that, the rows in these ranges of hashes."""
         tap = self.outputs[name]
-        return ChangesPortion(tap.node.schemas[0], tap.changes(epoch))
+        return ChangesPortion(tap.node.schemas[0], tap.changes(epoch, ranges))
 
     def frontier(self, name: str) -> Antichain:
         """The times that can still come to a probe, as far as is known here."""

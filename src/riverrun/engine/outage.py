@@ -1,8 +1,8 @@
 """An outage: the storage does not do something for a while, and what is said about it.
 
-Nothing is given up because of one, unless `patience` says so: whoever carries instructions tries again, with delays
-(`delay`), and the run goes on with all that does not need the storage. Sans I/O: time comes in, and what is to be said
-goes out as a `Notice`. Laws:
+Nothing is given up because of one, unless `patience` says so: whoever carries instructions tries again, after the
+pauses of `retry`, which also says what an outage is; the run goes on with all that does not need the storage. Sans I/O:
+time comes in, and what is to be said goes out as a `Notice`. Laws:
 
 1. **Said.** Once when it begins, again every 10 s, and once when it is over.
 2. **Since.** `since` is when the first of the failures was that no success has followed; a storage that hangs, so that
@@ -27,21 +27,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from riverrun import retry
 from riverrun.engine.messages import Notice
 from riverrun.errors import RiverrunError, TransportError
-
-REMIND = 10.0  # seconds
-DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.0)  # seconds before what failed is tried again
-
-
-def delay(failures: int) -> float:
-    """How long to wait after so many failures in a row."""
-    return DELAYS[min(failures, len(DELAYS)) - 1] if failures else 0.0
-
-
-def is_outage(error: RiverrunError) -> bool:
-    """Whether what could not be read may be readable later: the storage is away, or does not let us in for now."""
-    return isinstance(error, TransportError) or error.code == "checkpoint.refused"
 
 
 class Outage:
@@ -66,13 +54,13 @@ class Outage:
 
     def silent(self, since: float, now: float) -> Notice | None:
         """It was asked for at `since`, and has not been answered."""
-        if self.since is None and now - since >= REMIND:
+        if self.since is None and now - since >= retry.REMIND:
             self.since = since
         return self.remind(now, self._then)
 
     def remind(self, now: float, waiting: str) -> Notice | None:
         """What is to be said, if it is time to."""
-        if self.since is None or (self._said is not None and now - self._said < REMIND):
+        if self.since is None or (self._said is not None and now - self._said < retry.REMIND):
             return None
         self._said = now
         why = "the storage does not answer" if self.error is None else self.error.message

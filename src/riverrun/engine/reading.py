@@ -5,7 +5,10 @@ A `Portion` is that part, to be read when somebody wants the rows: here (`ViewPo
 
 1. A portion stays as it is while the run goes on: it holds views and batches, which are immutable.
 2. The portions of all workers together are the output, every row as often as it is there.
-3. `columns` and `where` give the rows that a selection of columns and a filter afterwards would.
+3. **One order.** Rows come in the order of their hashes, and equal hashes in the order of keys and values: the rows of
+   a range of hashes as of an epoch come in one order, whoever holds them and however they came there. So whoever has
+   so many of them can go on with another holder behind these. (Changes have no such order.)
+4. `columns` and `where` give the rows that a selection of columns and a filter afterwards would.
 
 Cost: taking a portion is some microseconds; reading is by pieces of some 100,000 rows.
 """
@@ -21,7 +24,10 @@ import pyarrow as pa
 
 from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
-from riverrun.state.view import View
+from riverrun.state.shards import Range
+from riverrun.state.view import SCAN_ROWS, View
+
+PIECE = SCAN_ROWS  # about so many rows are read at a time
 
 
 class Portion(ABC):
@@ -39,18 +45,30 @@ class Portion(ABC):
 class ViewPortion(Portion):
     """The rows of a view as of an epoch."""
 
-    def __init__(self, name: str, schema: pa.Schema, view: View, epoch: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        schema: pa.Schema,
+        view: View,
+        epoch: int,
+        ranges: Sequence[Range] | None = None,
+    ) -> None:
+        """With `ranges`, only the rows whose hashes are in there."""
         self.schema = schema
         self._name = name
-        self._view = view
+        self._views = [view] if ranges is None else [view.slice(*each) for each in ranges]
         self._epoch = epoch
 
     def batches(
         self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
     ) -> Iterator[pa.RecordBatch]:
-        if not self._view.batches:
-            return
-        for piece in self._view.scan((self._epoch,)):
+        pieces = (
+            piece
+            for view in self._views
+            if view.batches
+            for piece in view.scan((self._epoch,), PIECE)
+        )
+        for piece in pieces:
             rows = piece.to_batch().select(self.schema.names)
             counts = np.asarray(piece.counts)
             if (counts != 1).any():

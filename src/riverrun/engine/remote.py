@@ -27,7 +27,7 @@ import logging
 import math
 import queue
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event, Thread, Timer
@@ -36,14 +36,14 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security
-from riverrun.engine.borrowing import Borrowed
+from riverrun.engine.borrowing import Lender, Part
 from riverrun.engine.cluster import Cluster, Durability
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.health import Balance, Health
 from riverrun.engine.hosting import Rendezvous, versions
-from riverrun.engine.lines import Line
+from riverrun.engine.lines import Line, given_up
 from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
@@ -63,19 +63,20 @@ from riverrun.engine.messages import (
     Outcome,
     Outputs,
     Parcels,
+    Publish,
     Ready,
     Recall,
     Scaled,
     Start,
     Wrote,
 )
-from riverrun.engine.outage import delay
 from riverrun.engine.overseeing import Overseer
 from riverrun.engine.reading import Portion
 from riverrun.engine.roster import SILENCE
 from riverrun.engine.wire import BadFrame
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
+from riverrun.retry import pause, persist
 from riverrun.state.lanes import Lane
 from riverrun.state.storage import Storage
 
@@ -159,6 +160,7 @@ class RemoteCluster(Cluster):
         self._kernels: dict[str, None] = {}  # those that workers have called, the first one first
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        self._lender = Lender(self._security, self._ask_all, self._release, self._gone)
         self.questions: dict[str, Callable[[Any], Any]] = {}
         """What else this process can be asked, and who answers; from any thread."""
         self.give_rows: Callable[[Any], tuple[pa.Schema, Iterator[pa.RecordBatch]]] | None = None
@@ -166,7 +168,7 @@ class RemoteCluster(Cluster):
         self.garbage = 0
         self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
         self._queued: deque[tuple[int, int]] = deque()
-        self._appends = 0
+        self._failures: Counter[type] = Counter()  # of instructions to the storage, in a row
         self._stopped = Event()
         self._patience = options.patience
         self._log_thread = Lane("riverrun-log")
@@ -244,10 +246,10 @@ class RemoteCluster(Cluster):
                     self._queued.append((epoch, size))
 
     def read(self, name: str, epoch: int) -> list[Portion]:
-        return self._borrow("read", (name, epoch))
+        return self._lender.borrow("read", name, epoch)
 
     def changes(self, name: str, epoch: int) -> list[Portion]:
-        return self._borrow("changes", (name, epoch))
+        return self._lender.borrow("changes", name, epoch)
 
     def frontier(self, probe: str) -> Antichain:
         found = Antichain()
@@ -347,47 +349,40 @@ class RemoteCluster(Cluster):
 
     # ---- questions to workers
 
-    def _ask_all(self, question: str, argument: Any = None) -> list[tuple[str, Any]]:
-        """Ask all workers; those that go back to a checkpoint are asked again."""
-        for _ in range(100):
-            with self._changed:
-                self._check_open()
-                self._pump(self._recovered)
-                members = list(self._coordinator.members)
-                askers = [self._askers[member] for member in members]
-                execution = self._coordinator.execution
-            answers: list[tuple[str, Any]] = []
-            try:
-                for asker in askers:
-                    answers.append((asker.address, asker.ask(question, argument)))
-                if self._coordinator.execution == execution:
-                    return answers
-                self._give_back(question, answers)
-            except TransportError:
-                self._give_back(question, answers)
-                with self._changed:
-                    if members == self._coordinator.members and self._recovered():
-                        self._changed.wait(TICK)  # it may be about to be lost
-            except BaseException:
-                self._give_back(question, answers)
-                raise
-        raise TransportError(
-            "transport.unreachable",
-            f"cannot ask the workers for {question}: they do not answer",
-            hint="run.status() tells who they are",
+    def _ask_all(
+        self, question: str, argument: Any = None, of: Part | None = None
+    ) -> list[tuple[str, Any]]:
+        """Ask all workers; those that go back to a checkpoint, and those in place of lost ones, are asked again.
+
+        With `of`, each is asked for what that gives for the shards and its index; for None it is not asked.
+        """
+        return persist(
+            lambda: self._ask_each(question, argument, of), f"ask the workers for {question}"
         )
 
-    def _give_back(self, question: str, answers: list[tuple[str, Any]]) -> None:
-        """What some workers lent is of no use where not all did."""
-        if question in ("read", "changes"):
-            for address, (lease, _) in answers:
-                self._release(address, lease)
-
-    def _borrow(self, question: str, argument: tuple[Any, ...]) -> list[Portion]:
-        return [
-            Borrowed(address, lease, schema, self._security, self._release, self._gone)
-            for address, (lease, schema) in self._ask_all(question, argument)
-        ]
+    def _ask_each(self, question: str, argument: Any, of: Part | None) -> list[tuple[str, Any]]:
+        with self._changed:
+            self._check_open()
+            self._pump(self._recovered)
+            roster, execution = self._coordinator.roster, self._coordinator.execution
+            asked = [argument if of is None else of(roster.shards, at) for at in range(len(roster))]
+            askers = [self._askers.get(member) for member in self._coordinator.members]
+        answers: list[tuple[str, Any]] = []
+        try:
+            for asker, each in zip(askers, asked, strict=True):
+                if asker is None:
+                    raise given_up("an address that is forgotten")
+                if of is None or each is not None:
+                    answers.append((asker.address, asker.ask(question, each)))
+            if self._coordinator.execution != execution:
+                raise _began_again(question)
+        except BaseException:
+            if question in ("read", "changes"):  # of no use where not all lend
+                for address, (leases, _) in answers:
+                    for lease in leases:
+                        self._release(address, lease)
+            raise
+        return answers
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -641,9 +636,10 @@ class RemoteCluster(Cluster):
 
         def execute() -> None:
             outcome = self._execute(instruction)
-            if type(instruction) in (Append, Recall):
-                self._appends = 0 if outcome.error is None else self._appends + 1
-                self._stopped.wait(delay(self._appends))
+            kind = type(instruction)
+            if kind in (Append, Recall, Publish):
+                self._failures[kind] = 0 if outcome.error is None else self._failures[kind] + 1
+                self._stopped.wait(pause(self._failures[kind]))
             self._outcome(outcome)
 
         thread.submit(execute)
@@ -785,6 +781,14 @@ class RemoteCluster(Cluster):
 
     def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         raise TransportError("transport.question", "cannot take rows: hand them to the workers")
+
+
+def _began_again(question: str) -> TransportError:
+    return TransportError(
+        "transport.not_ready",
+        f"cannot use what workers answered to {question}: the run has begun another execution meanwhile",
+        hint="ask again",
+    )
 
 
 def _different(theirs: Mapping[str, str]) -> str:

@@ -18,30 +18,26 @@ epoch that names it can be done again by anybody. Laws:
 
 from __future__ import annotations
 
+import math
 import tempfile
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
-from typing import TypeVar
 
 import pyarrow as pa
 
 from riverrun.engine.messages import Failed, Feed, Parcel
-from riverrun.engine.outage import delay
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
+from riverrun.retry import is_outage, persist
 from riverrun.state.log import PARCELS
 from riverrun.state.soundness import UnsoundRows, read_file, read_stream
 from riverrun.state.storage import Storage, checksum
 
 PARCEL = 64 << 20  # about so many bytes are one parcel
 BUDGET = 512 << 20
-UNREACHABLE = "storage.unreachable"
-
-T = TypeVar("T")
 
 
 class Staging:
@@ -100,8 +96,7 @@ class Staging:
         if self._storage is not None:
             data = _packed(batches)
             file, summed = f"{PARCELS}/{name}-{self._holder}.arrow", checksum(data)
-            storage, name_of_it = self._storage, file
-            self._patiently(lambda: storage.put(name_of_it, data))
+            self._store(self._storage, file, data)
         self.forget([name])  # a sender that was run twice
         with self._lock:
             fits = self._bytes + size <= self._budget
@@ -121,6 +116,15 @@ class Staging:
                 for batch in batches:
                     writer.write_batch(batch)
         return Parcel(name, self._holder, rows, file, summed)
+
+    def _store(self, storage: Storage, file: str, data: pa.Buffer) -> None:
+        patience = math.inf if self._patience is None else self._patience
+        persist(
+            lambda: storage.put(file, data),
+            f"store rows that were handed in as {file}",
+            deadline=patience,
+            wait=self._over.wait,
+        )
 
     def rows(self, parcel: Parcel) -> list[pa.RecordBatch]:
         """The rows of a parcel."""
@@ -149,8 +153,8 @@ class Staging:
         return _sound(parcel, file, read_stream, data)
 
     def filled(self, feed: Feed) -> Feed | Failed:
-        """A feed with the rows of its parcels; or why they cannot be had. A storage that cannot be reached raises: it
-        can be asked again."""
+        """A feed with the rows of its parcels; or why they cannot be had. An outage raises: they can be asked for
+        again."""
         inputs = dict(feed.inputs)
         failed: RiverrunError
         try:
@@ -161,7 +165,7 @@ class Staging:
                 inputs[name] = _joined(batches)
             return replace(feed, inputs=inputs, parcels={})
         except RiverrunError as error:
-            if error.code == UNREACHABLE:
+            if is_outage(error):
                 raise
             failed = error
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -200,20 +204,6 @@ class Staging:
                 if name.partition("-")[0] == upload and name not in kept
             ]
         self.forget(names, stored=True)
-
-    def _patiently(self, act: Callable[[], T]) -> T:
-        """Try again when the storage cannot be reached."""
-        begun, failures = time.monotonic(), 0
-        while True:
-            try:
-                return act()
-            except TransportError:
-                failures += 1
-                waited = time.monotonic() - begun
-                if self._patience is not None and waited >= self._patience:
-                    raise
-                if self._over.wait(delay(failures)):
-                    raise
 
     def close(self) -> None:
         self._kept.clear()

@@ -60,18 +60,19 @@ from riverrun.engine.messages import (
     NotReady,
     Outcome,
     Outputs,
+    Publish,
     Read,
     Recall,
     Start,
     Stop,
 )
-from riverrun.engine.outage import delay
 from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import told
 from riverrun.engine.staging import Staging
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
 from riverrun.progress import Antichain
+from riverrun.retry import pause
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
@@ -395,7 +396,7 @@ class LocalCluster(Cluster):
     def _answered(self, sender: int, outcome: Outcome) -> None:
         """Bring an answer back; one that makes its receiver try again waits for a moment."""
         kind = type(outcome.instruction)
-        if outcome.error is not None and kind in (Append, Read, Recall):
+        if outcome.error is not None and kind in (Append, Publish, Read, Recall):
             self._try_later((sender, kind), lambda: self._deliver(sender, STORAGE, outcome))
         else:
             self._failures.pop((sender, kind), None)
@@ -403,4 +404,4 @@ class LocalCluster(Cluster):
 
     def _try_later(self, what: tuple[int, type], act: Callable[[], None]) -> None:
         self._failures[what] += 1
-        self._later.append((time.monotonic() + delay(self._failures[what]), act))
+        self._later.append((time.monotonic() + pause(self._failures[what]), act))

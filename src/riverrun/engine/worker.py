@@ -83,8 +83,8 @@ from riverrun.engine.messages import (
     Write,
     Wrote,
 )
-from riverrun.engine.outage import is_outage
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError
+from riverrun.retry import is_outage
 from riverrun.state.joining import join_views
 from riverrun.state.shards import Range, intersect, subtract
 

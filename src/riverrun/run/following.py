@@ -35,21 +35,20 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
 from threading import Condition, Thread, current_thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
-from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.errors import OperatorFailed, RiverrunError
+from riverrun.retry import persist
 from riverrun.run.result import Result
 from riverrun.state.changes import Changes
 
 MOST_EPOCHS = 64
 MOST_BYTES = 256 << 20
-DELAYS = (0.05, 0.2, 0.8, 2.0)
-"""Seconds before what could not be reached is tried again."""
 LOOK = 0.5
 """Seconds after which whoever waits for a sink looks whether the run is still there."""
 FINISH = 30.0
@@ -118,10 +117,11 @@ class Sink:
         first: int = 0,
         alive: Callable[[], bool] = lambda: True,
         forget: Callable[[Sink], None] | None = None,
+        stop: Callable[[], None] | None = None,
     ) -> None:
         """`epoch` is the last one that is written already; `first` the first to come, where there is none.
 
-        `alive` tells whether the run is.
+        `alive` tells whether the run is; `stop` has `write` try no more.
         """
         self.output = output
         self.place = place
@@ -130,6 +130,7 @@ class Sink:
         self._write = write
         self._alive = alive
         self._forget = forget
+        self._stop = stop
         self._first = first
         self._epoch = epoch
         self._given = epoch
@@ -279,6 +280,8 @@ class Sink:
         self._thread.join(max(deadline - monotonic(), 0))
         if self._thread.is_alive() and self._queue:
             self.fail(self._unfinished())
+            if self._stop is not None:
+                self._stop()
         if self._error is not None and not self._told:
             self._told = True
             warnings.warn(str(self._error), RuntimeWarning, stacklevel=4)
@@ -382,9 +385,5 @@ class Followers:
 
 def _fetched(output: str, epoch: int, changes: Callable[[str, int], Result]) -> Followed:
     """What an epoch changed, from wherever workers are: one that was lost is replaced meanwhile."""
-    for delay in DELAYS:
-        try:
-            return Followed(output, changes(output, epoch).to_arrow(), epoch)
-        except TransportError:
-            sleep(delay)
-    return Followed(output, changes(output, epoch).to_arrow(), epoch)
+    what = f"tell what epoch {epoch} changed in {output!r}"
+    return Followed(output, persist(lambda: changes(output, epoch).to_arrow(), what), epoch)

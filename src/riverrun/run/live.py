@@ -579,6 +579,7 @@ class Run:
             first=first,
             alive=lambda: not self._cluster.closed,
             forget=self._followers.forget,
+            stop=getattr(place, "stop", None),
         )
         for changes in past:
             sink.give(changes)

@@ -1,9 +1,10 @@
 """Serving: what the data source "riverrun" asks a run on Spark for.
 
 Results are lent: workers hold what was opened, under a number, until the last `LENT` openings are
-newer. Changes are *fed*, each stream by a feed of its own: from the first time it asks, every epoch
-is kept here until the stream says that it has it, or is silent for `SILENT` seconds; where it lags,
-commits wait for it. A stream that was stopped and starts again before that finds there what came meanwhile.
+newer. A task whose worker is lost asks here who lends the rows now (`engine.borrowing`). Changes are *fed*,
+each stream by a feed of its own: from the first time it asks, every epoch is kept here until the stream says
+that it has it, or is silent for `SILENT` seconds; where it lags, commits wait for it. A stream that was
+stopped and starts again before that finds there what came meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from riverrun.engine.borrowing import Borrowed
+from riverrun.engine.borrowing import Borrowed, Loan
 from riverrun.engine.reading import Portion, narrowed
 from riverrun.errors import RiverrunError, TimeViolation
 from riverrun.run.following import Followed, Sink, free_name
@@ -47,6 +48,8 @@ class Serving:
         return {
             "schema": self._schema,
             "open": self._open,
+            "renew": self._renew,
+            "gone": self._gone,
             "follow": self._follow,
             "passed": self._passed,
         }
@@ -76,8 +79,9 @@ class Serving:
         told: bytes = found.serialize().to_pybytes()
         return told
 
-    def _open(self, asked: Mapping[str, Any]) -> list[tuple[str, int, tuple[str, int] | None]]:
-        """Of each worker its address and the number of what it lends; and a column that is the same for all rows."""
+    def _open(self, asked: Mapping[str, Any]) -> list[Any]:
+        """Of each portion who lends it, by address and number; a column that is the same for all rows; what to say
+        when a lender is lost."""
         name, added = asked["lent"], None
         if name is None:
             result = self._result(asked)
@@ -85,10 +89,23 @@ class Serving:
             if asked["changes"]:
                 added = of_changes(self._run.schema(asked["output"])).names[-1], result.epoch
         return [
-            (each.address, each.lease, added)
-            for each in self._portions(name)
+            (_lenders(each.loans), added, (name, at, each.ordered, each.what))
+            for at, each in enumerate(self._portions(name))
             if isinstance(each, Borrowed)
         ]
+
+    def _renew(self, asked: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """Who lends the rows now that a lender is lost."""
+        return _lenders(self._borrowed(asked).renew(asked["lease"]))
+
+    def _gone(self, asked: Mapping[str, Any]) -> bool:
+        """Whether a lender was given up: it may be stopped, or cut off, and say nothing."""
+        return self._borrowed(asked).gone(asked["address"])
+
+    def _borrowed(self, asked: Mapping[str, Any]) -> Borrowed:
+        portion = self._portions(asked["lent"])[asked["portion"]]
+        assert isinstance(portion, Borrowed)
+        return portion
 
     def _portions(self, name: str) -> Sequence[Portion]:
         with self._lock:
@@ -149,6 +166,10 @@ class Serving:
             feeds = list(self._feeds.values())
         for feed in feeds:
             feed.close()
+
+
+def _lenders(loans: Sequence[Loan]) -> list[tuple[str, int]]:
+    return [(loan.address, loan.lease) for loan in loans]
 
 
 def of_changes(columns: pa.Schema) -> pa.Schema:

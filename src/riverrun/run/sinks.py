@@ -13,8 +13,7 @@ all. What follows the run and calls it is a `Sink` (`following`). Laws, for file
 4. **One owner.** Files of another run, output or schema are refused, a destination that is ahead of
    the run too; of two sinks that write to one place, the second to write an epoch fails.
 
-Epochs that changed nothing leave no trace. Writing is tried again, a few times, when the disk or the
-network fails.
+Epochs that changed nothing leave no trace. Writing is tried again when the disk or the network fails (`retry`).
 
 >>> import tempfile, polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("words")
@@ -37,9 +36,9 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -50,7 +49,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError, TransportError
-from riverrun.run.following import DELAYS, Followed, Sink, added_up, free_name
+from riverrun.retry import persist
+from riverrun.run.following import Followed, Sink, added_up, free_name
 from riverrun.state.storage import Storage, open_storage
 
 __all__ = ["DeltaTable", "Destination", "Function", "ParquetDirectory", "Sink"]
@@ -143,6 +143,7 @@ class Kept:
             pa.field(free_name("epoch", self.changed.names), pa.int64())
         )
         self._writer = uuid4().hex
+        self._over = Event()
 
     def first(self, start: int | str, completed: int) -> int:
         """The one after those that it has."""
@@ -160,13 +161,16 @@ class Kept:
 
     def write(self, changes: Followed) -> None:
         """Store an epoch, and try again where that may help."""
-        for attempt, delay in enumerate((*DELAYS, None)):
+        tried = False
+
+        def store() -> None:
+            nonlocal tried
+            again, tried = tried, True
             try:
-                self._store(changes, again=attempt > 0)
+                self._store(changes, again=again)
             except self.retried as error:
-                if delay is None:
-                    raise self._unreachable(changes.epoch, error) from error
-                time.sleep(delay)
+                away = _away(error)
+                raise away from (None if away is error else error)
             except (pa.ArrowException, ValueError) as error:
                 raise SchemaError(
                     "sink.rows",
@@ -174,9 +178,18 @@ class Kept:
                     hint="cast the column it names to a type that the files can hold",
                     epoch=changes.epoch,
                 ) from error
-            else:
-                self.epoch = changes.epoch
-                return
+
+        what = f"write epoch {changes.epoch} of {self.output!r} to {self.shown}"
+        try:
+            persist(store, what, code="sink.unreachable", wait=self._over.wait)
+        except TransportError as error:
+            last = error.__cause__
+            raise error from ((last and last.__cause__) or last)  # what the disk or the store said
+        self.epoch = changes.epoch
+
+    def stop(self) -> None:
+        """Try no more."""
+        self._over.set()
 
     def content(self) -> pa.Table:
         """The changes that it has: the columns of `changed`."""
@@ -230,14 +243,16 @@ class Kept:
             epoch=epoch,
         )
 
-    def _unreachable(self, epoch: int, error: Exception) -> TransportError:
-        return TransportError(
-            "sink.unreachable",
-            f"cannot write epoch {epoch} of {self.output!r} to {self.shown}, tried {len(DELAYS) + 1} times: "
-            f"{type(error).__name__}: {error}",
-            hint="check the disk, the network and the store; a resumed run makes up for what is missing",
-            epoch=epoch,
-        )
+
+def _away(error: Exception) -> TransportError:
+    """The disk, the network or the store failed; it is tried again."""
+    if isinstance(error, TransportError):
+        return error
+    return TransportError(
+        "storage.unreachable",
+        f"{type(error).__name__}: {error}",
+        hint="check the disk, the network and the store; a resumed run makes up for what is missing",
+    )
 
 
 def _listed(fields: Mapping[str, str | None]) -> str:

@@ -6,7 +6,8 @@ live in one session, beside the user's own jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,9 +65,11 @@ class SparkCluster(RemoteCluster):
                 self.site.session.stop()
             raise
 
-    def upload(self, frame: Any, target: Target) -> list[Parcel]:
+    def upload(
+        self, frame: Any, target: Target, wait: Callable[[float], object] = time.sleep
+    ) -> list[Parcel]:
         """Hand the rows of a DataFrame to the workers, by Spark's own tasks."""
-        return upload(self, self.site, frame, target)
+        return upload(self, self.site, frame, target, wait)
 
     def let_go(self, parcels: Iterable[Parcel]) -> None:
         """Nobody will name these parcels, nor others of their uploads."""

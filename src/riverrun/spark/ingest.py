@@ -8,12 +8,16 @@ Each task conforms its rows to the declared columns and hands them to the worker
    nor lose a row.
 2. **All or nothing.** A DataFrame that fails halfway names nothing.
 3. **Not in the way.** When the run begins another execution, tasks fail at once, so that they do not
-   hold the slots that a replacement needs; the job is then run again, a few times.
+   hold the slots that a replacement needs.
+4. **A loss is no end.** When workers, or executors with tasks of the job, are lost, the job is run again when the
+   workers are back, until it has failed for `retry.DEADLINE` seconds. A DataFrame that fails by itself is not.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +31,12 @@ from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.wire import describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.retry import is_outage, persist
 from riverrun.spark.session import Site, own_python
 from riverrun.spark.shipping import task
 
-TRIES = 5
+_LOST = ("ExecutorLostFailure", "executor loss", "Executor lost", "Lost executor")
+"""How Spark says that it gave a job up since executors were lost."""
 PARTITION_BITS = 32
 
 
@@ -61,35 +67,61 @@ class _Order:
     security: Security
 
 
-def upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> list[Parcel]:
-    """Hand the rows of a DataFrame to the workers; the names of the parcels that count."""
+def upload(
+    cluster: RemoteCluster,
+    site: Site,
+    frame: Any,
+    target: Target,
+    wait: Callable[[float], object] = time.sleep,
+) -> list[Parcel]:
+    """Hand the rows of a DataFrame to the workers; the names of the parcels that count.
+
+    `wait` pauses before it is tried again; where it gives True, nobody wants the rows any more.
+    """
     check_columns(frame, target)
-    for tries in range(TRIES):
-        execution, members = cluster.members()
-        name = cluster.new_upload()
-        order = _Order(target, name, execution, tuple(members), cluster.security)
-        function = task(__name__, "send", cloudpickle.dumps(order), ship=not site.local)
-        try:
-            with own_python(site):
-                job = frame.mapInArrow(function, "told binary")
-            told = [unpack(row.told) for row in job.collect()]
-        except Exception as error:
-            cluster.forget_upload(name, ())
-            raise OperatorFailed(
-                "spark.dataframe",
-                f"cannot {target.attempt}: the DataFrame failed, and nothing of it is applied: {_first_line(error)}",
-                hint="the cause has what Spark says; mend it and insert again",
-            ) from error
-        failed = [revive(each) for each in told if isinstance(each, dict)]
-        if not failed:
-            parcels = [parcel for listed in told for parcel in listed]
-            cluster.forget_upload(name, [parcel.name for parcel in parcels])
-            return parcels
+    return persist(lambda: _upload(cluster, site, frame, target), target.attempt, wait=wait)
+
+
+def _upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> list[Parcel]:
+    """One try."""
+    execution, members = cluster.members()
+    name = cluster.new_upload()
+    order = _Order(target, name, execution, tuple(members), cluster.security)
+    function = task(__name__, "send", cloudpickle.dumps(order), ship=not site.local)
+    try:
+        with own_python(site):
+            job = frame.mapInArrow(function, "told binary")
+        told = [unpack(row.told) for row in job.collect()]
+    except Exception as error:
         cluster.forget_upload(name, ())
-        final = [error for error in failed if not isinstance(error, TransportError)]
-        if final or tries + 1 == TRIES:
-            raise (final or failed)[0]
-    raise AssertionError("not reached")
+        raise _failed(error, target.attempt) from error
+    except BaseException:
+        cluster.forget_upload(name, ())
+        raise
+    failed = [revive(each) for each in told if isinstance(each, dict)]
+    if failed:
+        cluster.forget_upload(name, ())
+        final = [error for error in failed if not is_outage(error)]
+        raise (final or failed)[0]
+    parcels = [parcel for listed in told for parcel in listed]
+    cluster.forget_upload(name, [parcel.name for parcel in parcels])
+    return parcels
+
+
+def _failed(error: Exception, attempt: str) -> RiverrunError:
+    """What it means that Spark has given a job up."""
+    if any(sign in str(error) for sign in _LOST):
+        return TransportError(
+            "spark.lost",
+            f"cannot {attempt}: Spark has lost executors with tasks of the DataFrame, and nothing of it is applied: "
+            f"{_first_line(error)}",
+            hint="look at the logs of the executors for why they end; a lack of memory is the usual cause",
+        )
+    return OperatorFailed(
+        "spark.dataframe",
+        f"cannot {attempt}: the DataFrame failed, and nothing of it is applied: {_first_line(error)}",
+        hint="the cause has what Spark says; mend it and insert again",
+    )
 
 
 def upload_of(parcel: Parcel) -> str:
@@ -133,7 +165,21 @@ def _send(
     order: _Order, batches: Iterator[pa.RecordBatch], partition: int, attempt: int
 ) -> list[Parcel]:
     name = f"{order.upload}-{partition}-{attempt}"
-    askers = [Asker(address, order.security) for _, address in order.members]
+    with ExitStack() as stack:
+        askers = [Asker(address, order.security) for _, address in order.members]
+        for asker in askers:
+            stack.callback(asker.close)
+        return _hand_out(order, batches, partition, name, askers)
+
+
+def _hand_out(
+    order: _Order,
+    batches: Iterator[pa.RecordBatch],
+    partition: int,
+    name: str,
+    askers: list[Asker],
+) -> list[Parcel]:
+    """Give the batches to the workers in turn."""
     stages: list[Stage | None] = [None] * len(askers)
     sequence = order.target.sequence + (partition << PARTITION_BITS)
     numbers = range(sequence, sequence + (1 << PARTITION_BITS))
@@ -154,8 +200,6 @@ def _send(
     for stage in stages:
         if stage is not None:
             parcels += stage.done()
-    for asker in askers:
-        asker.close()
     return parcels
 
 

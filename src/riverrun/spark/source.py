@@ -40,7 +40,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from riverrun.engine.asking import Asker, Security
+from riverrun.engine.asking import Asker, Security, fetch_loans
+from riverrun.engine.lines import watched
 from riverrun.engine.where import Where
 from riverrun.errors import PlanError
 from riverrun.spark import stored
@@ -250,7 +251,7 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
 
 
 def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
-    """The partitions: of each worker, its address and the name of what it holds for us."""
+    """The partitions: what each worker holds for us, under which number, and what to say when it is lost."""
     place = place_of(options)
     if place is not None:
         return stored.plan(place, options)
@@ -300,7 +301,7 @@ def plan_stream(
     latest(runs, options, feed, start)  # a batch that is repeated is planned without that
     name, asker = _chosen(runs, options)
     ticket = ["feed", feed, start["epoch"], end["epoch"]]
-    return [(name, asker.address, json.dumps(ticket), None)]
+    return [(name, [(asker.address, json.dumps(ticket))], None, None)]
 
 
 def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, int]) -> None:
@@ -315,19 +316,45 @@ def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterat
         for batch in stored.fetch(part, columns, where):
             yield plainer(batch)
         return
-    name, address, held, added = part
-    security = Security(*runs[name][1])
-    ticket = json.loads(held) if isinstance(held, str) else held
-    asker = Asker(address, security)
+    name, lenders, added, lent = part
+    driver, shown = runs[name]
+    security = Security(*shown)
     there = columns if added is None else [column for column in columns if column != added[0]]
-    try:
-        for batch in asker.rows((ticket, there, tuple(Where(*each) for each in where))):
-            if added is not None and added[0] in columns:
-                constant = pa.repeat(pa.scalar(added[1], pa.int64()), batch.num_rows)
-                batch = batch.append_column(added[0], constant).select(columns)
-            yield plainer(batch)
-    finally:
-        asker.close()
+    conditions = tuple(Where(*each) for each in where)
+
+    def ask(question: str, **about: Any) -> Any:
+        asker = Asker(driver, security)
+        try:
+            return asker.ask(question, {"lent": lent[0], "portion": lent[1], **about})
+        finally:
+            asker.close()
+
+    def rows(lender: Any) -> Iterator[pa.RecordBatch]:
+        address, held = lender
+        ticket = json.loads(held) if isinstance(held, str) else held
+        asker = Asker(address, security)
+        try:
+            batches = asker.rows((ticket, there, conditions))
+            if lent is None:
+                yield from batches
+            else:
+                yield from watched(address, batches, lambda: ask("gone", address=address))
+        finally:
+            asker.close()
+
+    def renew(lender: Any) -> Any:
+        return ask("renew", lease=lender[1])
+
+    found: Iterator[pa.RecordBatch]
+    if lent is None:  # the driver has them
+        found = (batch for lender in lenders for batch in rows(lender))
+    else:
+        found = fetch_loans(lenders, rows, renew, lent[3], ordered=lent[2])
+    for batch in found:
+        if added is not None and added[0] in columns:
+            constant = pa.repeat(pa.scalar(added[1], pa.int64()), batch.num_rows)
+            batch = batch.append_column(added[0], constant).select(columns)
+        yield plainer(batch)
 
 
 _WIDER = {

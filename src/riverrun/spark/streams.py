@@ -3,11 +3,13 @@
 Over ``foreachBatch``. Law: each batch counts once. How far a stream has come is logged with the epoch
 that has its rows, as the id of the query and the number of the batch; a batch of that query with
 that number or a lower one is a repetition, and is left out, also after a resume. A batch whose
-epoch is refused fails the query, which repeats it when it is started again.
+epoch is refused fails the query, which repeats it when it is started again. A batch whose rows cannot be handed
+over since workers or executors are lost is tried again (law 4 of `ingest`): the query goes on.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,13 @@ def start(
         )
     check_columns(frame, target)
 
+    started: list[Any] = []
+
+    def pause_or_stop(seconds: float) -> bool:
+        """Pause; whether the query was stopped meanwhile: whoever stops it waits for the batch under way."""
+        time.sleep(seconds)
+        return bool(started) and not started[0].isActive
+
     def take(batch: Any, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query:
@@ -62,7 +71,7 @@ def start(
             )
         if has(cluster, stream, query, number):
             return
-        parcels = cluster.upload(batch, target)
+        parcels = cluster.upload(batch, target, pause_or_stop)
         offsets = {stream: [query, number]}
         wait(cluster.submit({}, offsets, {name: tuple(parcels)} if parcels else {}))
 
@@ -74,6 +83,7 @@ def start(
     if trigger:
         writer = writer.trigger(**trigger)
     query = cluster.streams[stream] = writer.start()
+    started.append(query)
     return query
 
 

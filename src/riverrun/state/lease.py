@@ -45,6 +45,7 @@ from threading import Event, Thread
 from typing import Any, Self
 
 from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.retry import pause
 from riverrun.state.soundness import read_json
 from riverrun.state.storage import Storage
 
@@ -198,11 +199,11 @@ def _keep(storage: Storage, owner: Owner, stop: Event, tried: Event, gone: Event
     try:
         if not _beat(storage, owner, stop):
             return
-        pause = BEAT / 4
+        failures = 0
         while not _taken_away(storage, owner):
             tried.set()
-            time.sleep(pause)
-            pause = min(2 * pause, WATCH)
+            failures += 1
+            time.sleep(pause(failures))
     finally:
         _KEEPERS.pop(owner.identity, None)
         gone.set()

@@ -76,7 +76,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from riverrun.errors import CheckpointError, TransportError
+from riverrun.errors import CheckpointError
+from riverrun.retry import SOON, persist
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.manifest import Manifest, manifest_name, say_version
 from riverrun.state.soundness import UnsoundRows, read_json, read_stream
@@ -480,13 +481,7 @@ def _kept_since(manifest: Manifest | None) -> int:
 
 
 def _create(log: Log, position: int, data: bytes) -> bool:
-    for tries in range(TRIES):
-        try:
-            return log.create(position, data)
-        except TransportError:
-            if tries + 1 == TRIES:
-                raise
-    raise AssertionError("not reached")
+    return persist(lambda: log.create(position, data), "own the log", deadline=SOON)
 
 
 def _read(

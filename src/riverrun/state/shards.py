@@ -63,6 +63,27 @@ class Shards:
         """What a worker owns: ranges that do not touch, in order."""
         return self._owned[index]
 
+    def runs(self, ranges: Sequence[Range]) -> dict[int, list[list[Range]]]:
+        """Who owns these ranges: of each owner the ranges, those together that no other's lie between.
+
+        >>> shards = Shards.even(2).resized(3)
+        >>> {index: len(runs) for index, runs in shards.runs([(0, END)]).items()}
+        {0: 1, 2: 2, 1: 1}
+        """
+        owned = sorted(
+            (low, high, index)
+            for index in range(self.workers)
+            for low, high in intersect(ranges, self.of(index))
+        )
+        found: dict[int, list[list[Range]]] = {}
+        last = None
+        for low, high, index in owned:
+            if index != last:
+                found.setdefault(index, []).append([])
+            found[index][-1].append((low, high))
+            last = index
+        return found
+
     @property
     def shares(self) -> list[float]:
         """Which part of all hashes each worker owns."""

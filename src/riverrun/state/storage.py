@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,11 +41,23 @@ from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
 from riverrun.errors import CheckpointError, TransportError
+from riverrun.retry import SOON
 from riverrun.state.directory import Directory
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+RETRIES: Any = {
+    "max_retries": 4,
+    "retry_timeout": timedelta(seconds=SOON),
+    "backoff": {
+        "init_backoff": timedelta(seconds=0.1),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2,
+    },
+}
+"""What obstore tries again by itself: for a moment. Its own three minutes would be silent, and come on top of those of
+`retry`, which says what it waits for and knows the deadline."""
 _WORD = 8  # kernels read words where they lie
 _UNFINISHED = re.compile(r"#\d+$")
 
@@ -89,7 +101,7 @@ def open_storage(
         local, is_url = local.removeprefix("file://"), False
     try:
         if is_url:
-            return Storage(from_url(local, **config), synced=synced)
+            return Storage(from_url(local, **{"retry_config": RETRIES, **config}), synced=synced)
         path = Path(local).expanduser().absolute()
         if not make and not path.is_dir():
             raise nothing_at(place)
@@ -319,6 +331,8 @@ def _translated(verb: str, name: str, where: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
+        if verb in ("write", "create"):  # the bucket, or what it is in, is away
+            raise _unreachable(verb, name, where, error) from error
         raise CheckpointError(
             "checkpoint.missing",
             f"cannot {verb} {name}: it is not in {where}",
@@ -333,12 +347,16 @@ def _translated(verb: str, name: str, where: str) -> Iterator[None]:
             file=name,
         ) from error
     except (exceptions.BaseError, OSError) as error:
-        raise TransportError(
-            "storage.unreachable",
-            f"cannot {verb} {name} in {where}: {_first_line(error)}",
-            hint="try again; if it persists, check the disk, the network and the store",
-            file=name,
-        ) from error
+        raise _unreachable(verb, name, where, error) from error
+
+
+def _unreachable(verb: str, name: str, where: str, error: Exception) -> TransportError:
+    return TransportError(
+        "storage.unreachable",
+        f"cannot {verb} {name} in {where}: {_first_line(error)}",
+        hint="try again; if it persists, check the disk, the network and the store",
+        file=name,
+    )
 
 
 def _first_line(error: Exception) -> str:

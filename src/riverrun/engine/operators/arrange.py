@@ -7,7 +7,9 @@ on one key use one spine (the plan has one node for both).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +24,7 @@ from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.columns import Ints
 from riverrun.state.kernels.gathering import list_rows_of_blocks
+from riverrun.state.shards import Range
 from riverrun.state.view import Selection, View
 
 
@@ -165,27 +168,30 @@ class Tap(Arranged):
         """The result as it stands, for reading as of any epoch that is kept."""
         return self.arrangement.spine.view()
 
-    def changes(self, epoch: int) -> list[pa.RecordBatch]:
-        """What changed in an epoch, as rows with a last column `diff`."""
+    def changes(self, epoch: int, ranges: Sequence[Range] | None = None) -> list[pa.RecordBatch]:
+        """What changed in an epoch, in some ranges of hashes or in all, as rows with a last column `diff`."""
         columns = self.node.schemas[0]
         if epoch < self._first:
-            pieces = self._difference(epoch)
+            pieces = self._difference(epoch, ranges)
         elif epoch < self._oldest:
             self.check_kept(epoch)
-            pieces = self._difference(epoch)
+            pieces = self._difference(epoch, ranges)
         else:
-            pieces = [changes_of(batch, (epoch,)) for batch in self._recent.get(epoch, [])]
+            batches = self._recent.get(epoch, [])
+            if ranges is not None:
+                batches = [batch.slice(*each) for batch in batches for each in ranges]
+            pieces = [changes_of(batch, (epoch,)) for batch in batches if len(batch)]
         names = [field.name for field in self.arrangement.spine.schema.columns]
         positions = [names.index(name) for name in columns.names]
-        batches = []
+        told = []
         for piece in pieces:
             ordered = [piece.columns[at] for at in positions]
             rows = as_record_batch(columns, ordered, piece.rows)
             diff = pa.array(piece.diff_array())
-            batches.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
-        return batches
+            told.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
+        return told
 
-    def _difference(self, epoch: int) -> list[Changes]:
+    def _difference(self, epoch: int, ranges: Sequence[Range] | None) -> list[Changes]:
         """The same for an epoch before this execution: what is there as of it, less what was before."""
         (oldest,) = self._hold.frontier
         if epoch and epoch <= oldest[0]:
@@ -197,10 +203,12 @@ class Tap(Arranged):
                 hint="run with a longer history=, by one more than the epochs whose changes are asked for",
                 epoch=epoch,
             )
-        view, pieces = self.view(), []
-        width = range(len(view.schema.columns))
-        for at, sign in ((epoch, 1), (epoch - 1, -1)):
-            for found in view.scan((at,)) if at >= 0 else ():
+        whole, pieces = self.view(), []
+        width = range(len(whole.schema.columns))
+        views = [whole] if ranges is None else [whole.slice(*each) for each in ranges]
+        times = [(at, sign) for at, sign in ((epoch, 1), (epoch - 1, -1)) if at >= 0]
+        for view, (at, sign) in product(views, times):
+            for found in view.scan((at,)) if view.batches else ():
                 columns = tuple(found.canonical(index) for index in width)
                 pieces.append(
                     Changes(columns, len(found), ((epoch,),), None, 0, sign * found.counts)
