@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
+from riverrun.state.types import shown_schema
 from riverrun.state.view import View
 
 
@@ -40,7 +41,7 @@ class ViewPortion(Portion):
     """The rows of a view as of an epoch."""
 
     def __init__(self, name: str, schema: pa.Schema, view: View, epoch: int) -> None:
-        self.schema = schema
+        self.schema = shown_schema(schema)
         self._name = name
         self._view = view
         self._epoch = epoch
@@ -51,12 +52,14 @@ class ViewPortion(Portion):
         if not self._view.batches:
             return
         for piece in self._view.scan((self._epoch,)):
-            rows = piece.to_batch().select(self.schema.names)
             counts = np.asarray(piece.counts)
             if (counts != 1).any():
                 if (counts < 0).any():
-                    raise _negative(self._name, rows, counts)
-                rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+                    raise _negative(
+                        self._name, piece.to_batch().select(self.schema.names), counts
+                    )
+                piece = piece.repeated()
+            rows = piece.to_batch().select(self.schema.names)
             yield narrowed(pa.record_batch(rows.columns, schema=self.schema), columns, where)
 
 
@@ -67,7 +70,7 @@ class ChangesPortion(Portion):
         diff, taken = "diff", {name.lower() for name in schema.names}  # Spark knows no case
         while diff in taken:
             diff += "_"
-        self.schema = schema.append(pa.field(diff, pa.int64()))
+        self.schema = shown_schema(schema).append(pa.field(diff, pa.int64()))
         self._batches = batches
 
     def batches(

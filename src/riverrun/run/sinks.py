@@ -52,6 +52,7 @@ import pyarrow.parquet as pq
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError, TransportError
 from riverrun.run.following import DELAYS, Followed, Sink, added_up, free_name
 from riverrun.state.storage import Storage, open_storage
+from riverrun.state.types import declared_schema
 
 __all__ = ["DeltaTable", "Destination", "Function", "ParquetDirectory", "Sink"]
 
@@ -332,7 +333,7 @@ class ParquetDirectory(Kept):
             k.decode(): v.decode(errors="replace") for k, v in (schema.metadata or {}).items()
         }
         self._check_identity(labels, name)
-        if not schema.equals(self._stored):
+        if not declared_schema(schema).equals(declared_schema(self._stored)):
             raise self._foreign(
                 f"{name} has the columns {_columns(schema)}, and this output with diff and epoch "
                 f"{_columns(self._stored)}"
