@@ -120,7 +120,9 @@ CASES = [
     ),
     Case("duration", pl.Duration("ms"), [timedelta(0), timedelta(days=-1), timedelta(1), None]),
     Case("null", pa.null(), [None]),
-    Case("list", pl.List(pl.Int64), [[], [1], [1, 2], [None], [1, None], [2], None], each(by_value)),
+    Case(
+        "list", pl.List(pl.Int64), [[], [1], [1, 2], [None], [1, None], [2], None], each(by_value)
+    ),
     Case(
         "list of floats",
         pl.List(pl.Float64),

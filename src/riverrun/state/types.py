@@ -67,6 +67,9 @@ class EnumType(pa.ExtensionType):  # type: ignore[misc]
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EnumType) and other.categories == self.categories
 
+    def __ne__(self, other: object) -> bool:  # Arrow's own would not look at the categories
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self.categories)
 
