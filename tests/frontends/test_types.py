@@ -1,9 +1,10 @@
 """Types by operations: order and equality are the declared type's, whatever it is stored as.
 
-Each case is a type, values that people give for it, and a rank: a Python key that says which values are equal and which
-is greater. Every operation that compares values (keys, joins, distinct, top, min, max, first, last, the order of rows) is
-recomputed from the bag of rows by rank, after every epoch of random insertions and deletions, with 1 to 3 workers. What
-is deleted is spelled another way where one value has several spellings: 0.0 for -0.0, an instant in another zone.
+Each case is a type, values that people give for it, and a rank: a Python key that says which values are equal and
+which is greater. Every operation that compares values (keys, joins, distinct, top, min, max, first, last, the order of
+rows) is recomputed from the bag of rows by rank, after every epoch of random insertions and deletions, with 1 to 3
+workers. What is deleted is spelled another way where one value has several spellings: 0.0 for -0.0, an instant in
+another zone.
 """
 
 from __future__ import annotations
@@ -254,6 +255,9 @@ class _Reversed:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Reversed) and self.key == other.key
 
+    def __hash__(self) -> int:
+        return hash(_frozen(self.key))
+
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
@@ -276,39 +280,46 @@ def check_outputs(case: Case, run: rr.Run, rows: list[Any], others: list[Any], s
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_order_and_equality_are_those_of_the_declared_type(case: Case) -> None:
-    seed = first_seed(7)
-    for turn in range(draws(1, sample=3, soak=40)):
-        source = random.Random(f"{seed} {turn} {case}")
-        workers = source.randint(1, 3)
-        said = f"SEED={seed}, turn {turn}, {case}, {workers} workers"
-        rows: list[Any] = []
-        others: list[Any] = []
-        with program(case).run(workers=workers) as run:
-            for epoch in range(4):
-                for name, bag, make in (
-                    ("rows", rows, lambda: (source.randint(0, 2), None, source.randint(0, 3))),
-                    ("others", others, lambda: (None, source.randint(0, 1))),
-                ):
-                    at = 1 if name == "rows" else 0
-                    fresh = []
-                    for _ in range(source.randint(0, 8)):
-                        row = list(make())
-                        row[at] = source.choice(case.values)
-                        fresh.append(tuple(row))
-                    run.insert(name, fresh)
-                    bag += fresh
-                    gone = source.sample(bag, source.randint(0, len(bag) // 2))
-                    for row in gone:
-                        bag.remove(row)
-                    run.delete(
-                        name,
-                        [
-                            (*row[:at], case.spelled(row[at], source), *row[at + 1 :])
-                            for row in gone
-                        ],
-                    )
-                run.commit()
-                check_outputs(case, run, rows, others, f"{said}, epoch {epoch}")
+    play(case, "7")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_order_and_equality_of_many_draws(case: Case) -> None:
+    seed = first_seed(8)
+    for turn in range(draws(1, sample=2, soak=60)):
+        play(case, f"{seed} {turn}")
+
+
+def play(case: Case, seed: str) -> None:
+    """Random epochs, each compared with what the rows that are there give."""
+    source = random.Random(f"{seed} {case}")
+    workers = source.randint(1, 3)
+    rows: list[Any] = []
+    others: list[Any] = []
+    with program(case).run(workers=workers) as run:
+        for epoch in range(4):
+            for name, bag, at in (("rows", rows, 1), ("others", others, 0)):
+                fresh = [draw_row(case, name, source) for _ in range(source.randint(0, 8))]
+                run.insert(name, fresh)
+                bag += fresh
+                gone = source.sample(bag, source.randint(0, len(bag) // 2))
+                for row in gone:
+                    bag.remove(row)
+                spelled = [
+                    (*row[:at], case.spelled(row[at], source), *row[at + 1 :]) for row in gone
+                ]
+                run.delete(name, spelled)
+            run.commit()
+            said = f"SEED={seed}, {case}, {workers} workers, epoch {epoch}"
+            check_outputs(case, run, rows, others, said)
+
+
+def draw_row(case: Case, name: str, source: random.Random) -> tuple[Any, ...]:
+    value = source.choice(case.values)
+    if name == "others":
+        return (value, source.randint(0, 1))
+    return (source.randint(0, 2), value, source.randint(0, 3))
 
 
 EXACT = [case for case in CASES if case.name not in ("decimal256", "null", "fixed binary")]
@@ -322,7 +333,9 @@ def test_polars_sees_the_declared_type(case: Case) -> None:
     rows = flow.input("rows", {"g": pl.Int64, "x": case.kind})
     flow.output("rows", rows.filter(pl.col("x").is_not_null()).with_columns(y=pl.col("x")))
     flow.output("whole", rows.group_by("g").agg(all=pl.col("x")))
-    frame = pl.DataFrame(flow_rows(case), schema=None if kind is None else {"g": pl.Int64, "x": kind}, orient="row") if kind else None  # fmt: skip
+    frame = None
+    if kind is not None:
+        frame = pl.DataFrame(flow_rows(case), {"g": pl.Int64, "x": kind}, orient="row")
     with flow.run(workers=2) as run:
         run.insert("rows", flow_rows(case))
         if frame is not None:

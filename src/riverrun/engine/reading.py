@@ -55,9 +55,7 @@ class ViewPortion(Portion):
             counts = np.asarray(piece.counts)
             if (counts != 1).any():
                 if (counts < 0).any():
-                    raise _negative(
-                        self._name, piece.to_batch().select(self.schema.names), counts
-                    )
+                    raise _negative(self._name, piece.to_batch().select(self.schema.names), counts)
                 piece = piece.repeated()
             rows = piece.to_batch().select(self.schema.names)
             yield narrowed(pa.record_batch(rows.columns, schema=self.schema), columns, where)

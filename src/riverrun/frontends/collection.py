@@ -87,7 +87,7 @@ from riverrun.frontends.telling import known_as, step_of
 from riverrun.frontends.widening import common_kind, widened
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
-from riverrun.state.types import type_text
+from riverrun.state.types import empty_batch, type_text
 
 if TYPE_CHECKING:
     from riverrun.frontends.grouping import Grouped
@@ -113,6 +113,11 @@ class Collection:
     def schema(self) -> pa.Schema:
         """The columns."""
         return self._builder.nodes[self._port.node].schemas[self._port.output]
+
+    @property
+    def polars_schema(self) -> pl.Schema:
+        """The columns, in the types of Polars."""
+        return pl.DataFrame(empty_batch(self.schema)).schema
 
     @property
     def columns(self) -> list[str]:
