@@ -5,14 +5,17 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
-from riverrun.frontends.expressions import canonical
+from riverrun.run.schemas import arrow_type
+from riverrun.state.types import encode
 
 
 def assert_same(made: pa.Array, expected: pl.Series | pa.Array, why: object = "") -> None:
     """The same type, nulls and values, to the last bit; all NaNs are one, and so are the zeros."""
     if isinstance(expected, pl.Series):
-        expected = expected.to_arrow()
-    expected = expected.cast(canonical(expected.type))
+        kind, expected = arrow_type(expected.dtype), expected.to_arrow()
+    else:
+        kind = expected.type
+    expected = encode(expected, kind)
     assert made.type == expected.type, why
     assert text_of(made) == text_of(expected), why
     made.validate(full=True)

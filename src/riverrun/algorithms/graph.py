@@ -43,4 +43,4 @@ def _reversed(edges: rr.Collection) -> rr.Collection:
 
 
 def _dtype(collection: rr.Collection, column: str) -> pl.DataType:
-    return pl.DataFrame(collection.schema.empty_table()).schema[column]
+    return collection.polars_schema[column]

@@ -271,7 +271,7 @@ def _numbers(lists: pl.Series) -> Floats:
 
 
 def _kinds(rows: rr.Collection) -> dict[str, Any]:
-    return dict(pl.DataFrame(rows.schema.empty_table()).schema)
+    return dict(rows.polars_schema)
 
 
 def _check(

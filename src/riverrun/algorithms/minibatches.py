@@ -34,7 +34,7 @@ _COLUMNS = ("batch", "part", "id", "label", "features", "values")
 
 def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
     """The examples with the part that each goes to, and what is wrong with it (`reason`, null for nothing)."""
-    kinds = pl.DataFrame(examples.schema.empty_table()).schema
+    kinds = examples.polars_schema
     made: dict[str, Any] = {
         "batch": pl.Int64,
         "part": pl.Int64,
@@ -114,7 +114,7 @@ def assembled(
         name=f"{name}:order",
     )
     rows = examples.select(*_COLUMNS)
-    kinds = pl.DataFrame(rows.schema.empty_table()).schema
+    kinds = rows.polars_schema
     parts = {
         "batch": pl.Int64,
         "after": pl.Int64,

@@ -22,6 +22,7 @@ from riverrun.state.inspecting import CheckpointFound, Found, Verified, check_nu
 from riverrun.state.manifest import Manifest, Share
 from riverrun.state.storage import FileFound, nothing_at, open_storage
 from riverrun.state.stored import held, outputs
+from riverrun.state.types import type_text
 from riverrun.version import __version__
 
 DAMAGED = 1
@@ -223,10 +224,10 @@ def _show_one(given: argparse.Namespace, manifest: Manifest) -> int:
 def _state(name: str, shares: tuple[Share, ...]) -> dict[str, Any]:
     schema, epochs = shares[0].schema, held(shares)
     files = {block.file.name: block.file.size for share in shares for block in share.blocks}
-    key = [f"{field.name}: {field.type} (key)" for field in schema.key]
+    key = [f"{field.name}: {type_text(field.type)} (key)" for field in schema.key]
     return {
         "name": name,
-        "columns": [*key, *(f"{field.name}: {field.type}" for field in schema.value)],
+        "columns": [*key, *(f"{field.name}: {type_text(field.type)}" for field in schema.value)],
         "epochs": [epochs[0], epochs[-1]] if epochs else None,
         "changes": sum(block.rows for share in shares for block in share.blocks),
         "bytes": sum(files.values()),

@@ -41,6 +41,7 @@ import pyarrow as pa
 from riverrun.errors import PlanError, users_line
 from riverrun.progress import Topology, TopologyBuilder
 from riverrun.progress.topology import NodePorts
+from riverrun.state.types import type_text
 
 if TYPE_CHECKING:
     from riverrun.engine.operator import Operator
@@ -207,7 +208,7 @@ class Plan:
         found = {}
         for node in self.nodes:
             columns = "; ".join(
-                ", ".join(f"{field.name}: {field.type}" for field in schema)
+                ", ".join(f"{field.name}: {type_text(field.type)}" for field in schema)
                 for schema in node.schemas
             )
             sources = ", ".join(self.nodes[port.node].name for port in node.inputs)

@@ -25,6 +25,7 @@ import pyarrow as pa
 from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
 from riverrun.state.shards import Range
+from riverrun.state.types import shown_schema
 from riverrun.state.view import SCAN_ROWS, View
 
 PIECE = SCAN_ROWS  # about so many rows are read at a time
@@ -54,7 +55,7 @@ class ViewPortion(Portion):
         ranges: Sequence[Range] | None = None,
     ) -> None:
         """With `ranges`, only the rows whose hashes are in there."""
-        self.schema = schema
+        self.schema = shown_schema(schema)
         self._name = name
         self._views = [view] if ranges is None else [view.slice(*each) for each in ranges]
         self._epoch = epoch
@@ -69,12 +70,12 @@ class ViewPortion(Portion):
             for piece in view.scan((self._epoch,), PIECE)
         )
         for piece in pieces:
-            rows = piece.to_batch().select(self.schema.names)
             counts = np.asarray(piece.counts)
             if (counts != 1).any():
                 if (counts < 0).any():
-                    raise _negative(self._name, rows, counts)
-                rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+                    raise _negative(self._name, piece.to_batch().select(self.schema.names), counts)
+                piece = piece.repeated()
+            rows = piece.to_batch().select(self.schema.names)
             yield narrowed(pa.record_batch(rows.columns, schema=self.schema), columns, where)
 
 
@@ -85,7 +86,7 @@ class ChangesPortion(Portion):
         diff, taken = "diff", {name.lower() for name in schema.names}  # Spark knows no case
         while diff in taken:
             diff += "_"
-        self.schema = schema.append(pa.field(diff, pa.int64()))
+        self.schema = shown_schema(schema).append(pa.field(diff, pa.int64()))
         self._batches = batches
 
     def batches(

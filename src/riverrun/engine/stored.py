@@ -22,6 +22,7 @@ from riverrun.engine.where import Where
 from riverrun.errors import CheckpointError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.stored import Stored
+from riverrun.state.types import shown_schema
 from riverrun.version import __version__
 
 
@@ -43,7 +44,7 @@ class StoredPortion(Portion):
     """The rows of a stored output, or of a state with how often each is there, in a range of hashes."""
 
     def __init__(self, checkpoints: Checkpoints, stored: Stored, low: int, high: int) -> None:
-        self.schema = stored.columns
+        self.schema = shown_schema(stored.columns)
         self._checkpoints = checkpoints
         self._stored = stored
         self._range = low, high
@@ -57,7 +58,7 @@ class StoredPortion(Portion):
         except CheckpointError as error:
             raise _explained(error, stored.number) from error
         if stored.output is not None:
-            yield from ViewPortion(stored.output, self.schema, view, time[0]).batches(
+            yield from ViewPortion(stored.output, stored.columns, view, time[0]).batches(
                 columns, where
             )
             return

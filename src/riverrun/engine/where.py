@@ -42,6 +42,10 @@ class Where:
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         """Which rows satisfy it; SQL's unknown is false, negated or not."""
         column = batch.column(batch.schema.get_field_index(self.column))
+        if pa.types.is_dictionary(
+            column.type
+        ):  # whoever asks knows the values alone: an enum is text to Spark
+            column = column.cast(column.type.value_type)
         if self.relation == "null" or (self.relation == "same" and self.value is None):
             found = pc.is_null(column)
         elif self.relation == "in":

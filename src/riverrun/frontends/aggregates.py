@@ -51,12 +51,12 @@ def mean(column: Any) -> Aggregate:
 
 
 def min(column: Any) -> Aggregate:
-    """The least value of a column; null when it has none."""
+    """The least value of a column; null when it has none. NaN is greater than all other numbers, as in Spark."""
     return Aggregate("min", _given(column, "min"))
 
 
 def max(column: Any) -> Aggregate:
-    """The greatest value of a column; null when it has none."""
+    """The greatest value of a column; null when it has none. NaN is greater than all other numbers, as in Spark."""
     return Aggregate("max", _given(column, "max"))
 
 

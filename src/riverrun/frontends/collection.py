@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import polars as pl
@@ -83,8 +84,10 @@ from riverrun.frontends.given import (
     not_a_collection,
 )
 from riverrun.frontends.telling import known_as, step_of
+from riverrun.frontends.widening import common_kind, widened
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
+from riverrun.state.types import empty_batch, type_text
 
 if TYPE_CHECKING:
     from riverrun.frontends.grouping import Grouped
@@ -112,6 +115,11 @@ class Collection:
         return self._builder.nodes[self._port.node].schemas[self._port.output]
 
     @property
+    def polars_schema(self) -> pl.Schema:
+        """The columns, in the types of Polars."""
+        return pl.DataFrame(empty_batch(self.schema)).schema
+
+    @property
     def columns(self) -> list[str]:
         """The names of the columns."""
         return list(self.schema.names)
@@ -122,7 +130,7 @@ class Collection:
         return self._builder.nodes[self._port.node].scope
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        shown = ", ".join(f"{field.name}: {type_text(field.type)}" for field in self.schema)
         return f"<Collection of {shown or 'no columns'}>"
 
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
@@ -253,12 +261,15 @@ class Collection:
         return self._add(Explode(at), [self], made)
 
     def concat(self, *others: Collection) -> Collection:
-        """The rows of all, each as often as it is in any: a union that keeps duplicates."""
+        """The rows of all, each as often as it is in any: a union that keeps duplicates.
+
+        Columns of different types become the type that holds the values of all (`frontends.widening`).
+        """
         for other in others:
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
         scope = _deepest(self, *others)
-        parts = [self._into(scope)]
+        parts, fields = [self._into(scope)], {field.name: field for field in self.schema}
         for other in others:
             if sorted(other.columns) != sorted(self.columns):
                 raise PlanError(
@@ -269,20 +280,15 @@ class Collection:
                 )
             if other.columns != self.columns:
                 other = other.select(*self.columns)
-            for mine, its in zip(self.schema, other.schema, strict=True):
-                if mine.type != its.type:
-                    raise PlanError(
-                        "plan.types_differ",
-                        f"cannot concat {self._name} and {other._name}: column {mine.name!r} is "
-                        f"{mine.type} in one and {its.type} in the other",
-                        hint=f"cast one of them: with_columns({mine.name}=pl.col({mine.name!r}).cast(...))",
-                        column=mine.name,
-                    )
+            attempt = f"concat {self._name} and {other._name}"
+            for its in other.schema:
+                mine = fields[its.name]
+                kind = common_kind(mine, its, partial(_types_told, attempt, its.name))
+                fields[its.name] = mine.with_type(kind).with_nullable(mine.nullable or its.nullable)
             parts.append(other._into(scope))
-        made = [
-            mine.with_nullable(any(part.schema.field(mine.name).nullable for part in parts))
-            for mine in self.schema
-        ]
+        made = [fields[name] for name in self.columns]
+        kinds = {field.name: field.type for field in made}
+        parts = [widened(part, kinds) for part in parts]
         return self._add(Concat(), parts, pa.schema(made))
 
     def negate(self) -> Collection:
@@ -780,6 +786,10 @@ def _deepest(*collections: Collection) -> Scope:
                 hint="build both on one Dataflow",
             )
     return scope
+
+
+def _types_told(attempt: str, column: str, mine: str, its: str) -> str:
+    return f"cannot {attempt}: column {column!r} is {mine} in one and {its} in the other"
 
 
 def _over_frames(function: Callable[[pl.DataFrame], Any]) -> Callable[[pa.RecordBatch], Any]:

@@ -52,12 +52,13 @@ from riverrun.engine.operators.vertex import Link, Table, VertexOperator
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
-from riverrun.frontends.expressions import canonical
 from riverrun.frontends.given import not_a_collection
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
+from riverrun.frontends.widening import widened
 from riverrun.progress import Timestamp
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Schema
+from riverrun.state.types import are_kept_alike, common_type
 
 
 @dataclass(frozen=True)
@@ -198,11 +199,12 @@ def _check_met(
     line: str,
 ) -> None:
     """Refuse a table whose keys could be on a worker that does not own them."""
-    wanted = [canonical(field.type) for field in schema.key]
+    wanted = [field.type for field in schema.key]
     for port, route in routes.items():
         if not isinstance(route, Route):
             key = (route,) if isinstance(route, str) else tuple(route)
-            if [canonical(inputs[port].schema.field(c).type) for c in key] == wanted:
+            routed = [inputs[port].schema.field(column).type for column in key]
+            if len(routed) == len(wanted) and all(map(are_kept_alike, routed, wanted)):
                 return
     raise PlanError(
         "plan.table",
@@ -298,12 +300,16 @@ class Back(Collection):
 
     def connect(self, collection: Collection) -> Self:
         """Have these rows go back."""
-        mine = [(field.name, field.type) for field in self.schema]
-        if mine != [(field.name, field.type) for field in collection.schema]:
+        fits_here = self.columns == collection.columns and all(
+            are_kept_alike(common_type(mine.type, its.type) or pa.null(), mine.type)
+            for mine, its in zip(self.schema, collection.schema, strict=True)
+        )
+        if not fits_here:
             raise PlanError(
                 "plan.columns_differ",
                 f"cannot go back with {collection!r}: the loop declared {self!r}",
                 hint="select the declared columns",
             )
+        collection = widened(collection, {field.name: field.type for field in self.schema})
         self._builder.close(self._port, collection._port)
         return self

@@ -51,7 +51,9 @@ from riverrun.frontends.shared import (
     reported_by,
     wanted_columns,
 )
+from riverrun.frontends.widening import widened
 from riverrun.run.rows import as_table
+from riverrun.state.types import are_kept_alike
 
 _ENDS = {
     "both": (True, True),
@@ -206,19 +208,28 @@ def _placed(
 ) -> tuple[Collection, dict[str, str]]:
     """The stream with what is wanted as columns, and what each of them is called there.
 
-    Columns that are there already are taken as they are, so that nothing has to be made or sent twice.
+    Columns that are there already, in the type that is needed, are taken as they are, so that nothing has to be made
+    or sent twice.
     """
     compiled = compile_columns(stream.schema, wanted, asking.attempt)
     check_types(compiled.schema, needed, asking.attempt, asking.line)
     names, extra, taken = {}, {}, list(stream.columns)
     for name, given in wanted.items():
-        if isinstance(given, str) and given in stream.columns:
+        kind = compiled.schema.field(name).type
+        if (
+            isinstance(given, str)
+            and given in stream.columns
+            and are_kept_alike(kind, needed.field(name).type)
+        ):
             names[name] = given
         else:
             names[name] = free_name(f"__{name.strip('_')}__", taken)
             taken.append(names[name])
             extra[names[name]] = given
-    return (stream.with_columns(**extra) if extra else stream), names
+    if not extra:
+        return stream, names
+    kinds = {names[name]: needed.field(name).type for name in wanted if names[name] in extra}
+    return widened(stream.with_columns(**extra), kinds), names
 
 
 def _bounds_wanted(asking: Asking, state: State) -> tuple[dict[str, Any], pa.Schema]:
@@ -367,6 +378,13 @@ def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | 
         check_types(
             pa.schema([pa.field(state.key.names[0], kind)]), state.key, asking.attempt, asking.line
         )
+        if not are_kept_alike(kind, state.key.field(0).type):
+            wider = free_name(f"__{column}__", base.columns)
+            base = widened(
+                base.with_columns(**{wider: column}),
+                {wider: pa.large_list(state.key.field(0).type)},
+            )
+            column = wider
         taken = tuple(base.columns.index(names[each]) for each in bounds)
         ask = ListRequests(base.columns.index(column), taken)
         made = pa.schema([*state.key, *needed])

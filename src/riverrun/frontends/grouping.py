@@ -40,6 +40,7 @@ from riverrun.frontends.given import (
 )
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state import Order
+from riverrun.state.types import empty_batch
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
 
@@ -399,7 +400,7 @@ class _Building:
         collection._check_columns(sorted(roots), "aggregate")
         needed = [one for one in collection.columns if one in roots and one not in key]
         source = collection.select(*key, *needed)
-        frame = pl.DataFrame(pl.from_arrow(source.schema.empty_table()))
+        frame = pl.DataFrame(pl.from_arrow(empty_batch(source.schema)))
         try:
             found = frame.group_by(pl.lit(0).alias(group_name(frame, mine))).agg(*mine.values())
         except pl.exceptions.PolarsError as error:

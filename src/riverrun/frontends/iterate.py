@@ -12,6 +12,9 @@ an expression gives. The body takes two arguments then: the collection of the ro
 `start` that have joined by then, which it has to put into its result. Small labels first, for
 instance, so that most nodes never hear of a label that will not stay.
 
+**Types.** What the body gives has the columns of `start`. Where it gives narrower types they are widened; where it
+gives wider ones, a loop that starts with those is built in place of the first, so the body is called again.
+
 **Rounds.** Inside a loop times have one coordinate more. A loop without a limit that still changes after
 `patience` rounds is an error that shows rows that do.
 
@@ -36,8 +39,10 @@ from riverrun.engine.operators.linear import PATIENCE, Delay, Feedback, Leave
 from riverrun.engine.plan import Node
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection
-from riverrun.frontends.expressions import compile_columns
+from riverrun.frontends.expressions import Projection, compile_columns
 from riverrun.frontends.given import check_callable, is_count, kind_told
+from riverrun.frontends.widening import widened
+from riverrun.state.types import are_kept_alike, common_type, type_text
 
 
 def iterate(
@@ -52,7 +57,6 @@ def iterate(
     """See the module."""
     builder, line = start._builder, users_line()
     check_callable(body, "iterate")
-    schema = pa.schema([field.with_nullable(True) for field in start.schema])
     if limit is not None and not is_count(limit, 0):
         raise PlanError(
             "plan.limit",
@@ -67,25 +71,48 @@ def iterate(
         )
     if limit == 0:
         return start
-    rounds = None
-    if at is not None:
-        rounds = compile_columns(
-            schema, {"round": at}, f"let the rows of {start._name} into a loop"
+    for _ in range(_WIDENINGS):
+        rounds = None if at is None else _rounds(start, at, line)
+        try:
+            with builder.whole_or_not():
+                return _closed(start, body, limit, rounds, name, patience, line)
+        except _Wider as wider:
+            refusal = wider.refusal
+            start = widened(start, wider.kinds)
+    raise refusal
+
+
+_WIDENINGS = 4
+"""How often a body may ask for wider columns than it was given, before its types are taken to grow for ever."""
+
+
+class _Wider(Exception):
+    """A body gives wider columns than the loop starts with: it is built again, from a start that has those."""
+
+    def __init__(self, kinds: dict[str, pa.DataType], refusal: PlanError) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.refusal = refusal
+
+
+def _rounds(start: Collection, at: Any, line: str) -> Projection:
+    """The round at which each row of `start` enters."""
+    rounds = compile_columns(
+        start.schema, {"round": at}, f"let the rows of {start._name} into a loop"
+    )
+    kind = rounds.schema.field(0).type
+    if not pa.types.is_integer(kind):
+        raise PlanError(
+            "plan.type",
+            f"cannot enter a loop at {at} ({line}): it is {kind}, not a whole number",
+            hint="cast it: .cast(pl.Int64)",
         )
-        if not pa.types.is_integer(rounds.schema.field(0).type):
-            raise PlanError(
-                "plan.type",
-                f"cannot enter a loop at {at} ({line}): it is {rounds.schema.field(0).type}, not a whole number",
-                hint="cast it: .cast(pl.Int64)",
-            )
-    with builder.whole_or_not():
-        return _closed(start, body, schema, limit, rounds, name, patience, line)
+    return rounds
 
 
 def _closed(
     start: Collection,
     body: Callable[..., Collection],
-    schema: pa.Schema,
     limit: int | None,
     rounds: Any,
     name: str | None,
@@ -94,6 +121,7 @@ def _closed(
 ) -> Collection:
     """The loop, once all that was asked for makes sense."""
     builder = start._builder
+    schema = pa.schema([field.with_nullable(True) for field in start.schema])
     loop = builder.loop(start.scope, name)
     entered = start._into(loop, rounds, limit)
     back = Collection(builder, builder.add(Feedback(limit, patience), [], [schema], scope=loop))
@@ -115,8 +143,7 @@ def _closed(
         if sorted(result.columns) != sorted(start.columns):
             raise _other_columns(start, result, line)
         result = result.select(*start.columns)
-    if [f.type for f in result.schema] != [f.type for f in schema]:
-        raise _other_columns(start, result, line)
+    result = widened(result, _kinds_of_next(start, result, line))
     result = result._into(loop)
     if _passes_no_state(builder.nodes, result._port.node, back._port.node):
         # Nothing on the way adds up what cancels, and it would go around for ever.
@@ -124,6 +151,19 @@ def _closed(
     builder.close(back._port, result._port)
     port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
     return Collection(builder, port)
+
+
+def _kinds_of_next(start: Collection, result: Collection, line: str) -> dict[str, pa.DataType]:
+    """The types of the next round: those of `start`, where they hold what the body gives."""
+    kinds: dict[str, pa.DataType] = {}
+    for mine, its in zip(start.schema, result.schema, strict=True):
+        kind = common_type(mine.type, its.type)
+        if kind is None:
+            raise _other_columns(start, result, line)
+        kinds[mine.name] = kind
+    if not all(are_kept_alike(start.schema.field(name).type, kind) for name, kind in kinds.items()):
+        raise _Wider(kinds, _other_columns(start, result, line))
+    return kinds
 
 
 def _passes_no_state(nodes: Sequence[Node], end: int, start: int) -> bool:
@@ -144,7 +184,7 @@ def _passes_no_state(nodes: Sequence[Node], end: int, start: int) -> bool:
 
 def _other_columns(start: Collection, result: Collection, line: str) -> PlanError:
     def told(collection: Collection) -> str:
-        return ", ".join(f"{field.name}: {field.type}" for field in collection.schema)
+        return ", ".join(f"{field.name}: {type_text(field.type)}" for field in collection.schema)
 
     return PlanError(
         "plan.columns_differ",

@@ -4,7 +4,9 @@
 - left, right, full: the inner join, and the rows of one side without a partner, filled with nulls;
 - cross: pairs on the key of no columns.
 
-Null keys match nothing, as in SQL; they stay in what has no partner.
+Null keys match nothing, as in SQL; they stay in what has no partner. Keys of two types are compared as the type that
+holds the values of both (`frontends.widening`), which the key of the result has; the rows of a semi- or anti-join stay
+as they are.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from riverrun.engine.operators.join import Join
 from riverrun.engine.operators.reshape import Pad
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, _deepest
-from riverrun.frontends.expressions import canonical
 from riverrun.frontends.given import flat, not_a_collection
-from riverrun.state.schema import _fits
+from riverrun.frontends.widening import common_kind, widened
+from riverrun.state.types import are_kept_alike, canonical
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
 
@@ -47,12 +49,12 @@ def join(
     left_key, right_key = _keys(left, right, on, left_on, right_on, how)
     scope = _deepest(left, right)
     left, right = left._into(scope), right._into(scope)
-    mine, its = _casts(left, left_key, right, right_key)
-    right = right.with_columns(**its) if its else right
+    kinds = _common_kinds(left, left_key, right, right_key)
+    right = widened(right, dict(zip(right_key, kinds, strict=True)))
     if how in ("semi", "anti"):
-        found = _semi_cast(left, left_key, right, right_key, mine)
+        found = _semi(left, left_key, right, right_key, kinds)
         return found if how == "semi" else left.concat(found.negate())
-    left = left.with_columns(**mine) if mine else left
+    left = widened(left, dict(zip(left_key, kinds, strict=True)))
     if how == "right":
         flipped = join(right, left, None, right_key, left_key, "left", suffix)
         return _in_order_of(left, left_key, right, right_key, flipped, suffix)
@@ -60,13 +62,13 @@ def join(
     pairs = _pairs(left, left_key, right, right_key, names)
     if how in ("inner", "cross"):
         return pairs
-    alone = left.concat(_semi(left, left_key, right, right_key).negate())
+    alone = left.concat(_semi(left, left_key, right, right_key, kinds).negate())
     width = len(left.columns)
-    kinds = [canonical(field.type) for field in pairs.schema][width:]
-    padded = alone._add(Pad((*range(width), *kinds)), [alone], pairs.schema)
+    rest = [canonical(field.type) for field in pairs.schema][width:]
+    padded = alone._add(Pad((*range(width), *rest)), [alone], pairs.schema)
     if how == "left":
         return pairs.concat(padded)
-    others = right.concat(_semi(right, right_key, left, left_key).negate())
+    others = right.concat(_semi(right, right_key, left, left_key, kinds).negate())
     places: list[Any] = []
     for field in left.schema:
         if field.name in left_key:
@@ -101,17 +103,11 @@ def _pairs(
 
 
 def _semi(
-    left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
-) -> Collection:
-    return _semi_cast(left, left_key, right, right_key, {})
-
-
-def _semi_cast(
     left: Collection,
     left_key: tuple[str, ...],
     right: Collection,
     right_key: tuple[str, ...],
-    casts: dict[str, Any],
+    kinds: list[pa.DataType],
 ) -> Collection:
     """The rows of `left` as they are, also where their key is compared as another type."""
     partners = right.select(*right_key).distinct()
@@ -119,9 +115,15 @@ def _semi_cast(
     free = "_"
     while any(name.startswith(free) for name in left.columns):
         free += "_"
-    if casts:
-        left = left.with_columns(**{free + name: cast for name, cast in casts.items()})
-    key = tuple(free + name if name in casts else name for name in left_key)
+    wider = {
+        name: kind
+        for name, kind in zip(left_key, kinds, strict=True)
+        if not are_kept_alike(left.schema.field(name).type, kind)
+    }
+    if wider:
+        left = left.with_columns(**{free + name: pl.col(name) for name in wider})
+        left = widened(left, {free + name: kind for name, kind in wider.items()})
+    key = tuple(free + name if name in wider else name for name in left_key)
     return _pairs(left, key, partners, right_key, names)
 
 
@@ -198,27 +200,18 @@ def _listed(columns: Any) -> tuple[str, ...]:
     return tuple(flat([columns]))
 
 
-def _casts(
+def _common_kinds(
     left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What brings both keys to one type: the wider one, where it holds all values of the other."""
-    casts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+) -> list[pa.DataType]:
+    """Of each pair of key columns the type that holds the values of both."""
+    kinds = []
     for mine, its in zip(left_key, right_key, strict=True):
-        a, b = left.schema.field(mine).type, right.schema.field(its).type
-        if canonical(a) == canonical(b):
-            continue
-        if _fits(a, canonical(b)):
-            casts[0][mine] = pl.col(mine).cast(_polars_type(b))
-        elif _fits(b, canonical(a)):
-            casts[1][its] = pl.col(its).cast(_polars_type(a))
-        else:
-            raise PlanError(
-                "plan.types_differ",
-                f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}: they are {a} and {b}",
-                hint=f"cast one of them: with_columns({its}=pl.col({its!r}).cast(...))",
+
+        def told(a: str, b: str, mine: str = mine, its: str = its) -> str:
+            return (
+                f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}: "
+                f"they are {a} and {b}"
             )
-    return casts
 
-
-def _polars_type(kind: pa.DataType) -> Any:
-    return pl.DataFrame(pl.from_arrow(pa.table({"": pa.array([], kind)}))).dtypes[0]
+        kinds.append(common_kind(left.schema.field(mine), right.schema.field(its), told))
+    return kinds

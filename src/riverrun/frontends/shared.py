@@ -78,9 +78,11 @@ from riverrun.engine.operators.upsert import Upsert
 from riverrun.engine.plan import PlanBuilder, Scope, check_name
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, clock
-from riverrun.frontends.expressions import canonical, compile_columns
+from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import as_ticks, check_callable, is_count, is_time, kind_told
+from riverrun.frontends.widening import widened
 from riverrun.run.rows import as_schema, as_table
+from riverrun.state.types import are_kept_alike, common_type, type_text
 
 Columns = str | Sequence[str] | Mapping[str, Any] | None
 Span = int | timedelta
@@ -483,14 +485,18 @@ def wanted_columns(
 
 
 def check_types(made: pa.Schema, needed: pa.Schema, what: str, line: str) -> None:
-    """Refuse columns of other types than a state has."""
+    """Refuse columns of types that do not fit those of a state (`frontends.widening`)."""
     for field in needed:
         its = made.field(field.name).type
-        if canonical(its) != canonical(field.type):
+        kind = common_type(field.type, its)
+        if kind is None or not are_kept_alike(kind, field.type):
             raise PlanError(
                 "state.type",
-                f"cannot {what} at {line}: {field.name!r} is {field.type} in the state, and {its} here",
-                hint="cast it: pl.col(...).cast(...)",
+                f"cannot {what} at {line}: {field.name!r} is {type_text(field.type)} in the state, and "
+                f"{type_text(its)} here",
+                hint="cast it: pl.col(...).cast(...)"
+                if kind is None
+                else f"cast it: pl.col(...).cast(...); or let the state have {type_text(kind)}, which holds both",
                 column=field.name,
                 line=line,
             )
@@ -569,6 +575,7 @@ def update(
         rows = stream._project(wanted, attempt)
         if lists:
             rows = rows._add(Unfold(lists), [rows], pa.schema(made))
+        rows = widened(rows, {field.name: field.type for field in state.schema})
         rows = state._returned(rows, what)
         moved = rows._exchanged(tuple(state.key.names))
         operator = builder.nodes[state._store.node].operator
@@ -652,7 +659,8 @@ def progress(
     projection = compile_columns(stream.schema, wanted, attempt)
     check_types(projection.schema, pa.schema([state.time]), attempt, line)
     with state._builder.whole_or_not():
-        rows = state._returned(stream._project(wanted, attempt), "report progress to")
+        given = widened(stream._project(wanted, attempt), {state.time.name: state.time.type})
+        rows = state._returned(given, "report progress to")
         behind = as_ticks(late or 0, state.time, "how late rows may come", least=0)
         seen = rows if rows._is_added_up() else rows.consolidate()
         told = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)

@@ -26,6 +26,7 @@ from riverrun.engine.operator import Operator
 from riverrun.engine.operators.checked import Check
 from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.operators.linear import Enter, Leave
+from riverrun.engine.operators.reshape import Widen
 from riverrun.engine.operators.upsert import Upsert
 from riverrun.engine.plan import Node, Port
 
@@ -33,7 +34,7 @@ from riverrun.engine.plan import Node, Port
 def step_of(nodes: Sequence[Node], port: Port, *passed: type[Operator]) -> Node:
     """The node that rows go by: those of an input by the input. Others may be `passed` on the way to it as well."""
     node = nodes[port.node]
-    while isinstance(node.operator, (Check, Exchange, Upsert, *passed)):
+    while isinstance(node.operator, (Check, Exchange, Upsert, Widen, *passed)):
         node = nodes[node.inputs[0].node]
     return node
 

@@ -46,6 +46,7 @@ from riverrun.errors import OperatorFailed, RiverrunError
 from riverrun.retry import persist
 from riverrun.run.result import Result
 from riverrun.state.changes import Changes
+from riverrun.state.types import declared_schema
 
 MOST_EPOCHS = 64
 MOST_BYTES = 256 << 20
@@ -83,7 +84,7 @@ def content(result: Result) -> pa.Table:
 
 def added_up(schema: pa.Schema, whole: pa.Schema, *tables: pa.Table) -> pa.Table:
     """Tables of rows and a last column of diffs as one, equal rows added up, as the engine does it."""
-    pieces = []
+    pieces, schema = [], declared_schema(schema)
     for batch in (b for table in tables for b in table.combine_chunks().to_batches()):
         columns = canonical_columns(batch, schema)
         diffs = np.array(batch.column(len(schema)), np.int64)

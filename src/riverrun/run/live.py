@@ -77,6 +77,7 @@ from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
 from riverrun.run.serving import Serving
 from riverrun.run.sinks import DeltaTable, Destination, Function, ParquetDirectory
+from riverrun.state.types import shown_schema
 
 if TYPE_CHECKING:
     from riverrun.spark.cluster import SparkCluster
@@ -498,8 +499,8 @@ class Run:
         return of_lent(self._spark.session, self._spark.name, self._serving.lend(result))
 
     def schema(self, output: str) -> pa.Schema:
-        """The columns of an output."""
-        return self._output(output, "describe").schemas[0]
+        """The columns of an output, as results have them."""
+        return shown_schema(self._output(output, "describe").schemas[0])
 
     # -- results that go on by themselves
 
@@ -525,7 +526,7 @@ class Run:
         Files have the columns of the output, `diff` and `epoch`. The sum of the diffs up to an epoch is the result as
         of it. A resumed run goes on where the files end, and makes up for what is missing.
         """
-        schema = self._output(output, "write").schemas[0]
+        schema = shown_schema(self._output(output, "write").schemas[0])
         return self._follow(
             output, ParquetDirectory(path, self.plan.name, output, schema, self._identity)
         )
@@ -544,7 +545,7 @@ class Run:
         ``mode="changes"`` appends the changes, with `diff` and `epoch`. ``mode="mirror"`` keeps the table equal to the
         result: with a ``key``, columns that tell the rows apart, by merging the changes; without, by writing it anew.
         """
-        schema = self._output(output, "write").schemas[0]
+        schema = shown_schema(self._output(output, "write").schemas[0])
         table = DeltaTable(
             path, self.plan.name, output, schema, mode, key, storage_options, self._identity
         )

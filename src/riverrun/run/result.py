@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from riverrun.engine.reading import Portion
 from riverrun.errors import SchemaError
+from riverrun.state.types import EnumType, declared_type
 
 _SHOWN = 10
 
@@ -75,9 +76,14 @@ class Result:
         return rows
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """As a sorted list of tuples."""
-        found = list(zip(*(column.to_pylist() for column in self._table.columns), strict=True))
-        return sorted(found, key=lambda row: [_sortable(value) for value in row])
+        """As a list of tuples, sorted by their columns as states order them: nulls last, NaN before them, values of an
+        enum in its declared order."""
+        columns = [column.to_pylist() for column in self._table.columns]
+        ranks = [_rank(declared_type(field)) for field in self.schema]
+        keys = [map(rank, column) for rank, column in zip(ranks, columns, strict=True)]
+        rows = list(zip(*columns, strict=True))
+        order = sorted(range(len(rows)), key=list(zip(*keys, strict=True)).__getitem__)
+        return [rows[at] for at in order]
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -110,14 +116,23 @@ class Result:
         return f"<p>{self.name} as of epoch {self.epoch}: {len(self)} rows</p>{html}"
 
 
-def _sortable(value: Any) -> tuple[int, Any]:
-    """A key under which any values of one column compare: nulls last, the rest by value."""
-    if value is None:
-        return (1, "")
-    if isinstance(value, dict):
-        return (0, [(key, _sortable(inner)) for key, inner in value.items()])
-    if isinstance(value, list):
-        return (0, [_sortable(inner) for inner in value])
-    if isinstance(value, float) and value != value:
-        return (0, float("inf"))
-    return (0, value)
+_NULL = (2, 0)
+_NAN = (1, 0)
+
+
+def _rank(kind: pa.DataType) -> Callable[[Any], tuple[int, Any]]:
+    """Of a type, the function that gives each value a key: keys compare as states order the values."""
+    if isinstance(kind, EnumType):
+        codes = {category: code for code, category in enumerate(kind.categories)}
+        return lambda value: _NULL if value is None else (0, codes[value])
+    if pa.types.is_struct(kind):
+        ranks = [(field.name, _rank(field.type)) for field in kind]
+        return lambda value: (
+            _NULL if value is None else (0, [rank(value[name]) for name, rank in ranks])
+        )
+    if pa.types.is_nested(kind):
+        rank = _rank(kind.value_type)
+        return lambda value: _NULL if value is None else (0, [rank(each) for each in value])
+    if pa.types.is_floating(kind):
+        return lambda value: _NULL if value is None else _NAN if value != value else (0, value)
+    return lambda value: _NULL if value is None else (0, value)

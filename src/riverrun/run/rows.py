@@ -49,6 +49,7 @@ from riverrun.errors import SchemaError
 from riverrun.run.schemas import as_schema
 from riverrun.run.values import Cells, fields_of, show
 from riverrun.state.schema import Schema, conform_column
+from riverrun.state.types import fits, has_enums, spelled, type_text
 
 __all__ = ["as_schema", "as_table", "is_spark_frame"]
 
@@ -74,6 +75,7 @@ class _Declared:
         self.names = list(schema.names)
         self.cells = [Cells.of(field) for field in schema]
         self.state = Schema.of(pa.schema([]), schema)
+        self.enums = [field for field in schema if has_enums(field.type)]
         self.canonical = pa.schema(
             [
                 pa.field(f.name, each.kind, f.nullable)
@@ -94,6 +96,9 @@ class _Declared:
         return pa.RecordBatch.from_arrays(arrays, schema=self.canonical)
 
     def _frame(self, frame: pa.Table | pa.RecordBatch, attempt: str) -> pa.RecordBatch:
+        for field in self.enums:
+            if frame.schema.names.count(field.name) == 1:
+                _check_spelled(frame.schema.field(field.name).type, field, attempt)
         return self._batch(self.state.conform(frame, attempt))
 
     def _other(self, given: Any, attempt: str) -> pa.RecordBatch:
@@ -314,7 +319,23 @@ def _array(given: Any, cells: Cells, attempt: str) -> pa.Array:
         given = pa.array(given)
     elif not isinstance(given, pa.Array | pa.ChunkedArray):
         return cells.array(list(given), attempt)
+    if cells.text is not cells.kind:
+        _check_spelled(given.type, cells.field, attempt)
     return conform_column(given, cells.field, cells.kind, attempt)
+
+
+def _check_spelled(given: pa.DataType, field: pa.Field, attempt: str) -> None:
+    """Refuse the codes of an enum where its values belong: only the engine takes those."""
+    if not fits(given, spelled(field.type)):
+        raise SchemaError(
+            "schema.type_mismatch",
+            f"cannot {attempt}: column {field.name!r} is {given}, declared as {type_text(field.type)}, whose values "
+            "are text",
+            hint="give the values of an enum as text, or as a Polars column of the enum",
+            column=field.name,
+            given=str(given),
+            declared=type_text(field.type),
+        )
 
 
 def _pandas_columns(frame: Any) -> dict[Any, Any]:
@@ -353,4 +374,6 @@ def _from_pandas(series: Any, cells: Cells, attempt: str) -> pa.Array:
     if same_zone or (t.is_duration(array.type) and t.is_duration(cells.kind)):
         with suppress(pa.ArrowInvalid):  # finer than declared: the check below says so
             array = array.cast(cells.kind)
+    if cells.text is not cells.kind:
+        _check_spelled(array.type, cells.field, attempt)
     return conform_column(array, cells.field, cells.kind, attempt)

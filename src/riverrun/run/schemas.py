@@ -2,7 +2,8 @@
 
 Taken are an Arrow schema; a mapping from names to Arrow, Polars, NumPy or Python types; a Polars
 schema; a frame, for its own schema; a Spark ``StructType``; a dataclass, NamedTuple or TypedDict,
-for its annotations. A class says which columns may be null: those with ``| None``. The other forms
+for its annotations. ``pl.Enum``, and an ordered categorical of pandas, is text with an order of its
+own. A class says which columns may be null: those with ``| None``. The other forms
 allow nulls unless they say otherwise.
 
 >>> import polars as pl
@@ -40,8 +41,9 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError
 from riverrun.state.schema import Schema
+from riverrun.state.types import EnumType, declared_type, has_enums
 
-__all__ = ["as_schema"]
+__all__ = ["arrow_type", "as_schema"]
 
 _PYTHON: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -95,7 +97,7 @@ class _Reader:
 
     def schema(self, given: Any) -> pa.Schema:
         if isinstance(given, pa.Schema):
-            return given.remove_metadata()
+            return self._of_arrow(given)
         if isinstance(given, Mapping):
             return pa.schema([self._field(name, kind, True) for name, kind in given.items()])
         if isinstance(given, type):
@@ -106,14 +108,18 @@ class _Reader:
             return pa.schema([self._spark_field(each) for each in given.jsonValue()["fields"]])
         module = type(given).__module__.partition(".")[0]
         if module == "pandas" and hasattr(given, "columns"):
-            return pa.Schema.from_pandas(given, preserve_index=False).remove_metadata()
+            schema = pa.Schema.from_pandas(given, preserve_index=False)
+            enums = {name: _pandas_enum(column) for name, column in given.items()}
+            return self._of_arrow(
+                pa.schema([f.with_type(enums.get(f.name) or f.type) for f in schema])
+            )
         inner = getattr(given, "schema", None)
         if isinstance(inner, pa.Schema) or (module == "pyspark" and inner is not None):
             return self.schema(inner)
         if hasattr(given, "__arrow_c_schema__"):
-            return pa.schema(given).remove_metadata()
+            return self._of_arrow(pa.schema(given))
         if hasattr(given, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(given).schema.remove_metadata()
+            return self._of_arrow(pa.RecordBatchReader.from_stream(given).schema)
         raise SchemaError(
             "schema.malformed",
             f"cannot {self.attempt}: columns cannot be declared as {given!r}",
@@ -121,6 +127,30 @@ class _Reader:
             "schema, a frame, or a dataclass",
             given=repr(given),
         )
+
+    def _of_arrow(self, given: pa.Schema) -> pa.Schema:
+        return pa.schema([self._arrow_field(field) for field in given])
+
+    def _arrow_field(self, field: pa.Field) -> pa.Field:
+        kind = declared_type(field)
+        self._check_order(field.name, kind)
+        return field.with_type(kind).remove_metadata() if has_enums(kind) else field
+
+    def _check_order(self, name: str, kind: pa.DataType) -> None:
+        """Refuse a dictionary that has an order and does not say which."""
+        if pa.types.is_nested(kind):
+            for at in range(kind.num_fields):
+                self._check_order(name, kind.field(at).type)
+        elif pa.types.is_dictionary(kind) and kind.ordered:
+            raise SchemaError(
+                "schema.type_unsupported",
+                f"cannot {self.attempt}: column {name!r} is declared as {kind}: its values have an order, and the type "
+                "does not say which",
+                hint='pl.Enum(["low", "mid", "high"]) says the values and their order; without ordered=True they are '
+                "in the order of their text",
+                column=name,
+                declared=str(kind),
+            )
 
     def _field(self, name: Any, given: Any, nullable: bool) -> pa.Field:
         if not isinstance(name, str):
@@ -131,13 +161,13 @@ class _Reader:
                 given=repr(name),
             )
         if isinstance(given, pa.Field):
-            return given.with_name(name)
+            return self._arrow_field(given.with_name(name))
         inner, optional = _without_none(given)
         return pa.field(name, self._type(name, inner), nullable or optional)
 
     def _type(self, name: str, given: Any) -> pa.DataType:
         if isinstance(given, pa.DataType):
-            return given
+            return self._arrow_field(pa.field(name, given)).type
         if isinstance(given, pl.DataType) or (
             isinstance(given, type) and issubclass(given, pl.DataType)
         ):
@@ -183,7 +213,7 @@ class _Reader:
         if given == pl.Object:
             self._refuse(name, given)
         try:
-            return pl.Series([], dtype=given).to_arrow().type
+            return arrow_type(given)
         except (
             pl.exceptions.PolarsError,
             pl.exceptions.PanicException,
@@ -233,6 +263,20 @@ class _Reader:
             column=name,
             declared=shown,
         ) from cause
+
+
+def arrow_type(given: Any) -> pa.DataType:
+    """The type of ours for a type of Polars."""
+    return declared_type(pl.DataFrame(schema={"": given}).to_arrow().schema.field(0))
+
+
+def _pandas_enum(column: Any) -> EnumType | None:
+    """The enum that an ordered categorical of pandas is, if its categories are text."""
+    dtype = column.dtype
+    if not getattr(dtype, "ordered", False):
+        return None
+    categories = list(dtype.categories)
+    return EnumType(categories) if all(isinstance(each, str) for each in categories) else None
 
 
 def _annotations(given: type) -> dict[str, Any] | None:

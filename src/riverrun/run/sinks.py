@@ -52,6 +52,7 @@ from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaErro
 from riverrun.retry import persist
 from riverrun.run.following import Followed, Sink, added_up, free_name
 from riverrun.state.storage import Storage, open_storage
+from riverrun.state.types import declared_schema
 
 __all__ = ["DeltaTable", "Destination", "Function", "ParquetDirectory", "Sink"]
 
@@ -347,7 +348,7 @@ class ParquetDirectory(Kept):
             k.decode(): v.decode(errors="replace") for k, v in (schema.metadata or {}).items()
         }
         self._check_identity(labels, name)
-        if not schema.equals(self._stored):
+        if not declared_schema(schema).equals(declared_schema(self._stored)):
             raise self._foreign(
                 f"{name} has the columns {_columns(schema)}, and this output with diff and epoch "
                 f"{_columns(self._stored)}"
@@ -508,7 +509,7 @@ class DeltaTable(Kept):
         plus, minus = rows.filter(pa.array(diffs > 0)), rows.filter(pa.array(diffs < 0))
         if any(column.null_count for column in rows.select(key).columns):
             raise self._no_key("a row has a null in it", epoch)
-        now, before = _frame(plus.select(key)), _frame(minus.select(key))
+        now, before = (_frame(_fitted(part.select(key), self._keys)) for part in (plus, minus))
         if now.is_duplicated().any():
             twice = now.filter(now.is_duplicated()).row(0)
             raise self._no_key(f"there are two rows with {twice}", epoch)
@@ -533,14 +534,19 @@ class DeltaTable(Kept):
         merged = merged.when_matched_update_all(kept, except_cols=[flag])
         merged.when_not_matched_insert_all(kept, except_cols=[flag]).execute()
 
+    @property
+    def _keys(self) -> pa.Schema:
+        """The columns of the key, in the types that the table has."""
+        return pa.schema([self._stored.field(name) for name in self._key])
+
     def _keys_there(self, fresh: pl.DataFrame) -> pl.DataFrame:
         """Some of these keys that the mirror has; none when it has none."""
         if not fresh.height:
             return fresh
-        fields, key = pa.schema([self.schema.field(name) for name in self._key]), list(self._key)
+        key = list(self._key)
         # Without a filter: of strings, Delta writes views into its files, and Arrow does not compare these.
         for batch in self._kept.to_pyarrow_dataset().to_batches(columns=key):
-            there = _frame(_fitted(pa.Table.from_batches([batch]), fields))
+            there = _frame(_fitted(pa.Table.from_batches([batch]), self._keys))
             found = fresh.join(there, on=key, how="semi")
             if found.height:
                 return found
@@ -601,7 +607,7 @@ class DeltaTable(Kept):
                     "plan.sink",
                     f"cannot mirror {self.output!r} by the key {name!r}, which is {kind}; its columns are: "
                     f"{', '.join(known)}",
-                    hint="a key is of integers, strings, booleans, dates, timestamps or decimals",
+                    hint="a key is of integers, strings, enums, booleans, dates, timestamps or decimals",
                 )
         return mode
 
@@ -646,6 +652,8 @@ def _delta_columns(schema: Any) -> str:
 
 def _is_key(kind: pa.DataType) -> bool:
     t = pa.types
+    if t.is_dictionary(kind):
+        return _is_key(kind.value_type)
     tests = (
         t.is_integer,
         t.is_large_string,

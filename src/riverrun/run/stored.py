@@ -7,6 +7,7 @@ from pathlib import Path
 from riverrun.engine.stored import portions
 from riverrun.run.result import Result
 from riverrun.state.stored import choose, look_into
+from riverrun.state.types import shown_schema
 
 
 def read_checkpoint(
@@ -38,4 +39,5 @@ def read_checkpoint(
     checkpoints = look_into(path)
     stored = choose(checkpoints, output=output, state=state, as_of=as_of, number=number)
     name = stored.state if stored.output is None else stored.output
-    return Result.of(name, stored.columns, portions(checkpoints, stored), stored.epoch)
+    columns = shown_schema(stored.columns)
+    return Result.of(name, columns, portions(checkpoints, stored), stored.epoch)

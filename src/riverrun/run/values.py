@@ -1,9 +1,11 @@
 """Python values as cells of a column: exactly, or not at all.
 
-1. A value becomes the cell that means the same. Nothing is rounded, truncated, parsed or guessed:
-   ``1.0`` is no int, ``True`` is no number, a datetime is no date, and a float that has no float32
-   of the same value is refused where float32 is declared. An int is taken as a float where a float
-   of the same value exists. NumPy's and Arrow's scalars count as the Python values they hold.
+1. A value becomes the cell that means the same. Nothing is truncated, parsed or guessed: ``1.0`` is
+   no int, ``True`` is no number, a datetime is no date. An int is taken as a float where a float of
+   the same value exists, and a str as the category of an enum that it spells. NumPy's and Arrow's
+   scalars count as the Python values they hold. The one thing that is rounded is a float where
+   float32 or float16 is declared: to the nearest one, as whoever declares these means; a number
+   that is beyond all of them is refused.
 2. What is refused is named: the row, the column, the value, and why.
 
 >>> import pyarrow as pa
@@ -25,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +38,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError
 from riverrun.state.schema import Schema
+from riverrun.state.types import EnumType, NoCategory, encode, has_enums, spelled, type_text
 
 __all__ = ["Cells", "fields_of", "show"]
 
@@ -62,6 +66,8 @@ class Cells:
     field: pa.Field
     kind: pa.DataType
     """The canonical layout (`riverrun.state.schema`), which the columns have."""
+    text: pa.DataType
+    """The same with enums as text, as Python has them."""
     plain: frozenset[type]
     """The Python types whose values Arrow takes over exactly, or refuses."""
     packed: tuple[type, Callable[[Any], bytes]] | None
@@ -70,8 +76,10 @@ class Cells:
     @classmethod
     def of(cls, field: pa.Field) -> Cells:
         kind = Schema.of({field.name: field.type}, {}).canonical[0]
-        plain = _plain(kind)
-        return cls(field, kind, plain | {_NONE} if field.nullable else plain, _PACKED.get(kind))
+        text = spelled(field.type) if has_enums(field.type) else kind
+        plain = _plain(text)
+        packed = _PACKED.get(kind) if text is kind else None
+        return cls(field, kind, text, plain | {_NONE} if field.nullable else plain, packed)
 
     def one(self, value: Any, attempt: str) -> pa.Array:
         """A column of this one value, at a third of what Arrow takes for a list of one."""
@@ -94,10 +102,14 @@ class Cells:
         objects NaN, NaT and NA are nulls too."""
         try:
             if not pandas and self.plain.issuperset(map(type, values)):
-                return pa.array(values, self.kind)
-            return pa.array([self._cell(value, pandas) for value in values], self.kind)
-        except (_Misfit, *_FAILURES):
+                return self._made(values)
+            return self._made([self._cell(value, pandas) for value in values])
+        except (_Misfit, NoCategory, *_FAILURES):
             return self._slowly(values, attempt, first, pandas)
+
+    def _made(self, cells: Sequence[Any]) -> pa.Array:
+        made = pa.array(cells, self.text)
+        return made if self.text is self.kind else encode(made, self.field.type)
 
     def _cell(self, value: Any, pandas: bool) -> Any:
         if pandas and _is_missing(value):
@@ -106,33 +118,35 @@ class Cells:
             if not self.field.nullable:
                 raise _Misfit("the column is declared without nulls")
             return None
-        return _cell(value, self.kind)
+        return _cell(value, self.text)
 
     def _slowly(self, values: Sequence[Any], attempt: str, first: int, pandas: bool) -> pa.Array:
         """Value by value, to find the one that is refused."""
         for at, value in enumerate(values):
             try:
-                pa.array([self._cell(value, pandas)], self.kind)
-            except _Misfit as misfit:
+                self._made([self._cell(value, pandas)])
+            except (_Misfit, NoCategory) as misfit:
                 self._refuse(first + at, value, str(misfit), attempt, misfit)
             except _FAILURES as failure:
-                self._refuse(first + at, value, _reason(failure, self.kind), attempt, failure)
-        return pa.array([self._cell(value, pandas) for value in values], self.kind)
+                self._refuse(first + at, value, _reason(failure, self.text), attempt, failure)
+        return self._made([self._cell(value, pandas) for value in values])
 
     def _refuse(
         self, row: int, value: Any, reason: str, attempt: str, cause: Exception
     ) -> NoReturn:
         missing = value is None and not self.field.nullable
-        expected = _expected(self.kind) + (" or None" if self.field.nullable else "")
+        expected = _expected(self.text) + (" or None" if self.field.nullable else "")
+        if isinstance(self.field.type, EnumType) and isinstance(value, str):
+            expected = "one of them, or declare the enum with this category too"
         raise SchemaError(
             "schema.null" if missing else "schema.value",
             f"cannot {attempt}: row {row} has {show(value)} in column {self.field.name!r}, "
-            f"declared as {self.field.type}: {reason}",
+            f"declared as {type_text(self.field.type)}: {reason}",
             hint="give a value, or declare the column nullable" if missing else f"give {expected}",
             row=row,
             column=self.field.name,
             value=show(value),
-            declared=str(self.field.type),
+            declared=type_text(self.field.type),
         ) from cause
 
 
@@ -231,11 +245,13 @@ def _float(value: Any, kind: pa.DataType) -> Any:
     narrow = np.float32 if pa.types.is_float32(kind) else np.float16
     with np.errstate(over="ignore"):
         near = float(narrow(value))
-    if near != value and value == value:
+    if isinstance(value, int) and near != value:
         raise _Misfit(
-            f"there is no such {kind}; the nearest is {near!r}, and numpy.{narrow.__name__}(...) takes it"
+            f"no {kind} has exactly this value; the nearest is {near!r}, and float(...) takes it"
         )
-    return value
+    if math.isinf(near) and not math.isinf(value):
+        raise _Misfit(f"it is beyond all numbers of {kind}")
+    return near
 
 
 def _moment(value: Any, kind: pa.DataType) -> Any:

@@ -34,6 +34,7 @@ from riverrun.errors import OperatorFailed, RiverrunError, TransportError
 from riverrun.retry import is_outage, persist
 from riverrun.spark.session import Site, own_python
 from riverrun.spark.shipping import task
+from riverrun.state.types import empty_batch
 
 _LOST = ("ExecutorLostFailure", "executor loss", "Executor lost", "Lost executor")
 """How Spark says that it gave a job up since executors were lost."""
@@ -225,7 +226,7 @@ def conformed(given: pa.RecordBatch, target: Target, sequence: int) -> pa.Record
             found = target.conform(given, keys, target.attempt)
         else:
             found = target.conform(given, schema, target.attempt)
-        canonical = target.conform(pa.Table.from_batches([], schema), schema, target.attempt).schema
+        canonical = target.conform(empty_batch(schema), schema, target.attempt).schema
         columns = [
             found.column(field.name) if field.name in target.key else pa.nulls(rows, field.type)
             for field in canonical

@@ -48,6 +48,7 @@ from riverrun.spark import stored
 from riverrun.spark.shipping import loader
 from riverrun.spark.stored import number_of, place_of
 from riverrun.spark.stored import option as _option
+from riverrun.state.types import shown_schema
 
 FORMAT = "riverrun"
 LIVE = "riverrun-live"
@@ -246,7 +247,9 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
                 hint='.option("columns", "a,b"); a name with a comma in it needs .schema(...)',
             )
         found = pa.schema([found.field(name) for name in names])
-    plain = pa.schema([pa.field(field.name, plain_type(field.type)) for field in found])
+    plain = pa.schema(
+        [pa.field(field.name, plain_type(field.type)) for field in shown_schema(found)]
+    )
     return from_arrow_schema(plain, prefer_timestamp_ntz=True)  # no zone is no zone there too
 
 
@@ -379,6 +382,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     >>> plain_type(pa.large_list(pa.large_string()))
     ListType(list<item: string>)
     """
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):

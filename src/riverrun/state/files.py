@@ -30,6 +30,7 @@ from riverrun.state.kernels import gathering
 from riverrun.state.schema import FULL_MASK, Schema
 from riverrun.state.soundness import UnsoundRows, read_file, read_json
 from riverrun.state.times import Times
+from riverrun.state.types import has_enums, type_text
 
 FORMAT = 1
 _METADATA = b"riverrun"
@@ -135,7 +136,10 @@ def _describe(schema: Schema) -> list[str]:
     described = []
     for at, (field, kind) in enumerate(zip(schema.columns, schema.canonical, strict=True)):
         role = "key" if at < len(schema.key) else "order" if at < ordered else "value"
-        described.append(f"{role} {field.name}: {kind}{' descending' * schema.descending[at]}")
+        enum = f" of {type_text(field.type)}" * has_enums(field.type)
+        described.append(
+            f"{role} {field.name}: {kind}{enum}{' descending' * schema.descending[at]}"
+        )
     if schema.hash_mask != FULL_MASK:
         described.append(f"hash & {schema.hash_mask:#x}")
     return described

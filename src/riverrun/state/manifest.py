@@ -41,6 +41,7 @@ from riverrun.state.schema import Order, Schema
 from riverrun.state.shards import END
 from riverrun.state.soundness import read_json
 from riverrun.state.storage import checksum
+from riverrun.state.types import type_text
 from riverrun.version import __version__
 
 FORMAT = 2
@@ -306,7 +307,7 @@ def _encode_state(shares: tuple[Share, ...]) -> dict[str, Any]:
 def _encode_columns(schema: pa.Schema) -> dict[str, Any]:
     """The columns of a schema: for people, and for Arrow."""
     return {
-        "columns": [[column.name, str(column.type)] for column in schema],
+        "columns": [[column.name, type_text(column.type)] for column in schema],
         "arrow": base64.b64encode(schema.serialize()).decode(),
     }
 

@@ -4,12 +4,14 @@
 values; rows are compared in that order, so the declared order is the order inside a key.
 
 **One layout for one meaning.** Arrow has several encodings of the same values (dictionary, large,
-view, chunks). Rows are brought to one before anything else sees them: strings, binary and lists
-with 64-bit offsets, dictionaries decoded. What a user declared comes back on the way out.
+view, chunks). Rows are brought to one before anything else sees them (`types`): strings, binary and
+lists with 64-bit offsets, dictionaries decoded, enums as codes. What a user declared comes back on
+the way out.
 
-**What fits.** A column fits when every value of its type is exactly a value of the declared one:
-the same type in any encoding, a narrower integer or float, a decimal with fewer digits, or all
-nulls. Nothing is rounded, truncated or parsed.
+**What fits.** A column fits when every value of its type is exactly a value of the declared one
+(`types.fits`): the same type in any encoding, a narrower integer or float, a decimal with fewer
+digits, a time in a coarser unit, or all nulls; and text fits an enum when each value is one of its
+categories. Nothing is rounded, truncated or parsed.
 
 >>> import pyarrow as pa
 >>> schema = Schema.of(
@@ -38,7 +40,17 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError
 from riverrun.state.columns import Ints, flat_template, node_count
-from riverrun.state.kernels.layout import MAX_DEPTH
+from riverrun.state.types import (
+    EnumType,
+    NoCategory,
+    canonical,
+    encode,
+    fits,
+    has_enums,
+    shown_type,
+    spelled,
+    type_text,
+)
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 
@@ -116,7 +128,7 @@ class Schema:
                     column=order.column,
                 )
         for field in [*self.key, *self.value]:
-            _canonical(field.type, field.name)
+            canonical(field.type, field.name)
 
     @cached_property
     def columns(self) -> tuple[pa.Field, ...]:
@@ -128,7 +140,7 @@ class Schema:
     @cached_property
     def canonical(self) -> tuple[pa.DataType, ...]:
         """The type each column is kept in, in physical order."""
-        return tuple(_canonical(field.type, field.name) for field in self.columns)
+        return tuple(canonical(field.type, field.name) for field in self.columns)
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -238,18 +250,29 @@ def conform_column(
 ) -> pa.Array:
     """One column in its canonical layout, in one chunk."""
     if not column.type.equals(target):
-        if not _fits(column.type, target):
+        text = spelled(field.type)
+        if not fits(column.type, text):
             raise SchemaError(
                 "schema.type_mismatch",
-                f"cannot {attempt}: column {field.name!r} is {column.type}, declared as {field.type}, "
+                f"cannot {attempt}: column {field.name!r} is {column.type}, declared as {type_text(field.type)}, "
                 "and not every such value fits",
-                hint=f"cast it first, to {field.type}, and decide what becomes of values that do not fit",
+                hint=f"cast it first, to {type_text(field.type)}, and decide what becomes of values that do not fit",
                 column=field.name,
                 given=str(column.type),
-                declared=str(field.type),
+                declared=type_text(field.type),
             )
         try:
-            column = column.cast(target)
+            column = _encoded(column, field.type, target)
+        except NoCategory as error:
+            raise SchemaError(
+                "schema.value",
+                f"cannot {attempt}: column {field.name!r} has {error.value!r}, declared as {type_text(field.type)}: "
+                f"{error}",
+                hint="give values of the enum, or declare it with this category too",
+                column=field.name,
+                value=error.value,
+                declared=type_text(field.type),
+            ) from None
         except pa.ArrowException as error:
             raise SchemaError(
                 "schema.cast",
@@ -269,6 +292,14 @@ def conform_column(
             column=field.name,
         )
     return column
+
+
+def _encoded(
+    column: pa.Array | pa.ChunkedArray, kind: pa.DataType, target: pa.DataType
+) -> pa.Array | pa.ChunkedArray:
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([encode(chunk, kind) for chunk in column.chunks], target)
+    return encode(column, kind)
 
 
 def _check_inner_nulls(column: pa.Array, kind: pa.DataType, name: str, attempt: str) -> None:
@@ -304,89 +335,13 @@ def _as_schema(columns: pa.Schema | Mapping[str, pa.DataType]) -> pa.Schema:
             hint='for instance {"name": pyarrow.string()}',
         )
     for name, kind in columns.items():
-        _canonical(kind, name)
+        canonical(kind, name)
     return pa.schema(list(columns.items()))
 
 
-def _canonical(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
-    """The one layout in which values of this type are kept."""
-    t = pa.types
-    if not isinstance(kind, pa.DataType):
-        raise SchemaError(
-            "schema.type_unknown",
-            f"cannot declare column {name!r} as {kind!r}: that is not an Arrow type",
-            hint="give an Arrow type, for instance pyarrow.int64()",
-            column=name,
-        )
-    if depth >= MAX_DEPTH and t.is_nested(kind):
-        raise SchemaError(
-            "schema.too_deep",
-            f"cannot declare column {name!r}: its lists and structs are nested more than {MAX_DEPTH} deep",
-            hint="flatten it, or keep the inner part as binary",
-            column=name,
-        )
-    if t.is_dictionary(kind):
-        return _canonical(kind.value_type, name, depth)
-    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
-        return pa.large_string()
-    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind):
-        return pa.large_binary()
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return pa.large_list(_canonical(kind.value_type, name, depth + 1))
-    if t.is_struct(kind):
-        return pa.struct([pa.field(f.name, _canonical(f.type, name, depth + 1)) for f in kind])
-    if (
-        t.is_integer(kind)
-        or t.is_floating(kind)
-        or t.is_boolean(kind)
-        or t.is_decimal(kind)
-        or t.is_fixed_size_binary(kind)
-        or t.is_null(kind)
-        or (t.is_temporal(kind) and not t.is_interval(kind))
-    ):
-        return kind
-    raise SchemaError(
-        "schema.type_unsupported",
-        f"cannot declare column {name!r} as {kind}: states hold integers, floats, booleans, strings, binary, "
-        "dates, times, timestamps, durations, decimals, lists, structs and nulls",
-        hint="turn it into one of these, for instance a map into a list of structs",
-        column=name,
-        declared=str(kind),
-    )
-
-
-def _fits(given: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of type `given` is exactly a value of the canonical type `target`."""
-    t = pa.types
-    if t.is_null(given):
-        return True
-    try:
-        given = _canonical(given, "")
-    except SchemaError:
-        return False
-    if given.equals(target):
-        return True
-    if t.is_integer(given) and t.is_integer(target):
-        if t.is_signed_integer(given) == t.is_signed_integer(target):
-            return bool(given.bit_width <= target.bit_width)
-        return bool(t.is_signed_integer(target) and given.bit_width < target.bit_width)
-    if t.is_floating(given) and t.is_floating(target):
-        return bool(given.bit_width <= target.bit_width)
-    if t.is_decimal(given) and t.is_decimal(target):
-        return bool(given.scale == target.scale and given.precision <= target.precision)
-    if t.is_timestamp(given) and t.is_timestamp(target):  # an instant; the zone is how it is shown
-        return bool(given.unit == target.unit and given.tz and target.tz)
-    if t.is_large_list(given) and t.is_large_list(target):
-        return _fits(given.value_type, target.value_type)
-    if t.is_struct(given) and t.is_struct(target):
-        return [f.name for f in given] == [f.name for f in target] and all(
-            _fits(f.type, g.type) for f, g in zip(given, target, strict=True)
-        )
-    return False
-
-
 def declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
-    """A column in the type its user declared; it starts at the first row of its buffers."""
+    """A column in the type its user declared, as it is shown (`types.shown_type`); it starts at the first row of its
+    buffers."""
     return _declare(column, field.type, field.name)
 
 
@@ -394,6 +349,8 @@ def _declare(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     t = pa.types
     if column.type.equals(kind):
         return column
+    if isinstance(kind, EnumType):
+        return pa.DictionaryArray.from_arrays(column, kind.values, ordered=True)
     if t.is_dictionary(kind):
         encoded = _declare(column, kind.value_type, name)
         if t.is_string_view(kind.value_type) or t.is_binary_view(kind.value_type):
@@ -417,13 +374,18 @@ def _declare(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
             _declare(column.field(at), kind.field(at).type, name) for at in range(kind.num_fields)
         ]
         return pa.Array.from_buffers(
-            kind, len(column), [valid], column.null_count, column.offset, children
+            _shown(kind), len(column), [valid], column.null_count, column.offset, children
         )
     if t.is_large_list(column.type) and not column.type.value_type.equals(kind.value_type):
         values = _declare(column.values, kind.value_type, name)
         buffers = [valid, column.buffers()[1]]
+        kind = _shown(kind)
         wide = pa.large_list(kind.value_field)
         column = pa.Array.from_buffers(
             wide, len(column), buffers, column.null_count, column.offset, [values]
         )
     return column.cast(kind)
+
+
+def _shown(kind: pa.DataType) -> pa.DataType:
+    return shown_type(pa.field("", kind)).type if has_enums(kind) else kind

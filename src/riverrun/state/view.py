@@ -49,6 +49,7 @@ from riverrun.state.kernels import bounding, later, layout, presence, scanning, 
 from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column
 from riverrun.state.times import Times, codes_in, reaches, union
+from riverrun.state.types import empty_batch
 
 Asked: TypeAlias = Keys | Rows | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
 """The keys of a query: `Keys` are taken as they are, anything else is checked and brought to one layout."""
@@ -109,6 +110,12 @@ class Selection:
         return gather_columns(
             self.view.tables, self.names, schema.starts, schema.canonical, indices
         )
+
+    def repeated(self) -> Selection:
+        """The same rows, each as often as it is there; no count is negative."""
+        names = np.repeat(self.names, self.counts)
+        queries = None if self.queries is None else np.repeat(self.queries, self.counts)
+        return Selection(self.view, names, queries, np.ones(len(names), np.int64))
 
     def to_batch(self) -> pa.RecordBatch:
         """All columns, key first."""
@@ -532,5 +539,5 @@ class View:
 
 def _concat(pieces: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if not pieces:
-        return pa.record_batch([pa.array([], column.type) for column in schema], schema=schema)
+        return empty_batch(schema)
     return pa.concat_batches(pieces)

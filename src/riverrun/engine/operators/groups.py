@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from riverrun.engine.operators.aggregates import Evaluated, Part, asked
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.progress import Timestamp
 from riverrun.state.keys import Keys
+from riverrun.state.types import empty_batch
 from riverrun.state.view import View
 
 
@@ -41,13 +42,12 @@ class _Whole(Part):
         self, view: View, keys: Keys, time: Timestamp
     ) -> tuple[np.ndarray[Any, Any], pl.DataFrame]:
         found = view.lookup(keys, time)
-        queries, counts = asked(found), np.maximum(found.counts, 0)
+        if (found.counts != 1).any():
+            found = replace(found, counts=np.maximum(found.counts, 0)).repeated()
+        queries = asked(found)
         positions = view.schema.positions
         columns = [found.canonical(positions[name]) for name in self.columns]
         rows = as_record_batch(self.given, columns, len(queries))
-        if (counts != 1).any():
-            repeated = np.repeat(np.arange(len(queries)), counts)
-            queries, rows = queries[repeated], rows.take(pa.array(repeated))
         frame = pl.DataFrame(pl.from_arrow(rows))
         return queries, frame
 
@@ -118,10 +118,8 @@ class PythonGroups(_Whole):
             )
             owners += [int(queries[start])] * len(found)
         if not rows:
-            nothing = pa.record_batch(
-                [pa.array([], f.type) for f in self.schema], schema=self.schema
-            )
-            return np.zeros(0, np.int64), canonical_columns(nothing, self.schema), None
+            nothing = canonical_columns(empty_batch(self.schema), self.schema)
+            return np.zeros(0, np.int64), nothing, None
         batch = self.convert(rows, self.schema, "take what a function of a group gave")
         counts = np.ones(len(rows), np.int64) if self.many else None
         return np.array(owners, np.int64), canonical_columns(batch, self.schema), counts

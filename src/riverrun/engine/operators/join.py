@@ -105,11 +105,12 @@ class Joiner(Actor):
 
 def _null_keys(batch: Batch) -> list[int]:
     """The key columns in which some row of the batch is null; such a row matches nothing."""
-    starts = batch.schema.starts
+    starts, kinds = batch.schema.starts, batch.schema.canonical
     return [
         at
         for at in range(len(batch.schema.key))
-        if any(block.nodes[starts[at], layout.VALID] for block in batch.blocks)
+        if pa.types.is_null(kinds[at])
+        or any(block.nodes[starts[at], layout.VALID] for block in batch.blocks)
     ]
 
 

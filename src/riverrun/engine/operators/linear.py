@@ -19,7 +19,8 @@ from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
-from riverrun.state.schema import conform_column
+from riverrun.state.schema import conform_column, declared_column
+from riverrun.state.types import shown_schema
 
 Columns = Sequence[pa.Array]
 CLOCK = "__clock__"
@@ -443,13 +444,11 @@ def _exactly(compiled: object) -> str:
 
 
 def as_record_batch(schema: pa.Schema, columns: Columns, rows: int) -> pa.RecordBatch:
-    """Canonical columns as their user declared them."""
-    from riverrun.state.schema import declared_column
-
+    """Canonical columns as their user declared them, and as they are shown."""
     if not len(schema):
         return pa.record_batch({"": pa.nulls(rows)}).select([])
     declared = [declared_column(c, f) for c, f in zip(columns, schema, strict=True)]
-    return pa.record_batch(declared, schema=schema)
+    return pa.record_batch(declared, schema=shown_schema(schema))
 
 
 def canonical_columns(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Array, ...]:

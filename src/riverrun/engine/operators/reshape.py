@@ -1,4 +1,4 @@
-"""Linear operators that change the shape of rows: columns of nulls, lists, windows over a time column."""
+"""Linear operators that change the shape of rows: columns of nulls, wider types, lists, windows over a time column."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from riverrun.engine.operator import Linear
 from riverrun.engine.operators.linear import list_parents
-from riverrun.errors import SchemaError
+from riverrun.errors import OperatorFailed, SchemaError
 from riverrun.state.changes import Changes
+from riverrun.state.types import type_text, widen
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,39 @@ class Pad(Linear):
                 ]
             )
         )
+
+
+@dataclass(frozen=True)
+class Widen(Linear):
+    """Some columns in types that hold all their values (`state.types.common_type`), so that equal ones meet."""
+
+    columns: tuple[tuple[int, pa.DataType, pa.DataType], ...]
+    """Of each column that changes: where it is, its type, and the wider one."""
+    names: tuple[str, ...]
+    kind: ClassVar[str] = "widen"
+
+    def describe(self) -> str:
+        made = [f"{self.names[at]} to {type_text(wide)}" for at, _, wide in self.columns]
+        return f"widen {', '.join(made)}"
+
+    def identity(self) -> str:
+        changed = [f"{at} {type_text(a)} to {type_text(b)}" for at, a, b in self.columns]
+        return f"widen columns {', '.join(changed)}"
+
+    def apply(self, changes: Changes) -> Changes:
+        columns = list(changes.columns)
+        for at, given, wide in self.columns:
+            try:
+                columns[at] = widen(columns[at], given, wide)
+            except pa.ArrowInvalid as error:
+                raise OperatorFailed(
+                    "operator.range",
+                    f"cannot make column {self.names[at]!r} {type_text(wide)}, which it meets: it is {given}, and has "
+                    f"a value that is beyond: {error}",
+                    hint="cast it before, and decide what becomes of values that do not fit",
+                    column=self.names[at],
+                ) from error
+        return changes.with_columns(columns)
 
 
 @dataclass(frozen=True)

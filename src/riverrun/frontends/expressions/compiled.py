@@ -22,7 +22,9 @@ from riverrun.errors import PlanError, SchemaError
 from riverrun.frontends.expressions.direct import direct
 from riverrun.frontends.expressions.rowwise import check, check_steady
 from riverrun.frontends.expressions.tree import Node, kind_of, read
-from riverrun.state.schema import Schema
+from riverrun.run.schemas import arrow_type
+from riverrun.state.schema import declared_column
+from riverrun.state.types import canonical, encode, has_enums, shown_type
 
 __all__ = [
     "Predicate",
@@ -47,11 +49,6 @@ _FAILURES = (
     TypeError,
     ValueError,
 )
-
-
-def canonical(kind: pa.DataType, name: str = "") -> pa.DataType:
-    """The layout in which the state layer keeps values of this type."""
-    return Schema.of({name: kind}, {}).canonical[0]
 
 
 class Projection:
@@ -153,7 +150,9 @@ class _Select:
         self.parts = parts
         self._used = sorted({at for part in parts for at in part.used})
         self._names = [schema.field(at).name for at in self._used]
+        self._enums = _Shown([schema.field(at) for at in self._used])
         self._expressions = [part.expression.alias(str(at)) for at, part in enumerate(parts)]
+        self._fields = [part.field for part in parts]
         self._kinds = [canonical(part.field.type, part.field.name) for part in parts]
 
     def _made(self, columns: Sequence[pa.Array], rows: int) -> list[pl.Series]:
@@ -170,14 +169,17 @@ class _Select:
         raise refused
 
     def _selected(self, used: Sequence[pa.Array]) -> pl.DataFrame:
-        batch = pa.RecordBatch.from_arrays(used, self._names)
+        if self._enums.some:
+            batch = self._enums.batch(used)
+        else:
+            batch = pa.RecordBatch.from_arrays(used, self._names)
         return pl.DataFrame(batch).select(self._expressions)  # a third of what from_arrow costs
 
     def arrays(self, columns: Sequence[pa.Array], rows: int) -> list[pa.Array]:
         made = [series.to_arrow() for series in self._made(columns, rows)]
         return [
-            array if array.type.equals(kind) else array.cast(kind)
-            for array, kind in zip(made, self._kinds, strict=True)
+            array if array.type.equals(kind) else encode(array, field.type)
+            for array, kind, field in zip(made, self._kinds, self._fields, strict=True)
         ]
 
     def mask(self, columns: Sequence[pa.Array], rows: int) -> Mask:
@@ -185,6 +187,27 @@ class _Select:
         if series.null_count():
             series = series.fill_null(False)
         return series.to_numpy()
+
+
+class _Shown:
+    """Columns as Polars is to see them where enums are among them: those as enums, the others as they are kept."""
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self.some = any(has_enums(field.type) for field in fields)
+        self._fields = fields
+        self._schema = pa.schema(
+            [
+                shown_type(f) if has_enums(f.type) else pa.field(f.name, canonical(f.type, f.name))
+                for f in fields
+            ]
+        )
+
+    def batch(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        shown = [
+            declared_column(column, field) if has_enums(field.type) else column
+            for column, field in zip(columns, self._fields, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(shown, schema=self._schema)
 
 
 def compile_columns(schema: pa.Schema, expressions: Mapping[str, Any], what: str) -> Projection:
@@ -223,6 +246,11 @@ class _Building:
         self.schema = schema
         self.what = what
         self.kinds = tuple(canonical(field.type, field.name) for field in schema)
+        self.computed = tuple(
+            # Only Polars knows how enums compare: what is computed directly takes them for an unknown type.
+            pa.struct([]) if has_enums(field.type) else kind
+            for field, kind in zip(schema, self.kinds, strict=True)
+        )
         self.positions = {field.name: at for at, field in enumerate(schema)}
 
     def part(self, name: str | None, given: Any) -> _Part:
@@ -237,11 +265,11 @@ class _Building:
         found = check(tree, self.schema, self.what, name)
         named = {self._position(each, name) for each in sorted(found.columns)}
         used = tuple(range(len(self.kinds))) if found.selects else tuple(sorted(named))
-        result = self._try(expression, used, name)
-        field = pa.field(name or "condition", result.type)
+        kind, result = self._try(expression, used, name)
+        field = pa.field(name or "condition", kind)
         if not used:
             return self._constant(expression, field, result, name)
-        step = None if found.selects else direct(tree, self.positions, self.kinds)
+        step = None if found.selects else direct(tree, self.positions, self.computed)
         if step is None or step.kind != field.type:
             check_steady(tree, self.schema, self.what, name)
             return _Part(field, expression, used)
@@ -273,12 +301,14 @@ class _Building:
             raise unknown_column(list(self.positions), column, self.what, user)
         return self.positions[column]
 
-    def _try(self, expression: pl.Expr, used: tuple[int, ...], name: str | None) -> pa.Array:
-        """The result on no rows, or the one row of a constant, in the canonical layout."""
+    def _try(
+        self, expression: pl.Expr, used: tuple[int, ...], name: str | None
+    ) -> tuple[pa.DataType, pa.Array]:
+        """The type of the result, and the result on no rows, or the one row of a constant, in the canonical layout."""
         try:
             empty = [pa.array([], self.kinds[at]) for at in used]
-            names = [self.schema.field(at).name for at in used]
-            made = pl.DataFrame(pa.RecordBatch.from_arrays(empty, names)).select(expression)
+            shown = _Shown([self.schema.field(at) for at in used])
+            made = pl.DataFrame(shown.batch(empty)).select(expression)
             if made.width != 1:
                 raise PlanError(
                     "plan.expression",
@@ -287,8 +317,10 @@ class _Building:
                     hint="write one expression for each column",
                     column=name,
                 )
-            array = made.to_series().to_arrow()
-            return array.cast(canonical(array.type, name or "condition"))
+            kind = arrow_type(made.dtypes[0])
+            if not has_enums(kind):
+                kind = canonical(kind, name or "condition")
+            return kind, encode(made.to_series().to_arrow(), kind)
         except SchemaError as error:
             raise self._refusal(name, error.message, error.hint) from error
         except _FAILURES as error:

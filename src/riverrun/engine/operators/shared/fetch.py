@@ -48,6 +48,7 @@ from riverrun.state.changes import Changes, Mask
 from riverrun.state.columns import Ints, take_columns
 from riverrun.state.deferred import deferred
 from riverrun.state.keys import Keys
+from riverrun.state.types import empty_batch
 from riverrun.state.view import View
 
 ROUND = "__round{}__"
@@ -573,5 +574,4 @@ def _net(pieces: list[Changes], time: Timestamp) -> list[Changes]:
 def _nulls(schema: pa.Schema, width: int) -> list[pa.Array]:
     """An empty column, in the layout it travels in, for each column behind the record."""
     rest = pa.schema(list(list(schema)[width:]))
-    empty = pa.record_batch([pa.array([], field.type) for field in rest], schema=rest)
-    return list(canonical_columns(empty, rest))
+    return list(canonical_columns(empty_batch(rest), rest))

@@ -40,6 +40,7 @@ from riverrun.state.columns import column_table
 from riverrun.state.deferred import deferred
 from riverrun.state.kernels import searching
 from riverrun.state.schema import FULL_MASK
+from riverrun.state.types import empty_batch
 from riverrun.state.view import View
 
 IDS = pa.schema({"__id_a__": pa.int64(), "__id_b__": pa.int64()})
@@ -283,8 +284,7 @@ class Gathering(Actor):
 
     def _none(self, port: int, time: Timestamp) -> Changes:
         given = self._held_as[port]
-        empty = pa.record_batch([pa.array([], field.type) for field in given], schema=given)
-        return Changes(canonical_columns(empty, given), 0, (time,), None, 1, None)
+        return Changes(canonical_columns(empty_batch(given), given), 0, (time,), None, 1, None)
 
     def _send(self, records: Changes, replies: Changes, whole: Whole) -> None:
         chosen = records.take(whole.rows)
