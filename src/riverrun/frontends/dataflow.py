@@ -54,6 +54,7 @@ from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.frontends.expressions import canonical
 from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.iterate import passes_no_state, takes_rows_back
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.progress import Timestamp
 from riverrun.run.rows import as_schema, as_table
@@ -297,7 +298,12 @@ class Back(Collection):
     """The rows that come back to a loop."""
 
     def connect(self, collection: Collection) -> Self:
-        """Have these rows go back."""
+        """Have these rows go back.
+
+        Where a way around the loop keeps no state, and something in the loop takes rows back (a negation, a group),
+        rows are added up before they go back, as in ``iterate``: what cancels would go around for ever. Rows on a
+        way through a vertex go back as the vertex sends them.
+        """
         mine = [(field.name, field.type) for field in self.schema]
         if mine != [(field.name, field.type) for field in collection.schema]:
             raise PlanError(
@@ -305,5 +311,9 @@ class Back(Collection):
                 f"cannot go back with {collection!r}: the loop declared {self!r}",
                 hint="select the declared columns",
             )
+        nodes, end = self._builder.nodes, collection._port.node
+        cancels = takes_rows_back(nodes, end, self.scope)
+        if cancels and passes_no_state(nodes, end, self._port.node, (VertexOperator,)):
+            collection = collection._added_up_by_row()
         self._builder.close(self._port, collection._port)
         return self

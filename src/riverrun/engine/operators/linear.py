@@ -35,6 +35,7 @@ class Projects(Protocol):
 
     schema: pa.Schema
     sources: tuple[int, ...] | None
+    picked: tuple[int | None, ...]
     used: tuple[int, ...]
 
     def apply(self, columns: Columns, rows: int) -> tuple[pa.Array, ...]: ...
