@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 import riverrun as rr
 from riverrun.algorithms import components
 from riverrun.engine.operators.exchange import Exchange
-from riverrun.engine.scheduling import Alone, Together, after, staying
+from riverrun.engine.placements import staying
+from riverrun.engine.scheduling import Alone, Together, after
 from riverrun.progress import Antichain, Timestamp
 from riverrun.progress.reachability import ProgressChange
 from tests.progress.model import at_or_before

@@ -42,6 +42,10 @@ def counted(rows: Iterable[Sequence[Any]]) -> Counter[Row]:
     return Counter(tuple(map(frozen, row)) for row in rows)
 
 
+class Restless(AssertionError):
+    """A loop of the reference has not come to rest."""
+
+
 class Bag:
     """Rows, and how often each is there."""
 
@@ -231,7 +235,7 @@ class Bag:
     ) -> Bag:  # fmt: skip
         if limit == 0:
             return self
-        last = PATIENCE if limit is None else limit - 1
+        last = (patience or PATIENCE) if limit is None else limit - 1
         rounds = [0] * len(self.rows) if at is None else self._cells(at)
         joins = dict(zip(self.rows, (min(r, last) for r in rounds), strict=True))
         result, before = Bag(self.schema, {}), None
@@ -244,7 +248,8 @@ class Bag:
             before = current.rows, entered.rows
             result = body(current) if at is None else body(current, entered)
             result = result.select(*self.columns)
-        assert limit is not None, "the reference does not come to rest"
+        if limit is None:
+            raise Restless("the reference does not come to rest")
         return result
 
 

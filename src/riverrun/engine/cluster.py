@@ -31,6 +31,7 @@ from uuid import uuid4
 
 from riverrun.engine.coordinator import Coordinator, Phase, closed_error
 from riverrun.engine.events import Events
+from riverrun.engine.long_loops import LongLoops, LoopRound
 from riverrun.engine.messages import (
     COORDINATOR,
     Closed,
@@ -136,6 +137,7 @@ class Cluster(ABC):
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
         self.events = Events()
+        self._loops = LongLoops(self.events)
         self._logged = -1
         self._closed = False
 
@@ -342,7 +344,15 @@ class Cluster(ABC):
         with self._changed:
             if self._durable and not self._closed:
                 self._coordinator.clock(time.monotonic())
-            return self._coordinator.status()
+            return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        coordinator = self._coordinator
+        return {**coordinator.status(), "loops": self._loops.status(coordinator.completed)}
+
+    def loops(self) -> list[LoopRound]:
+        """The loops that are going, as far as is known here. May be asked from any thread."""
+        return self._loops.going(self._coordinator.completed)
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Return when the run is over: True; or after so many seconds: False. Raise what it died of, if it did."""

@@ -415,7 +415,7 @@ class _Comparing:
 
     @cached_property
     def _placements(self) -> Mapping[Port, set[tuple[int, ...]] | None]:
-        from riverrun.engine.scheduling import placements
+        from riverrun.engine.placements import placements
 
         return placements(self.plan)
 

@@ -1,7 +1,7 @@
 """Events: what has happened to a run, newest last, for people and for programs that watch it.
 
 An event has a kind, the wall clock, and fields. The last `KEPT` are kept. Kinds: ``started``,
-``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``moved`` (shares),
+``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``long loop``, ``moved`` (shares),
 ``checkpoint``, ``trouble``, ``closed``, ``late`` (rows of a stream that a state dropped; one event for each
 stream, with how many in all).
 

@@ -43,6 +43,7 @@ from riverrun.engine.busy import Busy
 from riverrun.engine.cluster import carefully, freeze
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.flight import WINDOW, Endpoint, Link
+from riverrun.engine.long_loops import LoopRound
 from riverrun.engine.messages import (
     COORDINATOR,
     STORAGE,
@@ -307,7 +308,7 @@ class _Host:
         """In a thread: say that this process is alive, and how far it is."""
         worker = self._worker
         assert worker is not None
-        call, since, touched, told = -1, 0.0, 0, 0
+        call, since, touched, told, looped = -1, 0.0, 0, 0, False
         while not self._over.wait(BEAT):
             instance: Any = worker.instance
             doing = getattr(instance, "doing", None)
@@ -316,7 +317,12 @@ class _Host:
                 if doing is None or instance.calls != call:
                     call, since = getattr(instance, "calls", -1), time.monotonic()
             seconds = time.monotonic() - since if doing is not None else 0.0
+            loops: list[LoopRound] = getattr(instance, "loops", list)()
             try:
+                if loops or looped:  # once more when there is none any more
+                    looped = bool(loops)
+                    rounds = [[each.loop, each.line, list(each.time), each.rows] for each in loops]
+                    self._links[COORDINATOR].send([["loops", rounds]])
                 self._links[COORDINATOR].send([["beat", touched, self._busy.own(), doing, seconds]])
                 if len(kernels := compiling.used()) > told:
                     told = len(kernels)

@@ -25,10 +25,18 @@ import pyarrow as pa
 
 from riverrun.engine.backfill import Backfill
 from riverrun.engine.comparing import states_of
+from riverrun.engine.long_loops import LoopRound, add_up
 from riverrun.engine.operator import Actor, Arranged, Context, Linear, located
 from riverrun.engine.operators.arrange import Output, Tap
 from riverrun.engine.operators.exchange import Exchange
-from riverrun.engine.operators.linear import CLOCK, Input, Probe, Source, canonical_columns
+from riverrun.engine.operators.linear import (
+    CLOCK,
+    Input,
+    Probe,
+    Returning,
+    Source,
+    canonical_columns,
+)
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.engine.reading import ChangesPortion, ViewPortion
 from riverrun.engine.resuming import Resume
@@ -131,6 +139,7 @@ class Instance:
             self._actors[node.number] = node.operator.start(context)
         for actor in self._actors.values():
             self._connect(actor)
+        self._returning = [a for a in self._actors.values() if isinstance(a, Returning)]
         self._sources = {
             actor.node.operator.name: actor
             for actor in self._actors.values()
@@ -442,6 +451,16 @@ class Instance:
             for actor in self._actors.values()
             if isinstance(actor, Arranged) and not isinstance(actor, Tap)
         )
+
+    def loops(self) -> list[LoopRound]:
+        """The loops that are going here. Any thread may ask."""
+        rounds = []
+        for actor in self._returning:
+            going = actor.going
+            if going is not None:
+                time, rows = going
+                rounds.append(LoopRound(actor.loop, actor.node.line, time, rows))
+        return add_up(rounds)
 
     def arrangements(self) -> dict[str, Spine]:
         """Every state on this worker, by name."""

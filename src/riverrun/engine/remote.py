@@ -44,6 +44,7 @@ from riverrun.engine.flight import WINDOW, Endpoint, Link
 from riverrun.engine.health import Balance, Health
 from riverrun.engine.hosting import Rendezvous, versions
 from riverrun.engine.lines import Line, given_up
+from riverrun.engine.long_loops import parse_rounds
 from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
@@ -567,6 +568,7 @@ class RemoteCluster(Cluster):
         if asker is not None:
             asker.close()
         self._health.forget(member)
+        self._loops.forget(member)
         self._streams.pop(member, None)
 
     def _supervise(self, message: Any) -> None:
@@ -679,6 +681,11 @@ class RemoteCluster(Cluster):
             case ["beat", int(touched), float(busy), str() | None as doing, float(seconds)]:
                 self._health.beat(sender, touched, busy, doing, seconds, time.monotonic())
                 self._hear(sender, Heartbeat())
+            case ["loops", list(told)]:
+                try:
+                    self._loops.hear(sender, parse_rounds(told), time.monotonic())
+                except ValueError:
+                    self.garbage += 1
             case ["kernels", list(names)]:
                 self._kernels.update(dict.fromkeys(map(str, names)))
             case ["credit", int(size)]:

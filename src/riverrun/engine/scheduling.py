@@ -17,27 +17,15 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from riverrun.engine.operators.arrange import Arrange, Consolidate
 from riverrun.engine.operators.exchange import Exchange
-from riverrun.engine.operators.join import Join
-from riverrun.engine.operators.linear import (
-    Concat,
-    Delay,
-    Enter,
-    Feedback,
-    Filter,
-    Leave,
-    Negate,
-    Project,
-)
-from riverrun.engine.operators.reduce import Reduce
-from riverrun.engine.plan import Node, Plan, Port
+from riverrun.engine.placements import staying
+from riverrun.engine.plan import Plan, Port
 from riverrun.progress import (
     Antichain,
     Border,
@@ -52,10 +40,7 @@ if TYPE_CHECKING:
     from riverrun.engine.operator import Actor
 
 Turn = tuple["Actor", Timestamp, Antichain]
-Columns = tuple[int, ...]
 _NOWHERE = NodePorts("", (), ())
-_UNMOVED = (Arrange, Concat, Consolidate, Delay, Enter, Feedback, Filter, Leave, Negate)
-"""Operators whose results are made of single rows, with the same columns."""
 
 
 class Alone:
@@ -320,69 +305,3 @@ class Together:
         while border.is_past(self.completed):
             self.completed += 1
         return border.tell()
-
-
-def staying(plan: Plan) -> frozenset[int]:
-    """The exchanges that find every row where it belongs: what comes is split by the same key already.
-
-    A group's result is where the group is, and a pair where both rows are; so a loop that goes around
-    through a group and is joined by its key has one exchange less, and takes one hop less in each round.
-    """
-    placed = placements(plan)
-    return frozenset(
-        node.number
-        for node in plan.nodes
-        if isinstance(node.operator, Exchange)
-        and node.operator.route == "key"
-        and node.operator.columns in (placed[node.inputs[0]] or ())
-    )
-
-
-def placements(plan: Plan) -> dict[Port, set[Columns] | None]:
-    """For each output the keys by which its rows are placed: lists of columns, such that a row is on the
-    worker that owns their hash. Around loops it holds by induction over rounds: begin with all that could
-    be so, and strike out what does not follow.
-    """
-    placed: dict[Port, set[Columns] | None] = {}  # None: not struck out yet
-    before: dict[Port, set[Columns] | None] | None = None
-    while placed != before:
-        before = dict(placed)
-        for node in plan.nodes:
-            found = _placed(plan, node, placed)
-            for output in range(len(node.schemas)):
-                placed[Port(node.number, output)] = found if output == 0 else set()
-    return placed
-
-
-def _placed(
-    plan: Plan, node: Node, placed: Mapping[Port, set[Columns] | None]
-) -> set[Columns] | None:
-    """The keys by which what a node gives is placed."""
-    operator, given = node.operator, [placed.get(port) for port in node.inputs]
-    if isinstance(operator, Exchange):
-        return {operator.columns} if operator.route == "key" else set()
-    known = [keys for keys in given if keys is not None]
-    if isinstance(operator, _UNMOVED):
-        return set.intersection(*known) if known else None
-    if isinstance(operator, Join):
-        names = [plan.nodes[port.node].schemas[port.output].names for port in node.inputs]
-        where = {
-            (side, names[side].index(name)): at for at, (side, name) in enumerate(operator.columns)
-        }
-        kept = [
-            tuple(where.get((side, column)) for column in key)
-            for side, keys in enumerate(given)
-            for key in keys or ()
-        ]
-    elif isinstance(operator, Reduce) and len(known) == len(given):
-        names = [plan.nodes[port.node].schemas[port.output].names for port in node.inputs]
-        keys = [tuple(map(each.index, operator.key)) for each in names]
-        is_placed = all(key in there for key, there in zip(keys, known, strict=True))
-        kept = [tuple(map(node.schemas[0].names.index, operator.key))] if is_placed else []
-    elif isinstance(operator, Project) and operator.projection.sources is not None:
-        sources = operator.projection.sources
-        origin = {source: at for at, source in reversed(list(enumerate(sources)))}
-        kept = [tuple(map(origin.get, key)) for keys in known for key in keys]
-    else:
-        return set()
-    return {tuple(at for at in key if at is not None) for key in kept if None not in key}

@@ -47,6 +47,7 @@ from typing import Any
 
 from riverrun.engine.cluster import Cluster, Durability, carefully
 from riverrun.engine.coordinator import Phase
+from riverrun.engine.long_loops import LOOK, LoopRound
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
@@ -104,6 +105,7 @@ class LocalCluster(Cluster):
         self._failures: Counter[tuple[int, type]] = Counter()
         self._later: list[tuple[float, Callable[[], None]]] = []  # what is tried again, and when
         self._random = None if seed is None else random.Random(seed)
+        self._looked = -LOOK
         self._mail: deque[tuple[int, int, Any]] = deque()  # to, from, message
         self._links: dict[tuple[int, int], deque[Any]] = {}
         self._send(COORDINATOR, self._coordinator.take())
@@ -185,8 +187,17 @@ class LocalCluster(Cluster):
                 self._changed.release()
         for _ in range(GLANCES):
             with suppress(RuntimeError):  # another thread changes what is looked at
-                return self._coordinator.status()
-        return self._coordinator.status()
+                return self._status()
+        return self._status()
+
+    def _look_at_loops(self) -> None:
+        """Hear from the workers which loops are going."""
+        now = time.monotonic()
+        if now >= self._looked + LOOK:
+            self._looked = now
+            for member, worker in self._workers.items():
+                rounds: list[LoopRound] = getattr(worker.instance, "loops", list)()
+                self._loops.hear(member, rounds, now)
 
     def close(self) -> None:
         """End the run; a checkpoint under way is finished first, unless the storage fails or hangs."""
@@ -243,6 +254,7 @@ class LocalCluster(Cluster):
                 busy = self._draw(self._random)
             else:
                 busy = self._turn()
+            self._look_at_loops()
             if not busy:
                 if not self._asked and not self._later:
                     if done() or self.closed is not None:
@@ -349,6 +361,7 @@ class LocalCluster(Cluster):
             self._send(worker.incarnation, worker.take())
         else:
             self._workers.pop(message.incarnation, None)
+            self._loops.forget(message.incarnation)
 
     # ---- the storage
 

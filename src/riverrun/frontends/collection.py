@@ -673,6 +673,16 @@ class Collection:
         positions = tuple(self.columns.index(name) for name in key)
         return self._add(Exchange("key", positions, key, combine), [self], self.schema)
 
+    def _added_up_by_row(self) -> Collection:
+        """These rows, equal ones added up wherever they come from: what cancels goes no further.
+
+        Rows travel only where equal ones may lie on different workers (`engine.placements`).
+        """
+        everything = tuple(range(len(self.schema)))
+        exchange = Exchange("row", everything, tuple(self.columns), combine=True)
+        moved = self._add(exchange, [self], self.schema)
+        return moved._add(Consolidate(), [moved], self.schema)
+
     def _arranged(
         self,
         key: tuple[str, ...],
@@ -705,15 +715,15 @@ class Collection:
     def _is_added_up(self) -> bool:
         """Whether the changes of an epoch are the same however they arrived.
 
-        A join, a loop, or gathering replies may put in rows and take them out again, in one order or another; a
-        fetch may answer rows that come and go when they come, or leave them out. A loop that is not closed yet may
-        become any of it.
+        A join, a loop, a negation, or gathering replies may put in rows and take them out again, in one order or
+        another; a fetch may answer rows that come and go when they come, or leave them out. A loop that is not
+        closed yet may become any of it.
         """
         nodes, waiting = self._builder.nodes, [self._port.node]
         seen = set(waiting)
         while waiting:
             node = nodes[waiting.pop()]
-            if isinstance(node.operator, Fetch | Gather | Join | Leave):
+            if isinstance(node.operator, Fetch | Gather | Join | Leave | Negate):
                 return False
             if node.operator.is_feedback and not node.inputs:
                 return False

@@ -53,6 +53,7 @@ from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.iterate import passes_no_state, takes_rows_back
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.frontends.widening import widened
 from riverrun.progress import Timestamp
@@ -299,7 +300,12 @@ class Back(Collection):
     """The rows that come back to a loop."""
 
     def connect(self, collection: Collection) -> Self:
-        """Have these rows go back."""
+        """Have these rows go back.
+
+        Where a way around the loop keeps no state, and something in the loop takes rows back (a negation, a group),
+        rows are added up before they go back, as in ``iterate``: what cancels would go around for ever. Rows on a
+        way through a vertex go back as the vertex sends them.
+        """
         fits_here = self.columns == collection.columns and all(
             are_kept_alike(common_type(mine.type, its.type) or pa.null(), mine.type)
             for mine, its in zip(self.schema, collection.schema, strict=True)
@@ -311,5 +317,9 @@ class Back(Collection):
                 hint="select the declared columns",
             )
         collection = widened(collection, {field.name: field.type for field in self.schema})
+        nodes, end = self._builder.nodes, collection._port.node
+        cancels = takes_rows_back(nodes, end, self.scope)
+        if cancels and passes_no_state(nodes, end, self._port.node, (VertexOperator,)):
+            collection = collection._added_up_by_row()
         self._builder.close(self._port, collection._port)
         return self

@@ -15,6 +15,10 @@ instance, so that most nodes never hear of a label that will not stay.
 **Types.** What the body gives has the columns of `start`. Where it gives narrower types they are widened; where it
 gives wider ones, a loop that starts with those is built in place of the first, so the body is called again.
 
+**Rest.** What a body puts in and takes out again adds up to nothing before it goes back, whichever workers the rows
+lie on: a loop comes to rest with any number of workers, or with none (law 4 of DESIGN). Rows that lie where their group
+is lie beside their equals already; others travel to meet them, which costs an exchange in each round.
+
 **Rounds.** Inside a loop times have one coordinate more. A loop without a limit that still changes after
 `patience` rounds is an error that shows rows that do.
 
@@ -34,9 +38,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from riverrun.engine.operator import Operator
 from riverrun.engine.operators.arrange import Consolidate
-from riverrun.engine.operators.linear import PATIENCE, Delay, Feedback, Leave
-from riverrun.engine.plan import Node
+from riverrun.engine.operators.linear import PATIENCE, Delay, Feedback, Leave, Negate
+from riverrun.engine.plan import Node, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection
 from riverrun.frontends.expressions import Projection, compile_columns
@@ -145,9 +150,10 @@ def _closed(
         result = result.select(*start.columns)
     result = widened(result, _kinds_of_next(start, result, line))
     result = result._into(loop)
-    if _passes_no_state(builder.nodes, result._port.node, back._port.node):
-        # Nothing on the way adds up what cancels, and it would go around for ever.
-        result = result._add(Consolidate(), [result], schema)
+    if passes_no_state(builder.nodes, result._port.node, back._port.node):
+        # Nothing on the way adds up what cancels, and it would go around for ever. What cancels may lie on
+        # different workers: a row where the loop's variable has it, its negation where a group is.
+        result = result._added_up_by_row()
     builder.close(back._port, result._port)
     port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
     return Collection(builder, port)
@@ -166,19 +172,34 @@ def _kinds_of_next(start: Collection, result: Collection, line: str) -> dict[str
     return kinds
 
 
-def _passes_no_state(nodes: Sequence[Node], end: int, start: int) -> bool:
-    """Whether a way from node `start` to node `end` meets nothing that adds changes up."""
+def passes_no_state(
+    nodes: Sequence[Node], end: int, start: int, passed: tuple[type[Operator], ...] = ()
+) -> bool:
+    """Whether a way from node `start` to node `end` meets nothing that adds changes up, nor what is `passed` over."""
     seen, waiting = {end}, [end]
     while waiting:
         number = waiting.pop()
         if number == start:
             return True
         operator = nodes[number].operator
-        if operator.adds_up or isinstance(operator, Consolidate):
+        if operator.adds_up or isinstance(operator, (Consolidate, *passed)):
             continue
         fresh = {port.node for port in nodes[number].inputs} - seen
         seen |= fresh
         waiting += fresh
+    return False
+
+
+def takes_rows_back(nodes: Sequence[Node], end: int, loop: Scope) -> bool:
+    """Whether a node on a way to `end`, inside `loop`, can give a row with a negative sign for one with a positive."""
+    seen, waiting = {end}, [end]
+    while waiting:
+        node = nodes[waiting.pop()]
+        if isinstance(node.operator, Negate) or node.operator.adds_up:
+            return True
+        sources = {port.node for port in node.inputs if nodes[port.node].scope.is_inside(loop)}
+        waiting += sources - seen
+        seen |= sources
     return False
 
 

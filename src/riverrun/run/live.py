@@ -227,7 +227,7 @@ class Run:
             except BaseException:
                 self._spark.close()
                 raise
-        self._progress = Progress(plan.name, self._cluster.touched)
+        self._progress = Progress(plan.name, self._cluster.touched, self._cluster.loops)
 
     def _maker(self, history: int, memory: int | None) -> MakeInstance:
         return Maker(self.plan, history, memory)

@@ -1,14 +1,15 @@
 """A line in the terminal while a long commit is under way; nothing where there is no terminal.
 
-It appears after half a second, so that what is quick stays quiet. A thread of its own writes it, and
-asks the run for nothing but a number.
+It appears after half a second, so that what is quick stays quiet. A thread of its own writes it, and asks
+the run for nothing but a number, and for the loop that the epoch is in: its name, its round, and the rows
+that change there.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 
@@ -17,11 +18,20 @@ EVERY = 0.1
 
 
 class Progress:
-    """Watches the commits of one run. `touched` tells how many changes were made so far."""
+    """Watches the commits of one run.
 
-    def __init__(self, name: str, touched: Callable[[], int]) -> None:
+    `touched` tells how many changes were made so far, `loops` which loops are going, the one with most rounds first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        touched: Callable[[], int],
+        loops: Callable[[], Sequence[object]] = tuple,
+    ) -> None:
         self._name = name
         self._touched = touched
+        self._loops = loops
         self._is_seen = sys.stderr.isatty()  # to ask at every commit takes longer than a short one
 
     @contextmanager
@@ -44,10 +54,12 @@ class Progress:
         if over.wait(DELAY):
             return
         from rich.console import Console
+        from rich.markup import escape
 
         with Console(stderr=True).status("") as line:
             while not over.wait(EVERY):
+                going = "".join(f", {escape(str(loop))}" for loop in self._loops()[:1])
                 line.update(
-                    f"{self._name}: epoch {epoch}, {rows:,} rows in, {self._touched():,} changes made, "
-                    f"{time.monotonic() - began:.1f} s"
+                    f"{escape(self._name)}: epoch {epoch}, {rows:,} rows in, {self._touched():,} changes made"
+                    f"{going}, {time.monotonic() - began:.1f} s"
                 )

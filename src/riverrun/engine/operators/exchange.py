@@ -1,7 +1,9 @@
-"""Exchange: rows travel between workers. By key, to all, to any, or all to one.
+"""Exchange: rows travel between workers. By key, by row, to all, to any, or all to one.
 
 By key, a row goes to the worker that owns the hash of its key: the same for ever, whatever the
-number of workers, since a worker owns ranges of hashes. All to one is the key of no columns, whose
+number of workers, since a worker owns ranges of hashes. By row, equal rows meet on one worker, it does not
+matter which: rows move by all of their columns, and not at all where they are placed by some key already
+(`engine.placements`). All to one is the key of no columns, whose
 hash is 0. To any is for balance: which worker a row goes to depends on arrival.
 """
 
@@ -31,7 +33,7 @@ class Exchange(Operator):
         return self.route != "any"
 
     def describe(self) -> str:
-        by = f"to {self.route}"
+        by = "by row" if self.route == "row" else f"to {self.route}"
         if self.route == "key":
             by = f"by {', '.join(self.names)}" if self.names else "to one"
         return f"exchange {by}" + (", added up before" if self.combine else "")

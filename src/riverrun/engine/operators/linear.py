@@ -36,6 +36,7 @@ class Projects(Protocol):
 
     schema: pa.Schema
     sources: tuple[int, ...] | None
+    picked: tuple[int | None, ...]
     used: tuple[int, ...]
 
     def apply(self, columns: Columns, rows: int) -> tuple[pa.Array, ...]: ...
@@ -398,12 +399,17 @@ class Returning(Actor):
         self._operator = self.node.operator
         self._held: dict[Timestamp, list[Changes]] = {}
         self._rounds: dict[Timestamp, int] = {}
+        self.loop = self.node.scope.path.rstrip("/")
+        """What people know the loop by."""
+        self.going: tuple[Timestamp, int] | None = None
+        """The last time at which rows came to go back, in this epoch, and how many here. Any thread may look."""
 
     def receive(self, port: int, changes: Changes) -> None:
         hold(self._held, changes, self.context.request)
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         pieces = self._held.pop(time)
+        self.going = time, sum([piece.rows for piece in pieces])
         limit, following = self._operator.limit, time[-1] + 1
         if limit is not None and following >= limit:
             return
@@ -421,16 +427,18 @@ class Returning(Actor):
 
     def boundary(self, epoch: int) -> None:
         self._rounds.clear()
+        self.going = None
 
     def _diverges(self, changes: Changes, rounds: int) -> OperatorFailed:
         shown = with_times(self.node.schemas[0], changes.take(np.arange(min(5, changes.rows))))
         return OperatorFailed(
             "operator.diverges",
-            f"the loop {self.node.scope.path.rstrip('/')!r} ({self.node.line}) still changes after "
+            f"the loop {self.loop!r} ({self.node.line}) still changes after "
             f"{rounds} rounds; {changes.rows} rows changed in the last one, for instance "
             f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown.to_pylist()]}",
             hint="make the body reach a fixed point, or give iterate a limit of rounds, or more patience",
             node=self.node.name,
+            loop=self.loop,
             line=self.node.line,
             rounds=rounds,
             rows=shown.to_pylist(),

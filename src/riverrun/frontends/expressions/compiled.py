@@ -58,6 +58,8 @@ class Projection:
     """The results: a column that is only picked keeps its declared type."""
     sources: tuple[int, ...] | None
     """When every result is just a column: which one."""
+    picked: tuple[int | None, ...]
+    """Of each result, the column that it just is, if any."""
     used: tuple[int, ...]
     """The columns that are looked at; of the others any value, even None, may be given."""
 
@@ -65,8 +67,9 @@ class Projection:
         self._given = given
         self.schema = pa.schema([part.field for part in parts])
         self.used = tuple(sorted({at for part in parts for at in part.used}))
-        picked = [part.source for part in parts if part.source is not None]
-        self.sources = tuple(picked) if len(picked) == len(parts) else None
+        self.picked = tuple(part.source for part in parts)
+        sources = tuple(source for source in self.picked if source is not None)
+        self.sources = sources if len(sources) == len(parts) else None
         self._makers = [part.make for part in parts]
         self._polars = _Select([part for part in parts if part.make is None], schema)
         self._empty = tuple(pa.array([], canonical(f.type, f.name)) for f in self.schema)
