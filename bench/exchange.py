@@ -167,7 +167,7 @@ class Receiver:
 def receive(chunks: int) -> None:
     """In a process of its own: be sent chunks."""
     from riverrun.engine.asking import Security
-    from riverrun.engine.flight import Endpoint
+    from riverrun.engine.endpoint import Endpoint
 
     endpoint = Endpoint("127.0.0.1", Receiver(chunks), Security(token=os.environ["BENCH_TOKEN"]))
     print(endpoint.address, flush=True)
@@ -177,8 +177,8 @@ def receive(chunks: int) -> None:
 def linked(chunk: int, chunks: int) -> float:
     """Rows a second from here to another process."""
     from riverrun.engine.asking import Asker, Security
-    from riverrun.engine.flight import Link
     from riverrun.engine.instance import Data as Rows
+    from riverrun.engine.link import Link
     from riverrun.engine.messages import Data
     from riverrun.state.changes import Changes
 

@@ -77,7 +77,7 @@ ACCEPTED = [
     ("state/kernels.py", "import numpy as np\nfrom numba import njit"),
     ("state/kernels/sort.py", "import numba"),
     ("state/checkpoint.py", "import obstore\nimport xxhash\nimport pyarrow.parquet"),
-    ("engine/flight.py", "from pyarrow import flight\nimport pyarrow.flight"),
+    ("engine/shapes.py", "import msgspec\nimport pyarrow.ipc"),
     ("engine/operators/join.py", "import polars as pl\nfrom pyarrow import compute"),
     ("spark/sources.py", "from pyspark.sql import DataFrame"),
     ("engine/worker.py", "x = 1\n" * 800),

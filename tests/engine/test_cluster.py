@@ -247,7 +247,7 @@ def test_status_stats_and_the_frontier_of_a_probe(start: Start) -> None:
     assert "3 workers" in repr(cluster)
     if isinstance(cluster, RemoteCluster):
         assert len(status["processes"]) == 3
-        assert all(process["address"].startswith("grpc://") for process in status["processes"])
+        assert all(process["address"].startswith("tcp://") for process in status["processes"])
         assert (status["refused"], status["garbage"]) == (0, 0)
 
 

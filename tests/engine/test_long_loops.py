@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
-from riverrun.engine import hosting, long_loops, transport
+from riverrun.engine import hosting, long_loops, shapes, transport
 from riverrun.engine.events import Events
 from riverrun.engine.instance import Maker
-from riverrun.engine.long_loops import AGAIN, FIRST, LongLoops, LoopRound, parse_rounds
+from riverrun.engine.long_loops import AGAIN, FIRST, LongLoops, LoopRound
+from riverrun.engine.messages import Loops
 from riverrun.engine.remote import RemoteCluster
+from riverrun.engine.wire import BadFrame
 from riverrun.run import progress
 from tests.engine.launchers import Threads
 
@@ -74,12 +76,12 @@ def test_what_workers_say_is_added_up():
     assert loops.going()[1].rows == 2
 
 
-@pytest.mark.parametrize(
-    "told", [["loop"], [["a", "b", [], 1]], [["a", "b", [1, 2], "3"]], [None], [[]]]
-)
-def test_what_is_no_round_of_a_loop_is_refused(told):
-    with pytest.raises(ValueError, match="is no round of a loop"):
-        parse_rounds(told)
+def test_what_is_no_round_of_a_loop_is_refused():
+    for at in ((), (3,)):
+        with pytest.raises(BadFrame, match="a round of no loop"):
+            shapes.read(shapes.write(Loops((LoopRound("a", "app.py:7", at, 1),))))
+    said = Loops((reach(7, rows=3, epoch=3),))
+    assert shapes.read(shapes.write(said)) == said
 
 
 def restless(patience=400):

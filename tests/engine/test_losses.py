@@ -64,10 +64,10 @@ def test_processes_that_die_after_they_have_reported_end_the_run(tmp_path: Path)
 
         def _live(self, ticket: int) -> None:
             from riverrun.engine.asking import Asker
-            from riverrun.engine.flight import Endpoint
+            from riverrun.engine.endpoint import Endpoint
             from riverrun.engine.hosting import versions
 
-            endpoint = Endpoint("127.0.0.1", self, self.rendezvous.security)
+            endpoint = Endpoint("127.0.0.1", Deaf(), self.rendezvous.security)
             asker = Asker(self.rendezvous.address, self.rendezvous.security)
             about = {"address": endpoint.address, "pid": ticket, "host": "here"}
             asker.ask("join", {**about, "ticket": ticket, "versions": versions()})
@@ -75,6 +75,7 @@ def test_processes_that_die_after_they_have_reported_end_the_run(tmp_path: Path)
             asker.close()
             endpoint.shutdown()
 
+    class Deaf:
         def receive(self, *given: Any) -> None: ...
         def ended(self, *given: Any) -> None: ...
 

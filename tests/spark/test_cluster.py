@@ -87,7 +87,7 @@ def test_status_tells_where_a_run_stands(spark: SparkSession) -> None:
         assert (status["workers"], status["completed"], status["closed"]) == (2, 1, None)
         assert status["waiting_rows"] == {"a": 0}
         assert (status["refused"], status["garbage"]) == (0, 0)
-        assert status["address"].startswith("grpc://127.0.0.1:")
+        assert status["address"].startswith("tcp://127.0.0.1:")
         assert len({each["pid"] for each in status["processes"]}) == 2
         assert sum(state["rows"] for state in status["states"].values()) > 0
     assert "it was closed" in repr(run)
@@ -245,7 +245,7 @@ def test_with_tls_all_of_it_is_encrypted(spark: SparkSession) -> None:
     program, rows = counting(), Rows()
     source = random.Random(5)
     with program.flow.run(on=spark, workers=2, tls=True) as run:
-        assert run.status()["address"].startswith("grpc+tls://")
+        assert run.status()["address"].startswith("tls://")
         for _ in range(3):
             change(run, program, rows, source, 10)
             run.insert("a", spark.createDataFrame([(1, 1), (2, 2)], "k long, v long"))

@@ -1,6 +1,7 @@
-"""Asking: questions to a process of a run, rows from it, rows to it. The calling side of `flight`.
+"""Asking: questions to a process of a run, rows from it, rows to it. The calling side of `endpoint`.
 
-Light, like `wire`: whoever asks need not have the engine.
+Light, like `wire`: whoever asks need not have the engine. An `Asker` is for any number of threads: each call has a
+connection of its own, which a later call uses again.
 
 Rows that are *lent* (a worker keeps them under a number, a *loan*) are fetched by `fetch_loans`, which outlives the
 worker: what was lost with it is lent anew by whoever has it now. Law: **neither twice nor never**. Each row is given
@@ -9,56 +10,41 @@ once, though workers die and shards change hands while rows are fetched.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from threading import Lock
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
+from riverrun.engine.connection import (
+    ANSWER,
+    ASK,
+    BATCH,
+    END,
+    ERROR,
+    ROWS,
+    SCHEMA,
+    STAGE,
+    Connection,
+    Packet,
+    Security,
+    pieces_of,
+    unreachable,
+)
 from riverrun.engine.wire import BadFrame, pack, revive, unpack
-from riverrun.errors import RiverrunError, TransportError
+from riverrun.errors import RiverrunError
 from riverrun.retry import Tries, say
+from riverrun.state.soundness import UnsoundRows, read_frame
 
-TOKEN = "riverrun-token"
+__all__ = ["Asker", "Security", "Stage", "fetch_loans"]
+
 L = TypeVar("L")
 
-
-@dataclass(frozen=True)
-class Security:
-    """What members of a run know and nobody else: a token; with TLS, also a key and its certificate."""
-
-    token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
-    certificate: bytes | None = field(default=None, repr=False)
-    key: bytes | None = field(default=None, repr=False)
-    name: str = "riverrun"
-    """The name that the certificate is made out to."""
-
-    def location(self, host: str, port: int) -> str:
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'grpc' if self.key is None else 'grpc+tls'}://{shown}:{port}"
-
-    def connect(self, address: str) -> flight.FlightClient:
-        if self.key is None:
-            return flight.connect(address)
-        return flight.connect(
-            address,
-            tls_root_certs=self.certificate,
-            cert_chain=self.certificate,
-            private_key=self.key,
-            override_hostname=self.name,
-        )
-
-    @property
-    def options(self) -> flight.FlightCallOptions:
-        return self.options_within(None)
-
-    def options_within(self, seconds: float | None) -> flight.FlightCallOptions:
-        headers = [(TOKEN.encode(), self.token.encode())]
-        return flight.FlightCallOptions(timeout=seconds, headers=headers)
+KEPT = 300.0
+"""Seconds after which an idle connection is not used again: the other end closes it after twice that."""
 
 
 class Asker:
@@ -67,102 +53,179 @@ class Asker:
     def __init__(self, address: str, security: Security) -> None:
         self.address = address
         self._security = security
-        self._client = security.connect(address)
+        self._lock = Lock()
+        self._idle: list[tuple[float, Connection]] = []
+        self._used: set[Connection] = set()
+        self._open = True
 
     def ask(self, question: str, argument: Any = None, *, within: float | None = None) -> Any:
         """The answer to a question; whatever it was answered with is raised here."""
-        action = flight.Action(question, pack(argument))
-        with _heard(self.address):
-            (result,) = self._client.do_action(action, self._security.options_within(within))
-        return unpack(result.body)
+        with _Call(self, within) as call:
+            call.send(ASK, pack((question, argument)))
+            packet = call.receive()
+            call.keep()
+            return unpack(packet.head)
 
     def rows(self, ticket: Any) -> Iterator[pa.RecordBatch]:
         """Rows, as they come."""
-        with _heard(self.address):
-            reader = self._client.do_get(flight.Ticket(pack(ticket)), self._security.options)
-            for chunk in chunks(reader):
-                yield chunk.data
+        with _Call(self) as call:
+            call.send(ROWS, pack(ticket))
+            schema = pa.ipc.read_schema(pa.py_buffer(call.receive(SCHEMA).head))
+            while (packet := call.receive(BATCH, END)).kind == BATCH:
+                if packet.body is None:
+                    raise BadFrame("a packet has no rows")
+                yield read_frame(packet.body, schema)
+            call.keep()
 
     def stage(self, about: Any, schema: pa.Schema) -> Stage:
         """Begin to hand rows in."""
-        with _heard(self.address):
-            descriptor = flight.FlightDescriptor.for_command(pack(about))
-            return Stage(self, *self._client.do_put(descriptor, schema, self._security.options))
+        call = _Call(self)
+        with call.watched():
+            call.send(STAGE, pack((about, schema.serialize().to_pybytes())))
+        return Stage(call)
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        self._client.close()
+        """End all connections; calls that are under way in other threads fail."""
+        with self._lock:
+            self._open = False
+            connections = [*self._used, *(each for _, each in self._idle)]
+            self._idle.clear()
+        for each in connections:
+            each.close()
+
+    def _connect(self, within: float | None) -> Connection:
+        while True:
+            with self._lock:
+                if not self._open:
+                    raise unreachable(self.address, OSError("it was closed here"))
+                found = self._idle.pop() if self._idle else None
+            if found is None:
+                break
+            since, connection = found
+            if time.monotonic() - since < KEPT and not connection.has_something:
+                return self._use(connection)
+            connection.close()
+        return self._use(self._security.connect(self.address, within))
+
+    def _use(self, connection: Connection) -> Connection:
+        with self._lock:
+            self._used.add(connection)
+            is_open = self._open
+        if not is_open:
+            connection.close()
+        return connection
+
+    def _give_back(self, connection: Connection, again: bool) -> None:
+        with self._lock:
+            self._used.discard(connection)
+            if again and self._open:
+                self._idle.append((time.monotonic(), connection))
+                return
+        connection.close()
 
 
-class Stage:
-    """Rows on their way to a process."""
+class _Call:
+    """One call: has a connection until it is over, and turns what goes wrong into errors of ours."""
 
-    def __init__(self, asker: Asker, writer: Any, answers: Any) -> None:
+    def __init__(self, asker: Asker, within: float | None = None) -> None:
         self._asker = asker
-        self._writer = writer
-        self._answers = answers
+        self._address = asker.address
+        self._deadline = None if within is None else time.monotonic() + within
+        self._keep = False
+        self._connection = asker._connect(within)
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        with _heard(self._asker.address):
-            self._writer.write_batch(batch)
+    def send(self, kind: int, head: bytes = b"", body: Any = None) -> None:
+        self._wait_until()
+        self._connection.send(kind, head, body)
 
-    def done(self) -> Any:
-        """All rows were written: what the receiver says to that."""
-        with _heard(self._asker.address):
-            self._writer.done_writing()
-            answer = self._answers.read()
-            self._writer.close()
-        return unpack(answer)
+    def receive(self, *kinds: int) -> Packet:
+        """The next packet, of one of these kinds; an error that comes instead is raised."""
+        self._wait_until()
+        packet = self._connection.receive()
+        if packet is None:
+            raise ConnectionResetError("the other end has closed the connection")
+        if packet.kind == ERROR:
+            self._keep = True
+            revived = revive(unpack(packet.head))
+            raise revived from revived.__cause__
+        if packet.kind not in (kinds or (ANSWER,)):
+            raise BadFrame(f"a packet of kind {packet.kind} is not what was asked for")
+        return packet
+
+    def _wait_until(self) -> None:
+        if self._deadline is not None:
+            self._connection.set_timeout(max(self._deadline - time.monotonic(), 0.001))
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the other end has something to say already."""
+        return self._connection.has_something
+
+    def keep(self) -> None:
+        """All is said: the connection can be used again."""
+        self._keep = True
+
+    def close(self) -> None:
+        if self._keep and self._deadline is not None:
+            with suppress(OSError):
+                self._connection.set_timeout(None)
+        self._asker._give_back(self._connection, self._keep)
+
+    def watched(self) -> _Watch:
+        """What is done in it may fail, and then the call is over."""
+        return _Watch(self, ends=False)
+
+    def __enter__(self) -> _Call:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        _Watch(self, ends=True).__exit__(kind, error, trace)
 
 
-class _heard:  # noqa: N801
-    """Turns what Flight raises into what was raised at the other end."""
+class _Watch:
+    """Ends a call where something fails in it, or in any case."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, call: _Call, *, ends: bool) -> None:
+        self._call = call
+        self._ends = ends
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or not isinstance(error, flight.FlightError | pa.ArrowException | OSError):
-            return
-        told = getattr(error, "extra_info", None)
-        if told:
-            try:
-                described = unpack(told)
-            except BadFrame:
-                described = None
-            if described is not None:
-                revived = revive(described)
-                raise revived from revived.__cause__
-        raise unreachable(self._address, error) from error
+        if error is not None or self._ends:
+            self._call.close()
+        if isinstance(error, OSError | BadFrame | UnsoundRows | pa.ArrowException):
+            raise unreachable(self._call._address, error) from error
 
 
-def unreachable(address: str, error: BaseException) -> TransportError:
-    """The error of one who cannot talk to a process."""
-    if isinstance(error, flight.FlightUnauthenticatedError):
-        return TransportError(
-            "transport.token",
-            f"cannot talk to {address}: it refuses our token",
-            hint="a token belongs to one run: use the address and token of a run that is alive",
-            address=address,
-        )
-    said = str(error).split(". Detail:")[0][:300]
-    return TransportError(
-        "transport.unreachable",
-        f"cannot talk to {address}: {type(error).__name__}: {said}",
-        hint="the process there has ended, or the network does not let us through",
-        address=address,
-    )
+class Stage:
+    """Rows on their way to a process."""
 
+    def __init__(self, call: _Call) -> None:
+        self._call = call
 
-def chunks(reader: Any) -> Iterator[Any]:
-    """What a stream brings."""
-    while True:
-        try:
-            yield reader.read_chunk()
-        except StopIteration:
-            return
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send rows, in packets of a bounded size; a row is never cut."""
+        with self._call.watched():
+            for piece in pieces_of(batch):
+                if self._call.has_answer:  # it does not want them: `receive` raises why
+                    self._call.receive()
+                self._call.send(BATCH, b"", piece.serialize())
+
+    def done(self) -> Any:
+        """All rows were written: what the receiver says to that."""
+        with self._call as call:
+            call.send(END)
+            packet = call.receive()
+            call.keep()
+            return unpack(packet.head)
 
 
 def fetch_loans(

@@ -3,7 +3,7 @@
 What is the same however messages travel is here: epochs are submitted and waited for, checkpoints
 and another number of workers asked for, errors told. The two kinds differ in how messages are
 carried: `transport.LocalCluster` does it in this thread while somebody waits, `remote.RemoteCluster`
-over Arrow Flight, all the time. Laws:
+over connections between processes, all the time. Laws:
 
 1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; or at once,
    where somebody else waits for that (`await_log`).

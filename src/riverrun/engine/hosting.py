@@ -42,22 +42,30 @@ from riverrun.engine.asking import Asker, Security
 from riverrun.engine.busy import Busy
 from riverrun.engine.cluster import carefully, freeze
 from riverrun.engine.codec import Decoder, Frame
-from riverrun.engine.flight import WINDOW, Endpoint, Link
+from riverrun.engine.endpoint import Endpoint
+from riverrun.engine.link import WINDOW, Link
 from riverrun.engine.long_loops import LoopRound
 from riverrun.engine.messages import (
     COORDINATOR,
     STORAGE,
     Announce,
+    Beat,
     Begin,
+    Credit,
     Data,
     Failed,
     Feed,
+    Forget,
+    Kernels,
     Leave,
+    Loops,
     MakeInstance,
     NotReady,
     Outputs,
+    Peers,
     Published,
     Read,
+    Release,
 )
 from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import Resume, told
@@ -84,6 +92,7 @@ PROMPT = (
     16 << 10
 )  # so many bytes taken in are told with the next messages, more of them by themselves
 _FROM_COORDINATOR = (Begin, Feed, Announce, Published, Leave)
+_FOR_THE_PROCESS = (Credit, Beat, Peers, Release, Forget)
 
 
 @dataclass(frozen=True)
@@ -302,7 +311,7 @@ class _Host:
 
     def _show_life(self) -> None:
         """On the way to taking part: this thread goes on (law 5)."""
-        self._links[COORDINATOR].send([["beat", 0, 0.0, None, 0.0]])
+        self._links[COORDINATOR].send([Beat()])
 
     def _beat(self) -> None:
         """In a thread: say that this process is alive, and how far it is."""
@@ -321,12 +330,11 @@ class _Host:
             try:
                 if loops or looped:  # once more when there is none any more
                     looped = bool(loops)
-                    rounds = [[each.loop, each.line, list(each.time), each.rows] for each in loops]
-                    self._links[COORDINATOR].send([["loops", rounds]])
-                self._links[COORDINATOR].send([["beat", touched, self._busy.own(), doing, seconds]])
+                    self._links[COORDINATOR].send([Loops(tuple(loops))])
+                self._links[COORDINATOR].send([Beat(touched, self._busy.own(), doing, seconds)])
                 if len(kernels := compiling.used()) > told:
                     told = len(kernels)
-                    self._links[COORDINATOR].send([["kernels", kernels]])
+                    self._links[COORDINATOR].send([Kernels(tuple(kernels))])
             except (TransportError, KeyError):
                 return
 
@@ -425,37 +433,40 @@ class _Host:
         assert self._worker is not None
         if sender == COORDINATOR:
             self._heard = time.monotonic()
-        if type(message) is not list:
-            expected = _FROM_COORDINATOR if sender == COORDINATOR else (Data,)
-            if type(message) not in expected:
-                raise BadFrame(f"{sender} has no business to say {type(message).__name__}")
+        if type(message) in _FOR_THE_PROCESS:
+            self._heed(sender, message)
+            return
+        expected = _FROM_COORDINATOR if sender == COORDINATOR else (Data,)
+        if type(message) not in expected:
+            raise BadFrame(f"{sender} has no business to say {type(message).__name__}")
         if isinstance(message, Feed):
             message = self._unpacked(message)
             if message is None:
                 return
-        if type(message) is not list:
-            self._worker.receive(sender, message)
-            return
+        self._worker.receive(sender, message)
+
+    def _heed(self, sender: int, message: Any) -> None:
+        """What another process says to this one."""
         match message:
-            case ["credit", int(size)]:
+            case Credit(size):
                 link = self._links.get(sender)
                 if link is not None:
                     try:
                         link.credit(size)
                     except TransportError:
                         self._broken(sender)
-            case ["beat", _]:
+            case Beat():
                 pass
             case _ if sender != COORDINATOR:
-                raise BadFrame(f"{sender} has no business to say that")
-            case ["peers", dict(addresses)]:
-                self._addresses = addresses
+                raise BadFrame(f"{sender} has no business to say {type(message).__name__}")
+            case Peers(addresses):
+                self._addresses = dict(addresses)
                 for gone in [to for to in self._links if to and to not in addresses]:
                     # It may be stopped, or cut off, and never answer.
                     Thread(target=self._links.pop(gone).close, daemon=True).start()
-            case ["release", int(lease)]:
+            case Release(lease):
                 self._leases.pop(lease, None)
-            case ["forget", str(upload), list(but)]:
+            case Forget(upload, but):
                 assert self._staging is not None
                 self._staging.close_upload(upload, but)
 

@@ -70,18 +70,6 @@ def add_up(rounds: Iterable[LoopRound]) -> list[LoopRound]:
     return list(latest.values())
 
 
-def parse_rounds(told: Iterable[Any]) -> list[LoopRound]:
-    """Rounds as they travel: lists of a loop, its line, a time and rows. Raises ValueError where they are not that."""
-    rounds = []
-    for each in told:
-        match each:
-            case [str(loop), str(line), [int(), *_] as time, int(rows)]:
-                rounds.append(LoopRound(loop, line, tuple(int(part) for part in time), rows))
-            case _:
-                raise ValueError(f"{each!r} is no round of a loop")
-    return rounds
-
-
 @dataclass(slots=True)
 class _Watched:
     """A loop in an epoch: since when it goes, when it was said, and at which time it was then."""

@@ -3,7 +3,7 @@
 Every actor has an *address*, an integer: a worker's is its *incarnation*, a number that no other
 life of any worker had, from 1 on; the others have the constants below. An actor is handed
 ``(sender, message)`` and gives out ``(address, message)``; nothing else passes between actors, so
-what carries the messages is exchangeable: a list, a seeded scheduler, Arrow Flight.
+what carries the messages is exchangeable: a list, a seeded scheduler, sockets.
 
 Laws, on which `worker` and `coordinator` build:
 
@@ -31,7 +31,9 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from riverrun.engine.long_loops import LoopRound
 from riverrun.engine.reading import Portion
+from riverrun.engine.wire import add_record
 from riverrun.errors import RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.checkpoint import Part
@@ -69,6 +71,9 @@ class Parcel:
     file: str | None = None
     """Where they are in the storage, for when that worker is gone."""
     checksum: str = ""
+
+
+add_record(16, Parcel, str, int, int, str | None, str)
 
 
 class Instance(Protocol):
@@ -248,6 +253,63 @@ class Data:
     execution: int
     number: int
     payload: Any
+
+
+# ---- from process to process: what those say to each other that carry messages
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """So many bytes of your frames more were taken in here."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """This process is alive. A worker also says how far it is, and what it is in."""
+
+    touched: int = 0
+    busy: float = 0.0
+    doing: str | None = None
+    seconds: float = 0.0
+    """For how long it has been in that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels that this worker has called."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The loops that this worker is in."""
+
+    rounds: tuple[LoopRound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Where each worker is reached, by incarnation."""
+
+    addresses: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What was lent under this number is not needed any more."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Let go of what was handed in for an upload, but of these parcels."""
+
+    upload: str
+    but: tuple[str, ...] = ()
 
 
 # ---- from the coordinator to its client and to whoever starts workers

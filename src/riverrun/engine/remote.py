@@ -1,4 +1,4 @@
-"""A remote cluster: the coordinator here, its workers in other processes, Arrow Flight between them.
+"""A remote cluster: the coordinator here, its workers in other processes, connections between them.
 
 The coordinator is driven by whoever has something for it: a caller, a thread that brings a worker's
 message, a clock. It works all the time, whether somebody waits or not. Workers are started by a
@@ -40,11 +40,11 @@ from riverrun.engine.borrowing import Lender, Part
 from riverrun.engine.cluster import Cluster, Durability
 from riverrun.engine.codec import Decoder, Frame
 from riverrun.engine.coordinator import Phase
-from riverrun.engine.flight import WINDOW, Endpoint, Link
+from riverrun.engine.endpoint import Endpoint
 from riverrun.engine.health import Balance, Health
 from riverrun.engine.hosting import Rendezvous, versions
 from riverrun.engine.lines import Line, given_up
-from riverrun.engine.long_loops import parse_rounds
+from riverrun.engine.link import WINDOW, Link
 from riverrun.engine.losses import Losses
 from riverrun.engine.messages import (
     CLIENT,
@@ -52,21 +52,28 @@ from riverrun.engine.messages import (
     STORAGE,
     SUPERVISOR,
     Append,
+    Beat,
     Begin,
     Broken,
     Completed,
+    Credit,
     Failed,
     Feed,
+    Forget,
     Heartbeat,
     Inputs,
     Join,
+    Kernels,
+    Loops,
     NotReady,
     Outcome,
     Outputs,
     Parcels,
+    Peers,
     Publish,
     Ready,
     Recall,
+    Release,
     Scaled,
     Start,
     Wrote,
@@ -192,7 +199,7 @@ class RemoteCluster(Cluster):
     def _listen(self, host: str) -> Endpoint:
         try:
             return Endpoint(host, self, self._security)
-        except (pa.ArrowException, OSError) as error:
+        except OSError as error:
             self._let_go()
             raise TransportError(
                 "run.address",
@@ -229,11 +236,8 @@ class RemoteCluster(Cluster):
                 while self._queued and self._queued[0][0] < coordinator.released:
                     self._queued.popleft()
                 waiting = sum(each for _, each in self._queued)
-                return (
-                    not self._queued
-                    or waiting + size <= QUEUE
-                    or coordinator.limit <= coordinator.released
-                )
+                fits = not self._queued or waiting + size <= QUEUE
+                return fits or coordinator.limit <= coordinator.released
 
             self._check_open()
             self._pump(room)  # law 4
@@ -241,9 +245,7 @@ class RemoteCluster(Cluster):
             try:
                 return super().submit(inputs, offsets, parcels, logged=logged)
             finally:
-                if (
-                    coordinator.next > epoch
-                ):  # also where whoever waited for the log was interrupted
+                if coordinator.next > epoch:  # also where who waited for the log was interrupted
                     self._queued.append((epoch, size))
 
     def read(self, name: str, epoch: int) -> list[Portion]:
@@ -312,7 +314,7 @@ class RemoteCluster(Cluster):
 
     def forget_upload(self, name: str, but: Sequence[str]) -> None:
         """Have workers let go of what was handed in under a name, all but these parcels; more of it is refused."""
-        self._tell_workers(["forget", name, list(but)])
+        self._tell_workers(Forget(name, tuple(but)))
 
     def kill(self, index: int) -> None:
         with self._changed:
@@ -419,7 +421,7 @@ class RemoteCluster(Cluster):
         members = {address: member for member, address in self._addresses.items()}
         while not self._released.empty():
             address, lease = self._released.get()
-            self._send_to(members[address], ["release", lease])
+            self._send_to(members[address], Release(lease))
 
     # ---- the loop
 
@@ -462,7 +464,7 @@ class RemoteCluster(Cluster):
             if over is not None:
                 self._end(over)
             self._send_released()
-        self._tell_workers(["beat", 0])
+        self._tell_workers(Beat())
 
     @property
     def _present(self) -> int:
@@ -678,17 +680,14 @@ class RemoteCluster(Cluster):
 
     def _take(self, sender: int, message: Any) -> None:
         match message:
-            case ["beat", int(touched), float(busy), str() | None as doing, float(seconds)]:
+            case Beat(touched, busy, doing, seconds):
                 self._health.beat(sender, touched, busy, doing, seconds, time.monotonic())
                 self._hear(sender, Heartbeat())
-            case ["loops", list(told)]:
-                try:
-                    self._loops.hear(sender, parse_rounds(told), time.monotonic())
-                except ValueError:
-                    self.garbage += 1
-            case ["kernels", list(names)]:
-                self._kernels.update(dict.fromkeys(map(str, names)))
-            case ["credit", int(size)]:
+            case Loops(rounds):
+                self._loops.hear(sender, rounds, time.monotonic())
+            case Kernels(names):
+                self._kernels.update(dict.fromkeys(names))
+            case Credit(size):
                 link = self._links.get(sender)
                 if link is not None:
                     link.credit(size)
@@ -771,7 +770,7 @@ class RemoteCluster(Cluster):
             members = set(self._coordinator.members) | set(self._links)
             known = {each: where for each, where in self._addresses.items() if each in members}
             for member in list(self._links):
-                self._send_to(member, ["peers", known])
+                self._send_to(member, Peers(known))
         return {
             "incarnation": incarnation,
             "checkpoint": self.path,

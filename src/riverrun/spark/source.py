@@ -234,8 +234,8 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
     if place is not None:
         found = stored.schema(place, options)
     else:
-        _, asker = _chosen(runs, options)
-        found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
+        with _chosen(runs, options)[1] as asker:
+            found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
     listed = _option(options, "columns")
     if listed is not None:
         names = [name.strip() for name in listed.split(",")]
@@ -259,7 +259,8 @@ def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
     if place is not None:
         return stored.plan(place, options)
     name, asker = _chosen(runs, options)
-    return [(name, *part) for part in asker.ask("open", _wanted(options))]
+    with asker:
+        return [(name, *part) for part in asker.ask("open", _wanted(options))]
 
 
 def check_stream(options: Mapping[str, str]) -> None:
@@ -286,9 +287,9 @@ def new_feed() -> str:
 
 def latest(runs: Runs, options: Mapping[str, str], feed: str, start: Any) -> dict[str, int]:
     """How far a stream can go; it is followed from the first time this is asked."""
-    _, asker = _chosen(runs, options)
     since = 0 if start is None else int(start["epoch"])
-    return {"epoch": asker.ask("follow", {**_wanted(options), "feed": feed, "start": since})}
+    with _chosen(runs, options)[1] as asker:
+        return {"epoch": asker.ask("follow", {**_wanted(options), "feed": feed, "start": since})}
 
 
 def plan_stream(
@@ -309,8 +310,8 @@ def plan_stream(
 
 def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, int]) -> None:
     """What a stream has, and needs no more."""
-    _, asker = _chosen(runs, options)
-    asker.ask("passed", {"feed": feed, "end": end["epoch"]})
+    with _chosen(runs, options)[1] as asker:
+        asker.ask("passed", {"feed": feed, "end": end["epoch"]})
 
 
 def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:

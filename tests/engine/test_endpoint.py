@@ -7,6 +7,7 @@ import pickle
 import queue
 import random
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,20 +17,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import polars as pl
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 
 import riverrun as rr
-from riverrun.engine import hosting, remote
+from riverrun.engine import connection, hosting, remote, shapes
 from riverrun.engine.asking import Asker, Security
 from riverrun.engine.codec import Decoder, Frame
-from riverrun.engine.flight import INLINE, Endpoint, Link
+from riverrun.engine.endpoint import Endpoint
 from riverrun.engine.hosting import Rendezvous, host
 from riverrun.engine.instance import Data as Rows
 from riverrun.engine.instance import Maker
-from riverrun.engine.messages import Completed, Data, Join, Leave
+from riverrun.engine.link import INLINE, Link
+from riverrun.engine.messages import Completed, Credit, Data, Join, Leave, Peers
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.wire import pack
 from riverrun.errors import OperatorFailed, TransportError
@@ -183,14 +185,8 @@ def test_who_has_no_token_is_refused_and_counted(
     assert endpoint.refused == 3
     with pytest.raises(TransportError):
         send_on(endpoint.address, wrong)
-    bare = security.connect(endpoint.address)
-    with pytest.raises(flight.FlightUnauthenticatedError):
-        list(bare.do_action(flight.Action("what", pack(None))))
-    with pytest.raises(flight.FlightUnauthenticatedError):
-        list(bare.list_flights())
-    bare.close()
     asker.close()
-    assert endpoint.refused >= 6
+    assert endpoint.refused == 4
     assert box.writes.empty()
     assert box.ends.empty()
 
@@ -198,7 +194,7 @@ def test_who_has_no_token_is_refused_and_counted(
 def test_a_certificate_is_asked_for() -> None:
     ours = secured(True)
     with Endpoint("127.0.0.1", Box(), ours) as endpoint:
-        assert endpoint.address.startswith("grpc+tls://")
+        assert endpoint.address.startswith("tls://")
         theirs = secured(True)
         strangers = [
             Security(ours.token, theirs.certificate, theirs.key),
@@ -209,12 +205,16 @@ def test_a_certificate_is_asked_for() -> None:
             with pytest.raises(TransportError):
                 asker.ask("what", within=5)
             asker.close()
-        bare = flight.connect(  # knows whom it talks to, and does not show who it is
-            endpoint.address, tls_root_certs=ours.certificate, override_hostname=ours.name
-        )
-        with pytest.raises((flight.FlightError, pa.ArrowException, OSError)):
-            list(bare.do_action(flight.Action("what", pack(None)), ours.options_within(5)))
-        bare.close()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # knows whom it talks to, shows nothing
+        assert ours.certificate is not None
+        context.load_verify_locations(cadata=ours.certificate.decode())
+        where = urlsplit(endpoint.address)
+        with (
+            pytest.raises(OSError, match=r"(?i)certificate|reset|violation"),
+            socket.create_connection((where.hostname, where.port), 10) as raw,
+            context.wrap_socket(raw, server_hostname=ours.name) as bare,
+        ):
+            ours._enter(bare, time.monotonic() + 5)
         asker = Asker(endpoint.address, ours)
         assert asker.ask("what") == ["what", None]
         asker.close()
@@ -230,36 +230,34 @@ def test_bytes_that_are_no_frames(endpoint: Endpoint, box: Box, security: Securi
             raw.sendall(source.randbytes(size))
             raw.settimeout(0.2)
             raw.recv(100)
-    client = security.connect(endpoint.address)
-    schema = pa.schema({"body": pa.large_binary()})
-    row = pa.record_batch([pa.array([b"x" * 99], pa.large_binary())], schema=schema)
-    for head in (source.randbytes(40), pack(5), pack([1, 2]), pack([(3, 4)]), b""):
-        descriptor = flight.FlightDescriptor.for_command(pack(77))
-        writer, _ = client.do_put(descriptor, schema, security.options)
-        with suppress(flight.FlightError, pa.ArrowException):
-            writer.write_metadata(head)
-            writer.close()
-        assert box.ends.get(timeout=10) == (77, False)
+    for head in (source.randbytes(40), pack(5), pack([1, 2]), _listed([(3, 4)]), b""):
+        for kind in (connection.FRAMES, connection.ASK, 99):
+            member = security.connect(endpoint.address)
+            member.send(connection.LINK, pack(77))
+            member.send(kind, head)
+            assert box.ends.get(timeout=10) == (77, False)
+            member.close()
     assert box.writes.empty()
-    for command in (source.randbytes(20), pickle.dumps(os.getcwd)):
-        descriptor = flight.FlightDescriptor.for_command(command)
-        with pytest.raises((flight.FlightError, pa.ArrowException)):
-            put(client, descriptor, schema, security, row)
-        with pytest.raises((flight.FlightError, pa.ArrowException)):
-            list(client.do_action(flight.Action("what", command), security.options))
-        with pytest.raises((flight.FlightError, pa.ArrowException)):
-            client.do_get(flight.Ticket(command), security.options).read_all()
-    client.close()
+    for head in (source.randbytes(20), pickle.dumps(os.getcwd), pack("no pair")):
+        for kind in (connection.ASK, connection.ROWS, connection.STAGE):
+            member = security.connect(endpoint.address)
+            member.send(kind, head)
+            answer = member.receive()
+            assert answer is not None
+            assert answer.kind == connection.ERROR
+            member.close()
+    for kind in (0, connection.ANSWER, connection.BATCH, connection.FRAMES, 99, 255):
+        member = security.connect(endpoint.address)
+        member.send(kind, b"what")
+        assert member.receive() is None
+        member.close()
     asker = Asker(endpoint.address, security)
     assert asker.ask("what") == ["what", None]
     asker.close()
 
 
-def put(client: Any, descriptor: Any, schema: Any, security: Security, row: Any) -> None:
-    writer, _ = client.do_put(descriptor, schema, security.options)
-    writer.write_batch(row)
-    writer.done_writing()
-    writer.close()
+def _listed(frames: list[tuple[Any, Any]]) -> bytes:
+    return msgspec.msgpack.encode(frames)
 
 
 # ---- links
@@ -373,7 +371,7 @@ def test_credit_passes_what_waits(open_link: OpenLink, box: Box, background: boo
     link.give(123)
     until(lambda: not box.writes.empty())
     said: list[Any] = []
-    while ["credit", 123] not in said:
+    while Credit(123) not in said:
         said += box.messages(1)
     assert link.full
     link.close()
@@ -437,7 +435,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_a_run_with_tls(hosts: list[Any]) -> None:
     with remotely(2, security=secured(True)) as cluster:
-        assert cluster.address.startswith("grpc+tls://")
+        assert cluster.address.startswith("tls://")
         model = Model(1)
         for _ in range(3):
             commit(cluster, model)
@@ -470,28 +468,24 @@ def test_garbage_is_dropped_and_the_run_goes_on(hosts: list[Any], tmp_path: Path
                 with pytest.raises(TransportError, match="nobody knows it"):
                     asker.ask(question)
             asker.close()
-            client = cluster.security.connect(address)
-            schema = pa.schema({"body": pa.large_binary()})
             heads = [
                 source.randbytes(50),
-                pack([(source.randbytes(50), None)]),
-                pack([(pickle.dumps(Evil()), None)]),
-                pack([(pack(5), None)]),
-                pack([(pack("text"), None)]),
-                pack([(pack(["peers", {}]), None)]),
-                pack([(pack(["no", "such", "thing"]), None)]),
-                pack([(pack(Leave()), None)]),
-                pack([(pack(Completed(1, 99)), None)]),
+                _listed([(source.randbytes(50), None)]),
+                _listed([(pickle.dumps(Evil()), None)]),
+                _listed([(pack(5), None)]),
+                _listed([(pack("text"), None)]),
+                _listed([(shapes.write(Peers({})), None)]),
+                _listed([(shapes.write(Leave()), None)]),
+                _listed([(shapes.write(Completed(1, 99)), None)]),
             ]
             for sender in (0, 1, 2, 77):
                 for head in heads:
-                    descriptor = flight.FlightDescriptor.for_command(pack(sender))
-                    options = cluster.security.options
-                    writer, _ = client.do_put(descriptor, schema, options)
-                    with suppress(flight.FlightError, pa.ArrowException):
-                        writer.write_metadata(head)
-                        writer.close()
-            client.close()
+                    member = cluster.security.connect(address)
+                    member.send(connection.LINK, pack(sender))
+                    with suppress(OSError):
+                        member.send(connection.FRAMES, head)
+                        member.send(connection.BYE)
+                    member.close()
         for _ in range(3):
             commit(cluster, model)
         status = cluster.status()
