@@ -34,6 +34,7 @@ from riverrun.engine import codec, messages, shapes, wire
 from riverrun.engine.codec import Decoder, Encoder
 from riverrun.engine.instance import Data as Rows
 from riverrun.engine.instance import Told
+from riverrun.engine.long_loops import LoopRound
 from riverrun.engine.messages import Data, Failed, Feed, Parcel, Wrote
 from riverrun.engine.where import Where
 from riverrun.engine.wire import BadFrame, describe, pack, revive, unpack
@@ -145,6 +146,13 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     Any: plain,
     RiverrunError: errors,
     Shards: st.builds(Shards.even, st.integers(1, 4)),
+    LoopRound: st.builds(
+        LoopRound,
+        st.text(),
+        st.text(),
+        st.tuples(small, small) | st.tuples(small, small, small),
+        small,
+    ),
     Antichain: times.map(Antichain),
     Parcel: parcels,
     StateSchema: st.sampled_from(
@@ -350,7 +358,11 @@ class Evil:
         return os.system, (f"touch {TRACE}",)
 
 
-@pytest.mark.parametrize("value", [Evil(), Counting(), [1], messages.Ready(1), "text"], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [Evil(), Counting(), [1], messages.Ready(1), "text"],
+    ids=lambda value: type(value).__name__,
+)
 def test_pickles_are_refused(value: Any) -> None:
     for head in (pickle.dumps(value, protocol) for protocol in (0, 2, 4, 5)):
         with pytest.raises(BadFrame):

@@ -83,9 +83,8 @@ from riverrun.state.slabs import SLABS
 from riverrun.state.storage import Storage, open_storage
 
 BEAT = 1.0  # seconds between signs of life
-LEFT_ALONE = (
-    2 * SILENCE
-)  # seconds without any from the coordinator, after which it is thought gone, at least
+LEFT_ALONE = 2 * SILENCE
+"""Seconds without any from the coordinator, after which it is thought gone, at least."""
 ANSWER = 600.0
 _DRAIN = 256
 PROMPT = (
