@@ -6,7 +6,7 @@
 2. **A few for each.** Of connections, threads and processes there are so many for each worker, and no more however
    often workers were lost.
 3. **Nothing open.** No file of the checkpoint path is open; no temporary folder is there, where no state is spilled.
-4. **Nothing lent.** No worker keeps rows that nobody asks for any more.
+4. **Nothing lent.** No worker keeps rows that nobody can ask for any more. (On Spark, DataFrames can for a while.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from riverrun.state.lease import OWNER
 
 SETTLE = 30.0  # seconds; the machine may be busy with others
-OF_A_WORKER = ("riverrun-link", "riverrun-line")
+OF_A_WORKER = ("riverrun-link", "riverrun-line", "riverrun-worker")
 PASSING = ("riverrun-fetch",)
 CLOSING = re.compile(r"Thread-\d+ \((close|_stop|shutdown)\)")
 NATIVE = 80
@@ -139,8 +139,11 @@ class Footprint:
             said.append(f"temporary folders: {left}")
         cluster._tick()  # which gives back what is not needed
         lent = [answer["leases"] for _, answer in cluster._ask_all("stats")]
-        if any(lent):
-            said.append(f"loans at the workers: {lent}")
+        serving = getattr(run, "_serving", None)
+        lists = [] if serving is None else list(serving._lent.values())
+        asked_for = sum(len(portion.loans) for portions in lists for portion in portions)
+        if sum(lent) > asked_for:
+            said.append(f"loans at the workers: {lent}, of which {asked_for} can be asked for")
         return said
 
     def _driver(self, cluster: Any, ports: set[int], count: int) -> list[str]:

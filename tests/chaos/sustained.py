@@ -42,11 +42,13 @@ from tests.engine.launchers import Processes
 
 Row = tuple[Any, ...]
 STALL = 90.0  # seconds; the machine may be busy with others
+LIMIT = 600.0  # seconds
 KEYS = 40
+HISTORY = {"processes": 8, "spark": 1000}
+"""How many epochs can be read: a job of Spark may take long, and its epoch is to be kept for as long."""
 EXCUSED = {
     "read": {"time.compacted"},  # docs/failure.md: the epoch is not kept any more
     "iterate": {"time.compacted"},
-    "spark read": {"time.compacted"},
     "scale": {"run.no_newcomer"},
 }
 """What may be raised instead of finishing, by who does it."""
@@ -120,14 +122,15 @@ class Sustained:
         takeovers: bool = False,
         interval: float = 3.0,
         least: int = 3,
+        kills: int = 3,
         say: Callable[[str], None] = print,
         victims: Callable[[list[int]], list[int]] | None = None,
     ) -> None:
-        """It goes on for so many seconds, and until everybody has finished something `least` times; `victims` says whom
-        to kill in place of a worker."""
+        """It goes on for so many seconds, and until everybody has finished something `least` times and so many `kills`
+        were done, for `LIMIT` seconds more at most; `victims` says whom to kill in place of a worker."""
         self.seed, self.seconds, self.path, self.spark = seed, seconds, path, spark
         self.takeovers, self.interval, self.least, self._say = takeovers, interval, least, say
-        self.victims = victims
+        self.victims, self.kills = victims, kills
         self.commits, self.report = Commits(seed), Report()
         self.begun = time.monotonic()
         self.stop = threading.Event()
@@ -148,7 +151,9 @@ class Sustained:
 
     def _start(self, **options: Any) -> Any:
         workers = random.Random(f"{self.seed}.{self.generation}").randrange(1, 4)
-        options = {"workers": workers, "checkpoint": self.path, "every": 5, "history": 8, **options}
+        history = HISTORY["processes" if self.spark is None else "spark"]
+        options = {"workers": workers, "checkpoint": self.path, "every": 5, **options}
+        options["history"] = history
         if self.spark is not None:
             run = program().run(on=self.spark, timeout=STALL, silence=4.0, **options)
         else:
@@ -329,7 +334,10 @@ class Sustained:
 
     def _is_over(self, names: list[str]) -> bool:
         """The time is up, and everybody has finished something, often enough; law 1 limits how long that takes."""
+        if time.monotonic() - self.begun > self.seconds + LIMIT:
+            raise Wrong(f"too little was shown in {self.seconds + LIMIT:.0f} s: {self.report}")
         enough = all(self.report.finished[name] >= self.least for name in names)
+        enough = enough and self.report.kills >= self.kills
         return enough and time.monotonic() - self.begun > self.seconds
 
     def _again_and_again(self, name: str, act: Callable[[Any, random.Random], None]) -> None:

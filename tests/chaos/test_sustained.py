@@ -16,7 +16,7 @@ def say(text: str) -> None:
 
 
 def test_everybody_gets_on_while_processes_are_killed(tmp_path: Path) -> None:
-    report = Sustained(first_seed(), 5, str(tmp_path / "run"), least=1, say=say).go()
+    report = Sustained(first_seed(), 5, str(tmp_path / "run"), least=1, kills=1, say=say).go()
     print(report)
     assert report.kills
 

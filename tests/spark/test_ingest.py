@@ -335,9 +335,8 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
     with copying({"n": pl.Int64}).run(on=spark, workers=2) as run:
         cluster = run._spark
         target = run._target(run._inlets["a"], "insert into")
-        execution, members = cluster.members()
         name = cluster.new_upload()
-        order = ingest._Order(target, name, execution, tuple(members), cluster.security)
+        order = ingest._Order(target, name, cluster.address, cluster.security)
         batches = [pa.record_batch({"n": [1, 2, 3]}), pa.record_batch({"n": [4, 5]})]
         told = [ingest._send(order, iter(batches), 0, attempt) for attempt in (11, 12)]
         assert [sum(parcel.rows for parcel in each) for each in told] == [5, 5]
@@ -443,10 +442,9 @@ def test_commands_that_cannot_be_numbered_apart_are_refused(
 ) -> None:
     rows = pa.record_batch({"k": [1, 2, 3], "v": [1, 2, 3]})
     target = ingest.Target(rows.schema, ("k",), False, "upsert into 'a'", lambda *given: rows)
-    order = ingest._Order(target, "0.1", 1, (), None)  # type: ignore[arg-type]
     with pytest.raises(OperatorFailed, match="partition 1048576 cannot be numbered"):
         ingest._check_numbers(target, 1 << 20, True)
     ingest._check_numbers(target, (1 << 20) - 1, True)
     monkeypatch.setattr(ingest, "PARTITION_BITS", 1)
     with pytest.raises(OperatorFailed, match="partition 0 cannot be numbered"):
-        ingest._send(order, iter([rows]), 0, 0)
+        ingest._hand_out(target, iter([rows]), 0, [(None, None)])  # type: ignore[list-item]

@@ -295,11 +295,14 @@ class RemoteCluster(Cluster):
             ]
             return status
 
-    def members(self) -> tuple[int, list[tuple[int, str]]]:
+    def members(self, *, wait: bool = True) -> tuple[int, list[tuple[int, str]]]:
         """The execution, and each worker's incarnation and address: where rows can be handed in."""
         with self._changed:
             self._check_open()
-            self._pump(self._recovered)
+            if wait:
+                self._pump(self._recovered)
+            elif not self._recovered():
+                raise _began_again("hand rows in")
             coordinator = self._coordinator
             return coordinator.execution, [
                 (member, self._addresses[member]) for member in coordinator.members
@@ -355,10 +358,7 @@ class RemoteCluster(Cluster):
     def _ask_all(
         self, question: str, argument: Any = None, of: Part | None = None
     ) -> list[tuple[str, Any]]:
-        """Ask all workers; those that go back to a checkpoint, and those in place of lost ones, are asked again.
-
-        With `of`, each is asked for what that gives for the shards and its index; for None it is not asked.
-        """
+        """Ask all workers of one execution, each for what `of` gives, if it is given; where one is lost, all again."""
         return persist(
             lambda: self._ask_each(question, argument, of), f"ask the workers for {question}"
         )
@@ -378,7 +378,7 @@ class RemoteCluster(Cluster):
                 if of is None or each is not None:
                     answers.append((asker.address, asker.ask(question, each)))
             if self._coordinator.execution != execution:
-                raise _began_again(question)
+                raise _began_again(f"use answers to {question}")
         except BaseException:
             if question in ("read", "changes"):  # of no use where not all lend
                 for address, (leases, _) in answers:
@@ -713,6 +713,8 @@ class RemoteCluster(Cluster):
     def answer(self, question: str, argument: Any) -> Any:
         if question == "join":
             return self._join(argument)
+        if question == "members":
+            return self.members(wait=False)
         if question in self.questions:
             return self.questions[question](argument)
         raise TransportError("transport.question", f"cannot answer {question!r}: nobody knows it")
@@ -789,11 +791,9 @@ class RemoteCluster(Cluster):
         raise TransportError("transport.question", "cannot take rows: hand them to the workers")
 
 
-def _began_again(question: str) -> TransportError:
+def _began_again(what: str) -> TransportError:
     return TransportError(
-        "transport.not_ready",
-        f"cannot use what workers answered to {question}: the run has begun another execution meanwhile",
-        hint="ask again",
+        "transport.not_ready", f"cannot {what}: the run is beginning again", hint="ask again"
     )
 
 

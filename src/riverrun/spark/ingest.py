@@ -63,8 +63,8 @@ class _Order:
 
     target: Target
     upload: str
-    execution: int
-    members: tuple[tuple[int, str], ...]
+    driver: str
+    """Where a task asks who the workers are, when it begins: by then some may have been lost."""
     security: Security
 
 
@@ -85,9 +85,9 @@ def upload(
 
 def _upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> list[Parcel]:
     """One try."""
-    execution, members = cluster.members()
+    cluster.members()  # when they are there; each task asks again
     name = cluster.new_upload()
-    order = _Order(target, name, execution, tuple(members), cluster.security)
+    order = _Order(target, name, cluster.address, cluster.security)
     function = task(__name__, "send", cloudpickle.dumps(order), ship=not site.local)
     try:
         with own_python(site):
@@ -167,35 +167,39 @@ def _send(
 ) -> list[Parcel]:
     name = f"{order.upload}-{partition}-{attempt}"
     with ExitStack() as stack:
-        askers = [Asker(address, order.security) for _, address in order.members]
-        for asker in askers:
-            stack.callback(asker.close)
-        return _hand_out(order, batches, partition, name, askers)
+
+        def asker(address: str) -> Asker:
+            made = Asker(address, order.security)
+            stack.callback(made.close)
+            return made
+
+        execution, members = asker(order.driver).ask("members")
+        askers = [(asker(address), (name, member, execution)) for member, address in members]
+        return _hand_out(order.target, batches, partition, askers)
 
 
 def _hand_out(
-    order: _Order,
+    target: Target,
     batches: Iterator[pa.RecordBatch],
     partition: int,
-    name: str,
-    askers: list[Asker],
+    askers: list[tuple[Asker, Any]],
 ) -> list[Parcel]:
-    """Give the batches to the workers in turn."""
+    """Give the batches to the workers in turn; with each worker comes what it is told about them."""
     stages: list[Stage | None] = [None] * len(askers)
-    sequence = order.target.sequence + (partition << PARTITION_BITS)
+    sequence = target.sequence + (partition << PARTITION_BITS)
     numbers = range(sequence, sequence + (1 << PARTITION_BITS))
     for at, given in enumerate(batches):
         if not given.num_rows:
             continue
-        batch = conformed(given, order.target, sequence)
+        batch = conformed(given, target, sequence)
         sequence += batch.num_rows
-        if order.target.key:
-            _check_numbers(order.target, partition, sequence - 1 in numbers)
+        if target.key:
+            _check_numbers(target, partition, sequence - 1 in numbers)
         to = (partition + at) % len(askers)
         stage = stages[to]
         if stage is None:
-            about = (name, order.members[to][0], order.execution)
-            stage = stages[to] = askers[to].stage(about, batch.schema)
+            asker, about = askers[to]
+            stage = stages[to] = asker.stage(about, batch.schema)
         stage.write(batch)
     parcels: list[Parcel] = []
     for stage in stages:
