@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security
 from riverrun.engine.lines import watched
-from riverrun.engine.reading import Portion
+from riverrun.engine.reading import Portion, as_shown
 from riverrun.engine.where import Where
 
 
@@ -39,6 +39,10 @@ class Borrowed(Portion):
         asker = Asker(self.address, self._security)
         try:
             rows = asker.rows((self.lease, columns, tuple(where)))
-            yield from watched(self.address, rows, lambda: self._gone(self.address))
+            schema = self.schema
+            if columns is not None:
+                schema = pa.schema([schema.field(name) for name in columns])
+            for batch in watched(self.address, rows, lambda: self._gone(self.address)):
+                yield as_shown(schema, batch)
         finally:
             asker.close()

@@ -30,6 +30,7 @@ import pyarrow.flight as flight
 
 from riverrun.engine.asking import TOKEN, Security, chunks, unreachable
 from riverrun.engine.codec import Encoder, Frame, aligned
+from riverrun.engine.reading import undictionaried
 from riverrun.engine.spool import Spool
 from riverrun.engine.wire import BadFrame, describe, pack, unpack
 from riverrun.errors import TransportError
@@ -123,7 +124,9 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         return [pack(_spoken(lambda: self._handler.answer(action.type, argument)))]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        schema, batches = _spoken(lambda: self._handler.rows(unpack(ticket.ticket)))
+        schema, batches = _spoken(
+            lambda: undictionaried(*self._handler.rows(unpack(ticket.ticket)))
+        )
         return flight.GeneratorStream(schema, _spoken_all(batches))
 
 
