@@ -352,3 +352,47 @@ def test_polars_sees_the_declared_type(case: Case) -> None:
 
 def flow_rows(case: Case) -> list[tuple[int, Any]]:
     return [(0, value) for value in case.values]
+
+
+class Latest(rr.Vertex):
+    """Keeps the last number of each key in a table, and tells how many keys the table has."""
+
+    deterministic = True
+
+    def start(self) -> None:
+        self.waiting: dict[Any, list[pl.DataFrame]] = {}
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Any) -> None:
+        if time not in self.waiting:
+            self.waiting[time] = []
+            self.notify_at(time)
+        self.waiting[time].append(rows)
+
+    def on_notify(self, time: Any) -> None:
+        for rows in self.waiting.pop(time):
+            for row in rows.select("x", "n").to_dicts():
+                before = self.table("last").read([{"x": row["x"]}])
+                assert before.height <= 1
+                self.table("last").write([row])
+        self.send([{"keys": self.table("last").scan().height, "epoch": time[0]}])
+
+
+@pytest.mark.parametrize("case", EXACT, ids=str)
+@pytest.mark.parametrize("central", [False, True])
+def test_tables_of_a_vertex_tell_keys_apart_as_states_do(case: Case, central: bool) -> None:
+    flow = rr.Dataflow("types")
+    rows = flow.input("rows", {"x": case.kind, "n": pl.Int64})
+    made = flow.vertex(
+        Latest,
+        inputs={"rows": rows},
+        outputs={"keys": pl.Int64, "epoch": pl.Int64},
+        routes={"rows": rr.TO_ONE if central else "x"},
+        tables={"last": ({"x": case.kind}, {"n": pl.Int64})},
+    )
+    flow.output("made", made)
+    different = len({_frozen(case.key(x)) for x in case.values})
+    with flow.run() as run:
+        for epoch in range(2):
+            run.insert("rows", [(x, epoch) for x in case.values])
+            run.commit()
+            assert run.changes("made").rows() == [(different, epoch, 1)]

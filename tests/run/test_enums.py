@@ -13,6 +13,8 @@ import pyarrow.dataset
 import pytest
 
 import riverrun as rr
+from riverrun.engine.instance import Maker
+from riverrun.engine.remote import RemoteCluster
 from riverrun.run.rows import as_schema, as_table
 from riverrun.spark.source import plain_type, plainer
 from riverrun.state.types import (
@@ -25,6 +27,7 @@ from riverrun.state.types import (
     spell,
     type_text,
 )
+from tests.engine.launchers import Processes, Threads
 
 LEVELS = ["low", "mid", "high"]
 LEVEL = pl.Enum(LEVELS)
@@ -316,3 +319,71 @@ def test_conditions_that_come_from_spark_are_about_text() -> None:
 def encode_dictionary(values: list[str | None]) -> pa.Array:
     codes = encode(pa.array(values), EnumType(LEVELS))
     return pa.DictionaryArray.from_arrays(codes, EnumType(LEVELS).values, ordered=True)
+
+
+class Highest(rr.Vertex):
+    """Keeps the highest level that it has seen of each kind, in a table with enums in its key and its value."""
+
+    deterministic = True
+
+    def start(self) -> None:
+        self.waiting: dict[Any, list[pl.DataFrame]] = {}
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Any) -> None:
+        if time not in self.waiting:
+            self.waiting[time] = []
+            self.notify_at(time)
+        self.waiting[time].append(rows)
+
+    def on_notify(self, time: Any) -> None:
+        rows = pl.concat(self.waiting.pop(time))
+        known = self.table("highest").read(rows.select("kind").unique())
+        seen = pl.concat([rows.select("kind", "level"), known.select("kind", "level")])
+        highest = seen.group_by("kind").agg(pl.col("level").max()).sort("kind")
+        self.table("highest").write(highest)
+        self.send(highest)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_vertex_has_tables_of_enums(workers: int) -> None:
+    kinds = pl.Enum(["tea", "ink"])
+    flow = rr.Dataflow("levels")
+    rows = flow.input("rows", {"kind": kinds, "level": LEVEL})
+    found = flow.vertex(
+        Highest,
+        inputs={"rows": rows},
+        outputs={"kind": kinds, "level": LEVEL},
+        routes={"rows": "kind"},
+        tables={"highest": ({"kind": kinds}, {"level": LEVEL})},
+    )
+    flow.output("found", found)
+    with flow.run(workers=workers) as run:
+        run.insert("rows", [("ink", "mid"), ("tea", "high"), ("ink", "low")])
+        run.commit()
+        assert run.read("found").rows() == [("tea", "high"), ("ink", "mid")]
+        run.insert("rows", [("ink", "low"), ("tea", "low")])
+        run.commit()
+        assert run.changes("found").rows() == [("tea", "high", 1), ("ink", "mid", 1)]
+
+
+@pytest.mark.parametrize("kind", [Threads, Processes])
+@pytest.mark.parametrize("declared", [LEVEL, pl.Categorical], ids=["enum", "categorical"])
+def test_workers_elsewhere_have_the_enum_also_those_without_rows(kind: Any, declared: Any) -> None:
+    flow = rr.Dataflow("levels")
+    rows = flow.input("rows", {"n": pl.Int64, "e": declared, "l": pl.List(declared)})
+    flow.output("most", rows.group_by("n").agg(e=rr.max("e"), l=rr.max("l")))
+    schema = rows.schema
+    given = as_table([(1, "low", ["high"]), (1, "high", ["low"]), (1, "mid", None)], schema, "test")
+    batch = pa.record_batch(
+        [*given.columns, pa.array([1, 1, 1])], names=[*given.schema.names, "diff"]
+    )
+    wanted = (1, "high", ["high"]) if declared is LEVEL else (1, "mid", ["low"])
+    with RemoteCluster(kind(Maker(flow.plan, 3)), 3, timeout=60, plan=flow.plan) as cluster:
+        epoch = cluster.submit({"rows": batch})
+        cluster.wait(epoch)
+        portions = cluster.read("most", epoch)
+        found = [row for p in portions for b in p.batches() for row in pl.DataFrame(b).rows()]
+        assert found == [wanted]
+        for portion in portions:
+            for one in portion.batches(["e"]):
+                assert pl.DataFrame(one).schema["e"] == declared

@@ -448,3 +448,31 @@ def test_commands_that_cannot_be_numbered_apart_are_refused(
     monkeypatch.setattr(ingest, "PARTITION_BITS", 1)
     with pytest.raises(OperatorFailed, match="partition 0 cannot be numbered"):
         ingest._hand_out(target, iter([rows]), 0, [(None, None)])  # type: ignore[list-item]
+
+
+def test_an_enum_is_text_to_spark_and_keeps_its_order(spark: SparkSession) -> None:
+    level = pl.Enum(["low", "mid", "high"])
+    flow = rr.Dataflow("levels")
+    rows = flow.input("rows", {"n": pl.Int64, "e": level, "l": pl.List(level)})
+    keyed = flow.input("keyed", {"e": level, "n": pl.Int64}, key="e")
+    flow.output("rows", rows)
+    flow.output("keyed", keyed)
+    flow.output("most", rows.group_by().agg(e=rr.max("e"), l=rr.max("l"), n=rr.last("n", by="e")))
+    columns = "n long, e string, l array<string>"
+    given = [(1, "low", ["high"]), (2, "high", [None]), (3, "mid", None)]
+    with flow.run(on=spark, workers=2) as run:
+        run.insert("rows", spark.createDataFrame(given, columns))
+        run.upsert("keyed", spark.createDataFrame([("low", 1), ("mid", 2)], "e string, n long"))
+        run.commit()
+        run.delete("keyed", spark.createDataFrame([("low",)], "e string"))
+        run.commit()
+        assert run.read("keyed").rows() == [("mid", 2)]
+        assert run.read("most").rows() == [("high", [None], 2)]
+        assert run.read("rows").to_polars().schema["e"] == level
+        frame = run.read("rows").to_spark()
+        assert frame.schema.simpleString() == "struct<n:bigint,e:string,l:array<string>>"
+        assert sorted(map(tuple, frame.collect())) == given
+        assert [row.n for row in frame.where("e > 'low'").collect()] == [3]  # by text, as in Spark
+        assert [row.n for row in frame.where("e in ('high', 'x')").collect()] == [2]
+        with pytest.raises(rr.RiverrunError, match="'none'"):
+            run.insert("rows", spark.createDataFrame([(1, "none", [])], columns))

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from riverrun.engine.asking import Asker, Security, fetch_loans
 from riverrun.engine.lines import watched
-from riverrun.engine.reading import Portion
+from riverrun.engine.reading import Portion, as_shown
 from riverrun.engine.where import Where
 from riverrun.errors import TimeViolation
 from riverrun.state.shards import Range, Shards
@@ -162,11 +162,16 @@ class Borrowed(Portion):
     def batches(
         self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
     ) -> Iterator[pa.RecordBatch]:
+        schema = self.schema
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+
         def fetch(loan: Loan) -> Iterator[pa.RecordBatch]:
             asker = Asker(loan.address, self._lender.security)
             try:
                 rows = asker.rows((loan.lease, columns, tuple(where)))
-                yield from watched(loan.address, rows, lambda: self.gone(loan.address))
+                for batch in watched(loan.address, rows, lambda: self.gone(loan.address)):
+                    yield as_shown(schema, batch)
             finally:
                 asker.close()
 

@@ -55,6 +55,7 @@ from riverrun.engine.connection import (
     pieces_of,
     settle,
 )
+from riverrun.engine.reading import undictionaried
 from riverrun.engine.wire import MOST, BadFrame, describe, pack, unpack
 from riverrun.errors import TransportError
 from riverrun.state.soundness import UnsoundRows, read_frame
@@ -269,7 +270,7 @@ class Endpoint:
 
         def begin() -> bytes:
             nonlocal batches
-            schema, batches = self._handler.rows(unpack(packet.head))
+            schema, batches = undictionaried(*self._handler.rows(unpack(packet.head)))
             definition: bytes = schema.serialize().to_pybytes()
             return definition
 

@@ -9,6 +9,8 @@ A `Portion` is that part, to be read when somebody wants the rows: here (`ViewPo
    a range of hashes as of an epoch come in one order, whoever holds them and however they came there. So whoever has
    so many of them can go on with another holder behind these. (Changes have no such order.)
 4. `columns` and `where` give the rows that a selection of columns and a filter afterwards would.
+5. Dictionaries do not travel: a stream of Arrow's has its dictionaries at its start, and one without rows has none. On
+   the way between processes a column with dictionaries is its values (`undictionaried`, `as_shown`).
 
 Cost: taking a portion is some microseconds; reading is by pieces of some 100,000 rows.
 """
@@ -22,10 +24,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
 from riverrun.state.shards import Range
-from riverrun.state.types import shown_schema
+from riverrun.state.types import (
+    declared_schema,
+    declared_type,
+    has_dictionaries,
+    shown_schema,
+    spelled,
+)
 from riverrun.state.view import SCAN_ROWS, View
 
 PIECE = SCAN_ROWS  # about so many rows are read at a time
@@ -94,6 +103,32 @@ class ChangesPortion(Portion):
     ) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
             yield narrowed(pa.record_batch(batch.columns, schema=self.schema), columns, where)
+
+
+def undictionaried(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Rows as they travel, and their schema: dictionaries as their values."""
+    kinds = [spelled(declared_type(f)) if has_dictionaries(f.type) else f.type for f in schema]
+    if kinds == schema.types:
+        return schema, batches
+    plain = pa.schema(
+        [f.with_type(k).remove_metadata() for f, k in zip(schema, kinds, strict=True)]
+    )
+    return plain, (
+        pa.record_batch(
+            [c.cast(k) for c, k in zip(batch.columns, kinds, strict=True)], schema=plain
+        )
+        for batch in batches
+    )
+
+
+def as_shown(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that have travelled, in the types that they are shown in."""
+    if batch.schema.types == schema.types:
+        return batch
+    declared = declared_schema(schema)
+    return as_record_batch(declared, canonical_columns(batch, declared), batch.num_rows)
 
 
 def narrowed(

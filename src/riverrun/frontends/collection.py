@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import polars as pl
@@ -261,10 +260,7 @@ class Collection:
         return self._add(Explode(at), [self], made)
 
     def concat(self, *others: Collection) -> Collection:
-        """The rows of all, each as often as it is in any: a union that keeps duplicates.
-
-        Columns of different types become the type that holds the values of all (`frontends.widening`).
-        """
+        """The rows of all, each as often as it is in any: a union that keeps duplicates. Types are widened."""
         for other in others:
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
@@ -283,7 +279,12 @@ class Collection:
             attempt = f"concat {self._name} and {other._name}"
             for its in other.schema:
                 mine = fields[its.name]
-                kind = common_kind(mine, its, partial(_types_told, attempt, its.name))
+                words = (
+                    f"cannot {attempt}: column {its.name!r} is ",
+                    " in one and ",
+                    " in the other",
+                )
+                kind = common_kind(mine, its, words)
                 fields[its.name] = mine.with_type(kind).with_nullable(mine.nullable or its.nullable)
             parts.append(other._into(scope))
         made = [fields[name] for name in self.columns]
@@ -796,10 +797,6 @@ def _deepest(*collections: Collection) -> Scope:
                 hint="build both on one Dataflow",
             )
     return scope
-
-
-def _types_told(attempt: str, column: str, mine: str, its: str) -> str:
-    return f"cannot {attempt}: column {column!r} is {mine} in one and {its} in the other"
 
 
 def _over_frames(function: Callable[[pl.DataFrame], Any]) -> Callable[[pa.RecordBatch], Any]:

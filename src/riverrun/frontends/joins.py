@@ -206,12 +206,7 @@ def _common_kinds(
     """Of each pair of key columns the type that holds the values of both."""
     kinds = []
     for mine, its in zip(left_key, right_key, strict=True):
-
-        def told(a: str, b: str, mine: str = mine, its: str = its) -> str:
-            return (
-                f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}: "
-                f"they are {a} and {b}"
-            )
-
-        kinds.append(common_kind(left.schema.field(mine), right.schema.field(its), told))
+        attempt = f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}"
+        words = f"{attempt}: they are ", " and ", ""
+        kinds.append(common_kind(left.schema.field(mine), right.schema.field(its), words))
     return kinds

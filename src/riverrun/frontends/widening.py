@@ -13,6 +13,7 @@ Types that have no common type are refused when the program is built, with the c
 Traceback (most recent call last):
     ...
 riverrun.errors.PlanError: cannot concat 'a' and 'b': column 'n' is int32 in one and uint64 in the other
+At: ...
 Hint: no integer type holds all values of both: with_columns(n=pl.col('n').cast(pl.Int64)) of the one that is ...
 
 Cost: one more linear step, of one cast a column, for a side whose types are not the common ones already.
@@ -20,7 +21,7 @@ Cost: one more linear step, of one cast a column, for a side whose types are not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -51,14 +52,14 @@ def widened(collection: Collection, kinds: Mapping[str, pa.DataType]) -> Collect
     )
 
 
-def common_kind(mine: pa.Field, its: pa.Field, told: Callable[[str, str], str]) -> pa.DataType:
-    """The type that holds the values of both columns; refused where there is none, in the words that `told` makes of
-    their types."""
+def common_kind(mine: pa.Field, its: pa.Field, words: tuple[str, str, str]) -> pa.DataType:
+    """The type that holds the values of both columns; refused where there is none, with these words before, between and
+    behind their types."""
     kind = common_type(mine.type, its.type)
     if kind is None:
         raise PlanError(
             "plan.types_differ",
-            told(type_text(mine.type), type_text(its.type)),
+            f"{words[0]}{type_text(mine.type)}{words[1]}{type_text(its.type)}{words[2]}",
             hint=cast_to_write(mine, its),
             column=mine.name,
         )

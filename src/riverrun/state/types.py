@@ -112,6 +112,13 @@ def has_enums(kind: pa.DataType) -> bool:
     return has_enums(kind.value_type) if _is_list(kind) else isinstance(kind, EnumType)
 
 
+def has_dictionaries(kind: pa.DataType) -> bool:
+    """Whether a type of Arrow's is a dictionary, or has one inside."""
+    if _T.is_struct(kind):
+        return any(has_dictionaries(field.type) for field in kind)
+    return has_dictionaries(kind.value_type) if _is_list(kind) else bool(_T.is_dictionary(kind))
+
+
 def type_text(kind: pa.DataType) -> str:
     """A type in words that tell it from every other, enums inside lists and structs included."""
     if not _T.is_nested(kind) or not has_enums(kind):

@@ -37,6 +37,7 @@ from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.types import encode, spelled
 
 Convert = Callable[[Any, pa.Schema, str], pa.RecordBatch]
 DIFF = "diff"
@@ -242,22 +243,22 @@ class Table:
         self._width = len(schema.key)
         kept = Schema.of(pa.schema([]), self._columns) if central else schema
         self._spine = context.spine(kept, f":{name}")
-        self._written: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
-        self._whole: dict[tuple[Any, ...], tuple[Any, ...]] | None = None
+        self._written: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...] | None]] = {}
+        """By what tells keys apart, the key and the row that was written; None where it was deleted."""
+        self._whole: dict[Any, tuple[Any, ...]] | None = None
         """All rows, of a central table: what is under one key cannot be looked up."""
         if central:
             view, now = present(self._spine)
             rows = [row for piece in view.scan(now) for row in _tuples(piece.to_batch())]
-            self._whole = {row[: self._width]: row for row in rows}
+            self._whole = {self._key_of(row): row for row in rows}
 
     def read(self, keys: Any) -> pl.DataFrame:
         """The rows of some keys; a key that has none gives none."""
-        asked = self._convert(keys, self._key, f"read from {self.name!r}")
-        rows = self._stored(asked)
-        found: dict[tuple[Any, ...], tuple[Any, ...]] = {row[: self._width]: row for row in rows}
-        for key in _tuples(asked):
+        asked = self._given(keys, self._key, "read from")
+        found = {self._key_of(row): row for row in self._stored(asked)}
+        for key in map(self._key_of, asked):
             if key in self._written:
-                row = self._written[key]
+                _, row = self._written[key]
                 if row is None:
                     found.pop(key, None)
                 else:
@@ -266,22 +267,22 @@ class Table:
 
     def write(self, rows: Any) -> None:
         """Put rows in place of those with the same key."""
-        for row in _tuples(self._convert(rows, self._columns, f"write to {self.name!r}")):
-            self._written[row[: self._width]] = row
+        for row in self._given(rows, self._columns, "write to"):
+            self._written[self._key_of(row)] = row[: self._width], row
 
     def delete(self, keys: Any) -> None:
         """Take the rows of some keys out."""
-        for key in _tuples(self._convert(keys, self._key, f"delete from {self.name!r}")):
-            self._written[key] = None
+        for key in self._given(keys, self._key, "delete from"):
+            self._written[self._key_of(key)] = key, None
 
     def scan(self) -> pl.DataFrame:
         """All rows."""
-        found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        found: dict[Any, tuple[Any, ...]] = {}
         view, now = present(self._spine)
         for piece in view.scan(now):
             for row in _tuples(piece.to_batch()):
-                found[row[: self._width]] = row
-        for key, written in self._written.items():
+                found[self._key_of(row)] = row
+        for key, (_, written) in self._written.items():
             if written is None:
                 found.pop(key, None)
             else:
@@ -298,16 +299,15 @@ class Table:
         time = (epoch - 1,) + (0,) * (self._depth - 1)
         upper = Antichain.boundary(epoch, self._depth)
         written, self._written = self._written, {}
-        keys = self._batch(list(written), self._key)
-        old = self._stored(keys)
+        old = self._stored([key for key, _ in written.values()])
         pieces = []
-        fresh = [row for row in written.values() if row is not None]
+        fresh = [row for _, row in written.values() if row is not None]
         for rows, diff in ((fresh, 1), (old, -1)):
             if rows:
-                columns = canonical_columns(self._batch(rows, self._columns), self._columns)
+                columns = _canonical(rows, self._columns)
                 pieces.append(Changes(columns, len(rows), (time,), None, diff, None))
         if self._whole is not None:
-            for key, row in written.items():
+            for key, (_, row) in written.items():
                 if row is None:
                     self._whole.pop(key, None)
                 else:
@@ -318,19 +318,46 @@ class Table:
             schema = self._spine.schema
             self._spine.append(Batch.of(schema, changes, positions, self._spine.upper, upper))
 
-    def _stored(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    def _stored(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if self._whole is not None:
-            asked = set(_tuples(keys))
+            asked = set(map(self._key_of, keys))
             return [row for key, row in self._whole.items() if key in asked]
         view, now = present(self._spine)
-        return _tuples(view.lookup(keys, now).to_batch())
+        columns = pa.record_batch(list(_canonical(keys, self._key)), names=self._key.names)
+        return _tuples(view.lookup(columns, now).to_batch())
+
+    def _given(self, rows: Any, schema: pa.Schema, attempt: str) -> list[tuple[Any, ...]]:
+        batch = self._convert(rows, schema, f"{attempt} {self.name!r}")
+        return _tuples(as_record_batch(schema, batch.columns, batch.num_rows))
+
+    def _key_of(self, row: tuple[Any, ...]) -> Any:
+        """What tells keys apart in Python as states do."""
+        return _alike(row[: self._width])
 
     def _frame(self, rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
-        return pl.DataFrame(pl.from_arrow(self._batch(list(rows), self._columns)))
+        listed = list(rows)
+        columns = _canonical(listed, self._columns)
+        return pl.DataFrame(pl.from_arrow(as_record_batch(self._columns, columns, len(listed))))
 
-    def _batch(self, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-        columns = [pa.array([row[at] for row in rows], f.type) for at, f in enumerate(schema)]
-        return pa.record_batch(columns, schema=schema)
+
+def _canonical(rows: list[tuple[Any, ...]], schema: pa.Schema) -> tuple[pa.Array, ...]:
+    """Rows of Python values as the engine keeps them."""
+    columns = []
+    for at, kind in enumerate(schema.types):
+        columns.append(encode(pa.array([row[at] for row in rows], spelled(kind)), kind))
+    return tuple(columns)
+
+
+_NAN = object()
+
+
+def _alike(value: Any) -> Any:
+    """A value that hashes, and is the same for equal values: NaN equals NaN, and lists and structs are values too."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_alike, value))
+    if isinstance(value, dict):
+        return tuple((name, _alike(inner)) for name, inner in value.items())
+    return _NAN if isinstance(value, float) and value != value else value
 
 
 def _tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
