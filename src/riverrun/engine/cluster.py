@@ -58,6 +58,7 @@ from riverrun.state.lanes import Lane
 from riverrun.state.lease import Lease
 from riverrun.state.log import Log, Opening, Way, take_over
 from riverrun.state.manifest import Manifest
+from riverrun.state.scratch import sweep
 from riverrun.state.storage import Storage
 
 EVERY = timedelta(seconds=30)
@@ -112,6 +113,7 @@ class Cluster(ABC):
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
         self._lease: Lease | None = None
+        sweep()
         opening: Opening | None = None
         plan = durability.plan
         fingerprint = durability.fingerprint if plan is None else plan.fingerprint

@@ -26,7 +26,6 @@ import platform
 import queue
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -69,6 +68,7 @@ from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.kernels import compiling
 from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
+from riverrun.state.scratch import Scratch, sweep
 from riverrun.state.slabs import SLABS
 from riverrun.state.storage import Storage, open_storage
 
@@ -166,7 +166,7 @@ class _Host:
         self._failures = 0  # of the storage, in a row
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Scratch | None = None
         self._endpoint = Endpoint(address, self, rendezvous.security)
 
     def join(self, rendezvous: Rendezvous) -> None:
@@ -188,6 +188,7 @@ class _Host:
         if granted.get("leave"):
             self._why = granted["leave"]
             return
+        sweep()
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
         self._silence = max(SILENCE, 2 * granted.get("silence", 0.0))
@@ -195,8 +196,8 @@ class _Host:
         scratch: Path | None = None
         if granted["checkpoint"] is not None:
             if getattr(self._make, "memory", None) is not None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
-                scratch = Path(self._scratch.name)
+                self._scratch = Scratch()
+                scratch = self._scratch.path
             try:
                 storage = _opened(granted["checkpoint"], self._show_life)
             except TransportError as error:
@@ -551,7 +552,7 @@ class _Host:
         if self._staging is not None:
             self._staging.close()
         if self._scratch is not None:
-            self._scratch.cleanup()
+            self._scratch.close()
         # A peer may hold its stream open for a while longer: do not wait for it.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
         self._give_back()
