@@ -59,7 +59,7 @@ from riverrun.state.lease import Lease
 from riverrun.state.log import Log, Opening, Way, take_over
 from riverrun.state.manifest import Manifest
 from riverrun.state.scratch import sweep
-from riverrun.state.storage import Storage
+from riverrun.state.storage import Storage, open_storage
 
 EVERY = timedelta(seconds=30)
 _LOG = logging.getLogger("riverrun")
@@ -93,6 +93,8 @@ class Durability:
     """Whether states that the checkpoint does not have are built anew."""
     keep_inputs: bool | None = None
     """Whether the log keeps all rows."""
+    synced: bool = False
+    """Whether what is put on a local disk is on the platter before that is said."""
 
 
 class Cluster(ABC):
@@ -145,6 +147,8 @@ class Cluster(ABC):
         """Own the path: see that nobody else does, and take over what it holds."""
         place = durability.checkpoint
         assert place is not None
+        if not isinstance(place, Storage):
+            place = open_storage(place, synced=durability.synced)
         self._checkpoints = Checkpoints(place)
         self._log = Log(self._checkpoints.storage)
         identity, plan = uuid4().hex, durability.plan

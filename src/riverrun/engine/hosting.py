@@ -199,7 +199,9 @@ class _Host:
                 self._scratch = Scratch()
                 scratch = self._scratch.path
             try:
-                storage = _opened(granted["checkpoint"], self._show_life)
+                storage = _opened(
+                    granted["checkpoint"], granted.get("synced", False), self._show_life
+                )
             except TransportError as error:
                 self._why = f"the coordinator cannot be reached: {error.message}"
                 return
@@ -570,13 +572,13 @@ class _Host:
         pa.default_memory_pool().release_unused()
 
 
-def _opened(place: str, show_life: Callable[[], None]) -> Storage:
+def _opened(place: str, synced: bool, show_life: Callable[[], None]) -> Storage:
     """The storage of the run. A path that is not there is away: made anew, it would be another one."""
     deadline = time.monotonic() + SILENCE
     while True:
         show_life()
         try:
-            return open_storage(place, make=False)
+            return open_storage(place, synced=synced, make=False)
         except CheckpointError:
             if time.monotonic() > deadline:
                 raise
