@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import errno
+import fcntl
+import os
 import random
 import shutil
 import subprocess
 import sys
 import textwrap
 from collections import Counter
+from pathlib import Path
 
 import deltalake
 import obstore.store
@@ -267,11 +271,11 @@ def test_a_process_that_is_killed(tmp_path):
 
             def dying(function):
                 def call(*arguments, **folders):
-                    if folders:  # of a checkpoint, not of the sink
+                    if folders and "follow_symlinks" not in folders:  # of a checkpoint, not of the sink
                         return function(*arguments, **folders)
                     if draw.random() < 0.1:
                         os._exit(9)
-                    made = function(*arguments)
+                    made = function(*arguments, **folders)
                     if draw.random() < 0.1:
                         os._exit(9)
                     return made
@@ -527,10 +531,95 @@ def test_a_write_that_dies_half_way_leaves_nothing_to_read(tmp_path, monkeypatch
                 sink.wait(timeout=SOON)
     assert met == [[]]
     assert list(path.iterdir()) == []
-    (tmp_path / ".out-dead.tmp").write_bytes(b"PAR1")  # of a process that was killed
+    for folder in (tmp_path, path):
+        (folder / f".out-{'de' * 16}.tmp").write_bytes(b"PAR1")  # of a process that was killed
     with build(program, SCHEMAS).run() as run:
         run.write_parquet("all", path)
     assert [left.name for left in tmp_path.iterdir()] == ["out"]
+    assert list(path.iterdir()) == []
+
+
+def test_what_other_sinks_are_writing_is_left_alone(tmp_path):
+    """That of a place whose name begins alike, and that of a live one at the same place."""
+    others = [tmp_path / f".out-2-{'ab' * 16}.tmp", tmp_path / ".out-notes.tmp"]
+    for other in others:
+        other.write_bytes(b"PAR1")
+    live, dead = (tmp_path / f".out-{word * 16}.tmp" for word in ("ab", "cd"))
+    dead.write_bytes(b"PAR1")
+    link = tmp_path / f".out-{'ef' * 16}.tmp"
+    link.symlink_to(others[0])
+    with live.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with build(program, SCHEMAS).run() as run:
+            run.write_parquet("all", tmp_path / "out")
+    assert all(path.exists() for path in (*others, live, link))
+    assert not dead.exists()
+
+
+def without_unnamed_files(monkeypatch):
+    """As on a file system that has none."""
+    real = os.open
+
+    def opened(path, flags, *arguments, **options):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(sinks.os, "open", opened)
+
+
+@pytest.mark.parametrize("way", ["unnamed", "beside", "inside", "without links"])
+def test_files_are_made_whole_in_every_way(tmp_path, monkeypatch, way):
+    path, real, linked = tmp_path / "deep" / "out", os.link, []
+    if way != "unnamed":
+        without_unnamed_files(monkeypatch)
+
+    def link(source, *arguments, **options):
+        linked.append(str(source))
+        if way == "without links":
+            raise OSError(errno.EOPNOTSUPP, "no links")
+        if way == "inside" and Path(source).parent == path.parent:
+            raise OSError(errno.EXDEV, "another device")
+        assert list(path.glob("*.parquet")) == []
+        return real(source, *arguments, **options)
+
+    monkeypatch.setattr(sinks.os, "link", link)
+    folder = _Folder(path)
+    assert folder.create("epoch.parquet", pa.py_buffer(b"whole"))
+    monkeypatch.setattr(sinks.os, "link", real)
+    assert not folder.create("epoch.parquet", pa.py_buffer(b"other"))
+    assert (path / "epoch.parquet").read_bytes() == b"whole"
+    assert [left.name for left in path.iterdir()] == ["epoch.parquet"]
+    assert [left.name for left in path.parent.iterdir()] == ["out"]
+    ways = {"unnamed": ["/proc"], "beside": [path.parent], "inside": [path.parent, path]}
+    for source, folder in zip(linked, ways.get(way, linked), strict=True):
+        assert source.startswith(str(folder))
+
+
+def test_a_mount_point_can_be_written_to(tmp_path, monkeypatch):
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(path)]
+    try:
+        mounted = subprocess.run(mounting, capture_output=True, text=True, check=False)
+    except OSError as error:
+        pytest.skip(f"there is no mount: {error}")
+    if mounted.returncode:
+        pytest.skip(f"no right to mount: {mounted.stderr.strip()}")
+    try:
+        for unnamed in (True, False):
+            if not unnamed:
+                without_unnamed_files(monkeypatch)
+            with build(program, SCHEMAS).run() as run:
+                sink = run.write_parquet("all", path)
+                fed(run, 1)
+                sink.wait(timeout=SOON)
+            assert [file.suffix for file in path.iterdir()] == [".parquet"]
+            for file in path.iterdir():
+                file.unlink()
+        assert [left.name for left in tmp_path.iterdir()] == ["disk"]
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def test_without_the_package(tmp_path, monkeypatch):

@@ -112,7 +112,7 @@ def test_executors_without_the_package_get_it(standalone: Standalone, tmp_path: 
     python = interpreter(tmp_path)
     places = json.loads(standalone.run(ships, PYSPARK_PYTHON=str(python)))
     assert len(places) == 2
-    assert all(place.startswith(f"{tmp_path}/riverrun-{os.getuid()}-") for place in places)
+    assert all(place.startswith(f"{tmp_path}/riverrun-code-{os.getuid()}-") for place in places)
     left = [each.name for each in tmp_path.iterdir() if "unpack" in each.name]
     assert not left
 

@@ -59,7 +59,8 @@ from riverrun.state.lanes import Lane
 from riverrun.state.lease import Lease
 from riverrun.state.log import Log, Opening, Way, take_over
 from riverrun.state.manifest import Manifest
-from riverrun.state.storage import Storage
+from riverrun.state.scratch import sweep
+from riverrun.state.storage import Storage, open_storage
 
 EVERY = timedelta(seconds=30)
 _LOG = logging.getLogger("riverrun")
@@ -93,6 +94,8 @@ class Durability:
     """Whether states that the checkpoint does not have are built anew."""
     keep_inputs: bool | None = None
     """Whether the log keeps all rows."""
+    synced: bool = False
+    """Whether what is put on a local disk is on the platter before that is said."""
 
 
 class Cluster(ABC):
@@ -113,6 +116,7 @@ class Cluster(ABC):
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
         self._lease: Lease | None = None
+        sweep()
         opening: Opening | None = None
         plan = durability.plan
         fingerprint = durability.fingerprint if plan is None else plan.fingerprint
@@ -145,6 +149,8 @@ class Cluster(ABC):
         """Own the path: see that nobody else does, and take over what it holds."""
         place = durability.checkpoint
         assert place is not None
+        if not isinstance(place, Storage):
+            place = open_storage(place, synced=durability.synced)
         self._checkpoints = Checkpoints(place)
         self._log = Log(self._checkpoints.storage)
         identity, plan = uuid4().hex, durability.plan

@@ -26,7 +26,6 @@ import platform
 import queue
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -79,6 +78,7 @@ from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.kernels import compiling
 from riverrun.state.lanes import Lane
 from riverrun.state.log import Log
+from riverrun.state.scratch import Scratch, sweep
 from riverrun.state.slabs import SLABS
 from riverrun.state.storage import Storage, open_storage
 
@@ -178,7 +178,7 @@ class _Host:
         self._failures = 0  # of the storage, in a row
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Scratch | None = None
         self._endpoint = Endpoint(address, self, rendezvous.security)
 
     def join(self, rendezvous: Rendezvous) -> None:
@@ -200,6 +200,7 @@ class _Host:
         if granted.get("leave"):
             self._why = granted["leave"]
             return
+        sweep()
         self._worker = Worker(granted["incarnation"], self._make)
         self._window = granted.get("window", WINDOW)
         self._silence = max(LEFT_ALONE, 2 * granted.get("silence", 0.0))
@@ -207,10 +208,12 @@ class _Host:
         scratch: Path | None = None
         if granted["checkpoint"] is not None:
             if getattr(self._make, "memory", None) is not None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="riverrun-")
-                scratch = Path(self._scratch.name)
+                self._scratch = Scratch()
+                scratch = self._scratch.path
             try:
-                storage = _opened(granted["checkpoint"], self._show_life)
+                storage = _opened(
+                    granted["checkpoint"], granted.get("synced", False), self._show_life
+                )
             except TransportError as error:
                 if not is_outage(error):  # that of the storage was waited for
                     raise
@@ -577,7 +580,7 @@ class _Host:
         if self._staging is not None:
             self._staging.close()
         if self._scratch is not None:
-            self._scratch.cleanup()
+            self._scratch.close()
         # A peer may hold its stream open for a while longer: do not wait for it.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
         self._give_back()
@@ -595,13 +598,13 @@ class _Host:
         pa.default_memory_pool().release_unused()
 
 
-def _opened(place: str, show_life: Callable[[], None]) -> Storage:
+def _opened(place: str, synced: bool, show_life: Callable[[], None]) -> Storage:
     """The storage of the run. A path that is not there is away: made anew, it would be another one."""
 
     def act() -> Storage:
         show_life()
         try:
-            return open_storage(place, make=False)
+            return open_storage(place, synced=synced, make=False)
         except CheckpointError as error:
             raise TransportError("storage.unreachable", error.message, hint=error.hint) from error
 

@@ -10,14 +10,11 @@ the inputs of the next ones; between workers, an exchange sends the pieces that 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +43,7 @@ from riverrun.progress import Antichain
 from riverrun.progress.reachability import ProgressChange
 from riverrun.state import Spine
 from riverrun.state.changes import Changes
+from riverrun.state.scratch import Scratch
 from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
 
@@ -94,9 +92,9 @@ class Instance:
         spill: dict[str, Any] = {}
         if memory is not None:
             kept = sum(node.operator.keeps_state for node in plan.nodes)
-            scratch = Path(tempfile.mkdtemp(prefix="riverrun-"))
-            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-            spill = {"budget": memory // max(kept, 1), "directory": scratch}
+            scratch = Scratch()
+            weakref.finalize(self, scratch.close)
+            spill = {"budget": memory // max(kept, 1), "directory": scratch.path}
         self._backfill: Backfill | None = None
         self._content: Iterator[None] | None = None
         giving: tuple[Port, ...] = ()

@@ -150,6 +150,7 @@ class RemoteCluster(Cluster):
             self._coordinator, launcher, self._health, timeout, self._check_room
         )
         self.path = None if options.checkpoint is None else str(options.checkpoint)
+        self._synced = options.synced
         self._security = security or Security()
         self._launcher = launcher
         self._window = window
@@ -776,6 +777,7 @@ class RemoteCluster(Cluster):
         return {
             "incarnation": incarnation,
             "checkpoint": self.path,
+            "synced": self._synced,
             "window": self._window,
             "patience": self._patience,
             "silence": self._silence,

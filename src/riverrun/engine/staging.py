@@ -19,7 +19,6 @@ epoch that names it can be done again by anybody. Laws:
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -33,6 +32,7 @@ from riverrun.engine.messages import Failed, Feed, Parcel
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.retry import is_outage, persist
 from riverrun.state.log import PARCELS
+from riverrun.state.scratch import Scratch
 from riverrun.state.soundness import UnsoundRows, read_file, read_stream
 from riverrun.state.storage import Storage, checksum
 
@@ -66,7 +66,7 @@ class Staging:
         self._kept: dict[str, list[pa.RecordBatch]] = {}
         self._files: dict[str, str] = {}
         self._written = 0  # files so far: a name is used once
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: Scratch | None = None
 
     def __len__(self) -> int:
         """How many parcels are here."""
@@ -105,8 +105,8 @@ class Staging:
                 self._bytes += size
             elif file is None:
                 if self._directory is None:
-                    self._directory = tempfile.TemporaryDirectory(prefix="riverrun-staged-")
-                self._files[name] = str(Path(self._directory.name) / f"{self._written}.arrow")
+                    self._directory = Scratch()
+                self._files[name] = str(self._directory.path / f"{self._written}.arrow")
                 self._written += 1
         if not fits and file is None:
             with (
@@ -208,7 +208,7 @@ class Staging:
     def close(self) -> None:
         self._kept.clear()
         if self._directory is not None:
-            self._directory.cleanup()
+            self._directory.close()
 
 
 def _sound(

@@ -263,6 +263,7 @@ class Dataflow:
         patience: float | timedelta | None = None,
         take_over: bool = False,
         from_checkpoint: int | None = None,
+        synced: bool = False,
     ) -> Run:
         """Start it: in this process, or on Spark.
 
@@ -286,7 +287,8 @@ class Dataflow:
         `retain` is how many checkpoints are kept. While the storage is full or away, commits wait and the rest goes on;
         with `patience`, in seconds or as a timedelta, the run ends when that takes longer. A path that another run uses
         is refused; `take_over` takes it away from that one, which then ends. `from_checkpoint` goes back to an older
-        checkpoint, when the newest is damaged, and does the epochs since then again.
+        checkpoint, when the newest is damaged, and does the epochs since then again. With `synced`, a commit on a local
+        disk returns when its epoch would survive a power cut; on an object store it always does.
 
         A program that has changed since takes those states from the checkpoint that are what it would have made
         itself. If that is not all it needs, it is refused, and told what differs; with `rebuild` the rest is built
@@ -321,6 +323,7 @@ class Dataflow:
             patience=patience,
             take_over=take_over,
             from_checkpoint=from_checkpoint,
+            synced=synced,
         )
 
     def __repr__(self) -> str:

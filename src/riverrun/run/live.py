@@ -154,6 +154,7 @@ class Run:
         patience: float | timedelta | None = None,
         take_over: bool = False,
         from_checkpoint: int | None = None,
+        synced: bool = False,
     ) -> None:
         freeze()  # before there is anything of this run
         check_count("workers", workers)
@@ -166,7 +167,7 @@ class Run:
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
         check_recovery(recovery, silence, balance, max_workers, workers, on, checkpoint)
-        check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs)
+        check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs, synced=synced)
         self.plan = plan
         self._lock = RLock()
         self._history = history
@@ -194,6 +195,7 @@ class Run:
             "from_checkpoint": from_checkpoint,
             "rebuild": rebuild,
             "keep_inputs": keep_inputs,
+            "synced": synced,
         }
         self._cluster: Cluster
         self._spark: SparkCluster | None = None

@@ -34,9 +34,12 @@ also when the last epochs before a restart changed nothing.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -376,13 +379,22 @@ def _columns(schema: pa.Schema) -> str:
 
 
 class _Folder:
-    """A local directory. What is being written lies beside it, so that nobody reads half a file."""
+    """A local directory. A file gets its name there when it is whole and on the disk: nobody reads half of one.
+
+    Until then the file has no name at all, so nothing is left when its process is killed. Where the file system has no
+    files without names (NFS, for one), the file lies beside the directory as ``.NAME-HEX.tmp``; or in the directory, if
+    it cannot be linked from there, since a directory may be a mount point. Its writer holds a lock on such a file, and
+    the lock dies with the process. Files whose lock is free are removed when a sink is opened.
+    """
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root
-        for left in root.parent.glob(f".{root.name}-*.tmp"):  # a process died
-            left.unlink(missing_ok=True)
+        self._partial = re.compile(rf"\.{re.escape(root.name)}-[0-9a-f]{{32}}\.tmp")
+        for folder in {root.parent, root}:
+            with suppress(OSError):
+                for name in filter(self._partial.fullmatch, os.listdir(folder)):
+                    _unlink_abandoned(folder / name)
 
     def names(self) -> list[str]:
         return sorted(path.relative_to(self._root).as_posix() for path in self._root.rglob("*"))
@@ -391,25 +403,100 @@ class _Folder:
         return pa.py_buffer((self._root / name).read_bytes())
 
     def create(self, name: str, data: pa.Buffer) -> bool:
-        """Make a file, whole and on the disk; False when there is one."""
-        partial = self._root.parent / f".{self._root.name}-{uuid4().hex}.tmp"
-        target = self._root / name
+        """Make a file, whole and on the disk, and its name too; False when there is one."""
+        here = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with partial.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            for way in (self._unnamed, self._beside, self._inside):
+                made = way(here, name, data)
+                if made is not None:
+                    break
+            else:
+                raise OSError(f"{self._root} takes no files by linking or renaming")
+            if made:
+                os.fsync(here)
+            return made
+        finally:
+            os.close(here)
+
+    def _unnamed(self, here: int, name: str, data: pa.Buffer) -> bool | None:
+        """Without a name until it is whole; None where the file system cannot do that."""
+        try:
+            descriptor = os.open(self._root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        except (OSError, AttributeError):
+            return None
+        try:
+            _write_synced(descriptor, data)
+            source = f"/proc/self/fd/{descriptor}"
+            os.link(source, name, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=True)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return None
+            raise
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _beside(self, here: int, name: str, data: pa.Buffer) -> bool | None:
+        try:
+            return self._renamed(self._root.parent, here, name, data)
+        except OSError as error:
+            if error.errno in _NO_LINKS:  # another mount, or a parent that is not ours to write to
+                return None
+            raise
+
+    def _inside(self, here: int, name: str, data: pa.Buffer) -> bool | None:
+        return self._renamed(self._root, here, name, data)
+
+    def _renamed(self, folder: Path, here: int, name: str, data: pa.Buffer) -> bool:
+        partial = folder / f".{self._root.name}-{uuid4().hex}.tmp"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with suppress(OSError):  # no locks there: then nobody collects
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_synced(descriptor, data)
             try:
-                os.link(partial, target)
+                os.link(partial, name, dst_dir_fd=here)
             except FileExistsError:
                 return False
-            except OSError:  # a disk without links
-                if target.exists():
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+                    raise
+                if (self._root / name).exists():  # a disk without links
                     return False
-                partial.replace(target)
+                os.rename(partial, name, dst_dir_fd=here)
+            return True
         finally:
             partial.unlink(missing_ok=True)
-        return True
+            os.close(descriptor)
+
+
+_NO_LINKS = (
+    errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL,
+)  # fmt: skip
+
+
+def _write_synced(descriptor: int, data: pa.Buffer) -> None:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    os.fsync(descriptor)
+
+
+def _unlink_abandoned(path: Path) -> None:
+    """Remove what a killed process was writing; its lock went with it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # a link, or gone by now
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass  # its writer lives, or there are no locks
+    finally:
+        os.close(descriptor)
 
 
 class _Bucket:

@@ -3,6 +3,9 @@
 What is sent to tasks is a function that knows nothing of this package until it has made sure that
 it is there: the installed one, if it is the same, and otherwise the one that travels with it. What
 the package builds on (pyarrow, numba, ...) must be installed; a task that misses it says so.
+
+What travels is unpacked once for each version, below the temporary folder. Processes lock the folder while they live:
+whoever unpacks another version later removes those that nobody uses.
 """
 
 from __future__ import annotations
@@ -58,21 +61,67 @@ def loader(*, ship: bool) -> Callable[[str, str], Any]:
             return bool(installed.__version__ == version)
 
         def unpack() -> None:
+            import fcntl
             import io
+            import re
             import shutil
+            import time
             import zipfile
 
-            folder = os.path.join(tempfile.gettempdir(), f"riverrun-{os.getuid()}-{digest}")
-            if not os.path.isdir(folder):
-                scratch = tempfile.mkdtemp(prefix="riverrun-unpack-")
-                zipfile.ZipFile(io.BytesIO(archive)).extractall(scratch)
+            parent, mine = tempfile.gettempdir(), f"riverrun-code-{os.getuid()}-"
+            folder = os.path.join(parent, mine + digest)
+
+            def locked(path: str, how: int) -> int | None:
+                """A folder of this user, opened and locked, or None. The lock dies with the process."""
                 try:
-                    os.rename(scratch, folder)
+                    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 except OSError:
-                    shutil.rmtree(scratch, ignore_errors=True)
-            about = os.lstat(folder)
-            if about.st_uid != os.getuid() or about.st_mode & 0o022:
-                raise RuntimeError(f"{folder} belongs to somebody else: it is not used")
+                    return None
+                try:
+                    fcntl.flock(lock, how | fcntl.LOCK_NB)
+                    about, seen = os.fstat(lock), os.lstat(path)
+                    if about.st_uid == os.getuid() and about.st_ino == seen.st_ino:
+                        return lock
+                except OSError:
+                    pass
+                os.close(lock)
+                return None
+
+            def collect() -> None:
+                """Remove what nobody uses any more: folders of other versions, and half unpacked ones."""
+                for name in os.listdir(parent):
+                    other = re.fullmatch(rf"{mine}[0-9a-f]{{32}}", name) and name != mine + digest
+                    if other or name.startswith("riverrun-unpack-"):
+                        path = os.path.join(parent, name)
+                        if (
+                            not os.path.islink(path)
+                            and time.time() - os.lstat(path).st_mtime > 3600
+                        ):
+                            lock = locked(path, fcntl.LOCK_EX)
+                            if lock is not None:
+                                shutil.rmtree(path, ignore_errors=True)
+                                os.close(lock)
+
+            for _ in range(10):
+                if not os.path.isdir(folder):
+                    scratch = tempfile.mkdtemp(prefix="riverrun-unpack-")
+                    zipfile.ZipFile(io.BytesIO(archive)).extractall(scratch)
+                    try:
+                        os.rename(scratch, folder)
+                    except OSError:
+                        shutil.rmtree(scratch, ignore_errors=True)
+                about = os.lstat(folder)
+                if about.st_uid != os.getuid() or about.st_mode & 0o022:
+                    raise RuntimeError(f"{folder} belongs to somebody else: it is not used")
+                # In use as long as this process lives. Where there are no locks, nobody removes it.
+                sys._riverrun_lock = locked(folder, fcntl.LOCK_SH)  # type: ignore[attr-defined]
+                if sys._riverrun_lock is not None or os.path.isdir(folder):  # type: ignore[attr-defined]
+                    break
+            try:
+                os.utime(folder)
+                collect()
+            except OSError:
+                pass  # the next one does
             for name in [n for n in sys.modules if n.partition(".")[0] == "riverrun"]:
                 del sys.modules[name]
             sys.path.insert(0, folder)

@@ -7,6 +7,9 @@ looked at first, not through its path. Laws:
 1. What is written is in the directory that the path led to in the beginning, wherever that is by now; or it is an
    error.
 2. Readers see a whole file or none. Of several who write a *fresh* one, one succeeds.
+3. With `synced`, what was written is on the disk when that is said: first the bytes, then, when the file has its name,
+   the folder with the name (the first time also those around it). A file that somebody finds there already is put on
+   the disk too.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as place:
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,7 @@ class Directory:
         if make:
             path.mkdir(parents=True, exist_ok=True)
         self._identity = self._found()
+        self._synced: set[str] = set()  # folders whose names are on the disk
 
     @property
     def is_there(self) -> bool:
@@ -75,14 +79,30 @@ class Directory:
                     _fill(descriptor, data, synced)
                 if not fresh:
                     os.replace(beside, file, src_dir_fd=here, dst_dir_fd=here)
-                elif not _linked(beside, file, here):
-                    return False
+                made = fresh and _linked(beside, file, here)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(beside, dir_fd=here)
-            for each in reversed(chain) if synced else ():
-                os.fsync(each)
-        return True
+            if synced:
+                if fresh and not made:
+                    # It may be ours, of a try that failed before it was on the disk: whoever finds it relies on it.
+                    with _open(file, os.O_RDONLY, here) as descriptor:
+                        os.fsync(descriptor)
+                around = 1 if "/".join(folders) in self._synced else len(chain)
+                for each in chain[: -around - 1 : -1]:
+                    os.fsync(each)
+                self._synced.add("/".join(folders))
+        return made or not fresh
+
+    def sync(self, folders: Iterable[str]) -> None:
+        """See that what these folders hold, and hold no more, is on the disk."""
+        with self._opened() as root:
+            for folder in sorted(folders):
+                with (
+                    suppress(FileNotFoundError),
+                    _open(folder or ".", os.O_DIRECTORY, root) as each,
+                ):
+                    os.fsync(each)
 
     def _found(self) -> tuple[int, int] | None:
         try:
@@ -105,6 +125,12 @@ class Directory:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """See that the names in a folder are on the disk."""
+    with _open(path, os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -179,7 +178,7 @@ def _refuse(name: str, why: str) -> CheckpointError:
 
 
 def spill_block(block: Block, directory: Path) -> Block:
-    """The same block in a mapped file, which goes when the block does."""
+    """The same block in a mapped file, which has no name when this returns: it goes with the block, or the process."""
     # A block may be spilled twice, by two that share it, and a file that is mapped must not be written to.
     path = directory / f"{block.uid}-{uuid4().hex}.arrow"
     record = block_record(block)
@@ -189,26 +188,15 @@ def spill_block(block: Block, directory: Path) -> Block:
         with pa.memory_map(str(path), "r") as mapping:
             mapped = mapping.read_buffer()
     except OSError as error:
-        _unlink(str(path))
         raise TransportError(
             "storage.spill",
             f"cannot move a block of {block.nbytes} bytes to {directory}: {error}",
             hint="nothing is lost, and the rows stay in memory: make room there, or raise the budget",
             directory=str(directory),
         ) from error
-    holder = _SpilledFile(path)
-    fresh = read_block(mapped, block.schema, str(path), resident=False, holder=holder)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    fresh = read_block(mapped, block.schema, str(path), resident=False)
     whole = (block.start, block.stop) == (0, len(block.hashes))
     return fresh if whole else fresh.restrict(block.start, block.stop)
-
-
-class _SpilledFile:
-    """Removes a file when the last block that reads it is gone. Mapped pages stay readable until then."""
-
-    def __init__(self, path: Path) -> None:
-        self._finalizer = weakref.finalize(self, _unlink, str(path))
-
-
-def _unlink(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)

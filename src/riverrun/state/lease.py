@@ -47,9 +47,10 @@ from typing import Any, Self
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.retry import pause
 from riverrun.state.soundness import read_json
-from riverrun.state.storage import Storage
+from riverrun.state.storage import PASSING, Storage
 
 OWNER = "owner.json"
+PASSING.add(OWNER)  # a sign of life: after a power cut nobody lives
 VERSION = 1
 BEAT = 2.0  # seconds between signs of life
 WATCH = 3 * BEAT  # seconds without one, after which an owner elsewhere is thought dead

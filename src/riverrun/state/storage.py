@@ -8,7 +8,7 @@ is a put that succeeds for one caller only; it is what publishing rests on.
 written beside the target and renamed (or linked, to create; `directory`), with *no* fsync: what
 was put survives the death of any process, but after a power cut a file may be empty. Its checksum
 tells, and the checkpoint is lost. ``open_storage(path, synced=True)`` makes each put wait until the
-file and its name are on the disk, at the disk's speed.
+file and its name are on the disk, at the disk's speed, and each delete until the names are gone from it.
 
 >>> storage = open_storage("memory:///")
 >>> storage.create("log/1", b"one"), storage.create("log/1", b"two")
@@ -42,7 +42,7 @@ from obstore.store import LocalStore, from_url
 
 from riverrun.errors import CheckpointError, TransportError
 from riverrun.retry import SOON
-from riverrun.state.directory import Directory
+from riverrun.state.directory import Directory, sync_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -58,6 +58,8 @@ RETRIES: Any = {
 }
 """What obstore tries again by itself: for a moment. Its own three minutes would be silent, and come on top of those of
 `retry`, which says what it waits for and knows the deadline."""
+PASSING: set[str] = set()
+"""Names of files that need not outlive a power cut."""
 _WORD = 8  # kernels read words where they lie
 _UNFINISHED = re.compile(r"#\d+$")
 
@@ -105,7 +107,11 @@ def open_storage(
         path = Path(local).expanduser().absolute()
         if not make and not path.is_dir():
             raise nothing_at(place)
-        return Storage(LocalStore(path, mkdir=True, **config), synced=synced)
+        absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+        storage = Storage(LocalStore(path, mkdir=True, **config), synced=synced)
+        for folder in absent if synced else ():
+            sync_folder(folder.parent)
+        return storage
     except (exceptions.BaseError, OSError, TypeError, ValueError) as error:
         raise CheckpointError(
             "checkpoint.refused",
@@ -155,7 +161,8 @@ class Storage:
         """Keep some bytes under a name, in place of what was there."""
         with self._translated("write", name):
             if self._directory is not None:
-                self._write(self._directory, name, data, fresh=False)
+                synced = self.synced and name not in PASSING
+                self._write(self._directory, name, data, fresh=False, synced=synced)
             else:
                 obstore.put(self.store, self.prefix + name, _octets(data))
 
@@ -163,15 +170,17 @@ class Storage:
         """Keep some bytes under a name nobody has used: False when somebody has."""
         with self._translated("create", name):
             if self._directory is not None:
-                return self._write(self._directory, name, data, fresh=True)
+                return self._write(self._directory, name, data, fresh=True, synced=self.synced)
             try:
                 obstore.put(self.store, self.prefix + name, _octets(data), mode="create")
             except exceptions.AlreadyExistsError:
                 return False
         return True
 
-    def _write(self, directory: Directory, name: str, data: Any, *, fresh: bool) -> bool:
-        return directory.write(self.prefix + name, _octets(data), fresh=fresh, synced=self.synced)
+    def _write(
+        self, directory: Directory, name: str, data: Any, *, fresh: bool, synced: bool
+    ) -> bool:
+        return directory.write(self.prefix + name, _octets(data), fresh=fresh, synced=synced)
 
     def get(self, name: str) -> pa.Buffer:
         """The bytes under a name, in memory."""
@@ -259,6 +268,7 @@ class Storage:
 
     def delete(self, names: Iterable[str]) -> None:
         """Forget these files; those that are gone already are not missed."""
+        names = list(names)
         for name in names:
             with self._translated("delete", name):
                 try:
@@ -268,6 +278,11 @@ class Storage:
                         obstore.delete(self.store, self.prefix + name)
                 except FileNotFoundError:
                     pass
+        if (
+            self.synced and self._directory is not None
+        ):  # whoever deletes more relies on this being gone
+            with self._translated("delete", ", ".join(names[:1])):
+                self._directory.sync({(self.prefix + name).rpartition("/")[0] for name in names})
 
     @staticmethod
     def _path(root: Path, name: str) -> Path:
