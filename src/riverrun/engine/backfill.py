@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from riverrun.engine.plan import Port
 
 Push = Callable[[Changes], None]
+Take = Callable[[Changes], Changes | None]
 
 
 class Backfill:
@@ -64,15 +65,14 @@ class Backfill:
         self._real: dict[int, Spine] = {}
         self._contents: dict[int, Batch] = {}
 
-    def gate(self, number: int, entry: Push) -> Push:
+    def gate(self, number: int, take: Take) -> Take:
         """What is done with changes that arrive at a node: where it is closed to content, that is dropped (law 2)."""
         if number in self._flow.open:
-            return entry
+            return take
         epoch = self.epoch
 
-        def gated(changes: Changes) -> None:
-            if changes.times[0][0] > epoch:
-                entry(changes)
+        def gated(changes: Changes) -> Changes | None:
+            return take(changes) if changes.times[0][0] > epoch else None
 
         return gated
 

@@ -48,6 +48,7 @@ from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
 
 Push = Callable[[Changes], None]
+Take = Callable[[Changes], Changes | None]
 ALONE = Shards.even(1)
 PIECE = 1 << 17  # rows
 STEPS = 64  # actors run in one call of `work`
@@ -65,6 +66,16 @@ class Told(tuple[ProgressChange, ...]):
     """A message between workers: what the sender has done to pointstamps, as one."""
 
     __slots__ = ()
+
+
+class _Taker:
+    """Who takes changes from a port: what it makes of them, and who takes that."""
+
+    __slots__ = ("onward", "take")
+
+    def __init__(self, take: Take, onward: list[_Taker]) -> None:
+        self.take = take
+        self.onward = onward
 
 
 class Instance:
@@ -112,9 +123,13 @@ class Instance:
         }
         self._actors: dict[int, Actor] = {}
         self._pushes: dict[Port, Push] = {}
-        self._entries: dict[int, Push] = {}
+        self._onward: dict[Port, list[_Taker]] = {}
+        self._pushed: list[tuple[Sequence[_Taker], Changes]] | None = None
+        """While changes are led through takers: what these send besides."""
         self._turns = 0
         self._notes: list[dict[str, Any]] = []
+        self._scope = plan.scopes[0]
+        """The loop of the actor that was run last."""
         self.doing: str | None = None
         """The node whose code runs; any thread may look."""
         self.calls = 0
@@ -135,6 +150,7 @@ class Instance:
             )
             context.note = self._note
             self._actors[node.number] = node.operator.start(context)
+        self._wire()
         for actor in self._actors.values():
             self._connect(actor)
         self._returning = [a for a in self._actors.values() if isinstance(a, Returning)]
@@ -209,7 +225,7 @@ class Instance:
         ports = self.plan.ports[number]
         assert ports is not None
         self._schedule.takes(ports.inputs[0], changes.times)
-        self._entries[number](changes)
+        self._push(Port(number))(changes)
         self._settle()
 
     def work(self) -> bool:
@@ -224,6 +240,7 @@ class Instance:
                 return step > 0
             actor, time, upper = turn
             self.doing = actor.node.name
+            self._scope = actor.node.scope
             self.calls += 1
             try:
                 actor.run(time, upper)
@@ -320,46 +337,81 @@ class Instance:
     def _push(self, port: Port) -> Push:
         """What is done with changes that leave a port."""
         if port not in self._pushes:
-            entries = [self._entry(node, at) for node, at in self._takers(port)]
-            if self._backfill is not None:
-                gate = self._backfill.gate
-                takers = [node.number for node, _ in self._takers(port)]
-                entries = [gate(*pair) for pair in zip(takers, entries, strict=True)]
-            if len(entries) == 1:
-                self._pushes[port] = entries[0]
-            else:
-
-                def push(changes: Changes) -> None:
-                    for entry in entries:
-                        entry(changes)
-
-                self._pushes[port] = push
+            self._pushes[port] = partial(self._drive, self._onward[port])
         return self._pushes[port]
 
-    def _entry(self, node: Node, at: int) -> Push:
+    def _drive(self, takers: Sequence[_Taker], changes: Changes) -> None:
+        """Lead changes through all takers, and what these make of them through theirs, one after the other.
+
+        A stack of our own in place of calls within calls: chains of operators are as long as people write them.
+        Whoever sends while it takes (a vertex) is led on when it has taken.
+        """
+        pushed = self._pushed
+        if pushed is not None:
+            pushed.append((takers, changes))
+            return
+        pushed = self._pushed = []
+        stack = [(taker, changes) for taker in reversed(takers)]
+        try:
+            while stack:
+                taker, given = stack.pop()
+                while True:
+                    made = taker.take(given)
+                    if pushed:
+                        for onward, more in reversed(pushed):
+                            stack += [(each, more) for each in reversed(onward)]
+                        pushed.clear()
+                    if made is None or not made.rows or not taker.onward:
+                        break
+                    for each in taker.onward[:0:-1]:
+                        stack.append((each, made))
+                    taker, given = taker.onward[0], made
+        finally:
+            self._pushed = None
+
+    def _wire(self) -> None:
+        """Find out, for each port, who takes what leaves it."""
+        alone = isinstance(self._schedule, Alone)
+        for node in self.plan.nodes:
+            for output in range(len(node.schemas)):
+                self._onward[Port(node.number, output)] = []
+        for port, takers in self._onward.items():
+            waiting = list(reversed(self._takers(port)))
+            while waiting:
+                node, at = waiting.pop()
+                if alone and isinstance(node.operator, Exchange):  # where it leads to
+                    waiting += reversed(self._takers(Port(node.number)))
+                else:
+                    takers.append(self._taker(node, at))
+
+    def _taker(self, node: Node, at: int) -> _Taker:
         """What is done with changes that arrive at an input."""
+        onward = self._onward[Port(node.number)] if node.schemas else []
+        take = self._take(node, at)
+        if self._backfill is not None:
+            take = self._backfill.gate(node.number, take)
+        is_passed = isinstance(node.operator, Linear | Exchange)
+        return _Taker(take, onward if is_passed else [])
+
+    def _take(self, node: Node, at: int) -> Take:
         operator, ports, schedule = node.operator, self.plan.ports[node.number], self._schedule
         location = None if ports is None else ports.inputs[at]
         together = schedule if isinstance(schedule, Together) else None
         if isinstance(operator, Exchange):
-            onward = self._push(Port(node.number))
-            if together is None:
-                return onward
+            assert together is not None
             if node.number not in together.staying:
-                self._entries[node.number] = onward
-                return partial(self._exchange, node, onward)
+                return partial(self._exchange, node)
 
-            def stay(changes: Changes) -> None:
+            def stay(changes: Changes) -> Changes:
                 assert location is not None
                 together.passes(location, changes.times)
-                onward(changes)
+                return changes
 
             return stay
         if isinstance(operator, Linear):
-            onward = self._push(Port(node.number))
             apply = operator.apply
 
-            def linear(changes: Changes) -> None:
+            def linear(changes: Changes) -> Changes | None:
                 if together is not None and location is not None:
                     together.passes(location, changes.times)
                 outer, self.doing = self.doing, node.name
@@ -369,8 +421,7 @@ class Instance:
                 except Exception as error:
                     raise located(node, error) from error
                 self.doing = outer
-                if made is not None and made.rows:
-                    onward(made)
+                return made
 
             return linear
         receive = self._actors[node.number].receive
@@ -385,25 +436,28 @@ class Instance:
 
         return arrive
 
-    def _exchange(self, node: Node, onward: Push, changes: Changes) -> None:
+    def _exchange(self, node: Node, changes: Changes) -> Changes | None:
+        """Send what belongs to others, and give what stays."""
         operator, ports = node.operator, self.plan.ports[node.number]
         assert isinstance(operator, Exchange)
         assert isinstance(self._schedule, Together)
         assert ports is not None
         self._turns += 1
+        mine = None
         pieces = operator.dispatch(changes, self._shards, self._turns + self.index)
         for peer, piece in enumerate(pieces):
             if piece is None or piece.rows == 0:
                 continue
             if peer == self.index:
                 self._schedule.passes(ports.inputs[0], piece.times)
-                onward(piece)
+                mine = piece
                 continue
             if operator.combine:
                 piece = self._added_up(node.number, piece)
             if piece.rows:
                 self._schedule.sends(ports.inputs[0], peer, piece.times)
                 self._outgoing.append((peer, Data((node.number, piece))))
+        return mine
 
     def _added_up(self, number: int, piece: Changes) -> Changes:
         """Equal rows added up before they travel, at an exchange where that was worth it lately."""
@@ -452,10 +506,10 @@ class Instance:
 
     def loops(self) -> list[LoopRound]:
         """The loops that are going here. Any thread may ask."""
-        rounds = []
+        rounds, scope = [], self._scope
         for actor in self._returning:
             going = actor.going
-            if going is not None:
+            if going is not None and scope.is_inside(actor.node.scope):
                 time, rows = going
                 rounds.append(LoopRound(actor.loop, actor.node.line, time, rows))
         return add_up(rounds)

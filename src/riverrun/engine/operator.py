@@ -56,6 +56,8 @@ class Operator:
     """Whether its inputs are read as arrangements, batch by batch, rather than as changes."""
     tracked: ClassVar[bool] = True
     """Whether progress is tracked at its ports; time passes the others unchanged and at once."""
+    may_be_tracked: ClassVar[bool] = True
+    """Whether a plan may have it tracked all the same."""
     passes_all: ClassVar[bool] = False
     """Whether it gives what it gets, and is there for people only."""
 

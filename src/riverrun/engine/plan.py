@@ -46,6 +46,7 @@ from riverrun.state.types import type_text
 if TYPE_CHECKING:
     from riverrun.engine.operator import Operator
 
+MANY_ORIGINS = 16
 FROM = " <- "
 """In a fingerprint, between what a node is and the names of the nodes it takes from: in no name is such a sign."""
 
@@ -58,24 +59,23 @@ class Scope:
     name: str
     parent: Scope | None = None
 
-    @property
-    def depth(self) -> int:
-        return 1 if self.parent is None else self.parent.depth + 1
+    depth: int = field(init=False, compare=False, repr=False)
+    path: str = field(init=False, compare=False, repr=False)
+    """The names of the loops around it and its own, each with a slash behind it; empty for the root."""
+
+    def __post_init__(self) -> None:
+        parent = self.parent
+        object.__setattr__(self, "depth", 1 if parent is None else parent.depth + 1)
+        object.__setattr__(self, "path", "" if parent is None else f"{parent.path}{self.name}/")
 
     def is_inside(self, other: Scope) -> bool:
         """Whether this is `other`, or a loop in it."""
         scope: Scope | None = self
-        while scope is not None:
+        while scope is not None and scope.depth >= other.depth:
             if scope.number == other.number:
                 return True
             scope = scope.parent
         return False
-
-    @property
-    def path(self) -> str:
-        if self.parent is None:
-            return ""
-        return f"{self.parent.path}{self.name}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Plan:
         builder = TopologyBuilder()
         ports: list[NodePorts | None] = []
         for node in self.nodes:
-            if not node.operator.tracked:
+            if not self._is_tracked(node):
                 ports.append(None)
                 continue
             depths = [self._input_depth(node) for _ in node.inputs]
@@ -169,12 +169,43 @@ class Plan:
                         builder.edge(there.outputs[source.output], here.inputs[at])
         return builder.build(), tuple(ports)
 
-    def origins(self, port: Port) -> set[Port]:
+    def origins(self, port: Port) -> frozenset[Port]:
         """The tracked outputs from which what leaves `port` comes, through nodes that time just passes."""
-        node = self.nodes[port.node]
-        if node.operator.tracked:
-            return {port}
-        return set().union(*(self.origins(source) for source in node.inputs))
+        found = self._origins.get(port.node)
+        return frozenset({port}) if found is None else found
+
+    def _is_tracked(self, node: Node) -> bool:
+        """Whether progress is tracked at a node: as its operator says, or since very many ways meet at it."""
+        return node.number not in self._origins
+
+    @cached_property
+    def _origins(self) -> dict[int, frozenset[Port]]:
+        """Of each node that is not tracked, where what it gives comes from.
+
+        A node at which the ways from more than `MANY_ORIGINS` outputs meet is tracked: otherwise each of them
+        would be an arc to each place that the rows go to from there, which is the square of the plan's size.
+        """
+        found: dict[int, frozenset[Port]] = {}
+        tracked = {node.number for node in self.nodes if node.operator.tracked}
+        for node in self.nodes:
+            waiting = [node.number]
+            while waiting:
+                at = waiting[-1]
+                sources = () if at in tracked or at in found else self.nodes[at].inputs
+                missing = [p.node for p in sources if p.node not in tracked and p.node not in found]
+                if missing:
+                    waiting += missing
+                    continue
+                waiting.pop()
+                if at in tracked or at in found:
+                    continue
+                each = {found[p.node] if p.node in found else frozenset({p}) for p in sources}
+                whole = each.pop() if len(each) == 1 else frozenset[Port]().union(*each)
+                if len(whole) > MANY_ORIGINS and self.nodes[at].operator.may_be_tracked:
+                    tracked.add(at)
+                else:
+                    found[at] = whole
+        return found
 
     @cached_property
     def sources(self) -> list[int]:
@@ -236,6 +267,10 @@ class PlanBuilder:
     shared: dict[Any, Any] = field(default_factory=dict)
     """What front ends have made once and use again: arrangements, rows that entered a loop."""
     _open: dict[int, Node] = field(default_factory=dict)  # feedbacks that nothing leads to yet
+    _names: set[str] = field(
+        default_factory=set
+    )  # of nodes and, with a slash behind them, of loops
+    _numbers: dict[str, int] = field(default_factory=dict)  # the last ones of names that we make
 
     @property
     def root(self) -> Scope:
@@ -243,13 +278,13 @@ class PlanBuilder:
 
     def loop(self, parent: Scope, name: str | None = None) -> Scope:
         """A new loop inside `parent`."""
-        taken = {scope.name for scope in self.scopes if scope.parent is parent}
         if name is None:
-            name = next(f"loop-{n}" for n in range(1, 1 << 30) if f"loop-{n}" not in taken)
-        elif name in taken:
+            name = self._numbered(f"{parent.path}loop", "/").removeprefix(parent.path)
+        elif f"{parent.path}{name}/" in self._names:
             raise self._name_taken(f"{parent.path}{name}")
         scope = Scope(len(self.scopes), name, parent)
         self.scopes.append(scope)
+        self._names.add(scope.path)
         return scope
 
     @contextmanager
@@ -257,12 +292,14 @@ class PlanBuilder:
         """What is added inside is forgotten when something raises: a program goes on as if it were not written."""
         nodes, scopes = list(self.nodes), len(self.scopes)
         shared, waiting = dict(self.shared), dict(self._open)
+        names, numbers = set(self._names), dict(self._numbers)
         try:
             yield
         except BaseException:
             del self.scopes[scopes:]
             self.nodes[:] = nodes
             self.shared, self._open = shared, waiting
+            self._names, self._numbers = names, numbers
             raise
 
     def add(
@@ -301,6 +338,7 @@ class PlanBuilder:
             name is not None,
         )
         self.nodes.append(node)
+        self._names.add(node.name)
         if operator.is_feedback and not inputs:
             self._open[node.number] = node
         return Port(node.number)
@@ -337,19 +375,25 @@ class PlanBuilder:
         return plan
 
     def _name(self, operator: Operator, scope: Scope, name: str | None) -> str:
-        taken = {node.name for node in self.nodes}
         if name is not None:
             for part in str(name).split(":"):
                 check_name(part)  # what we derive from a name has a colon, which no name has
             self.check_free(name, scope)
             return f"{scope.path}{name}"
-        kind = f"{scope.path}{operator.kind}"
-        return next(f"{kind}-{n}" for n in range(1, 1 << 30) if f"{kind}-{n}" not in taken)
+        return self._numbered(f"{scope.path}{operator.kind}")
+
+    def _numbered(self, kind: str, behind: str = "") -> str:
+        """The first name of a kind that is free: with a number."""
+        number = self._numbers.get(kind, 0) + 1
+        while f"{kind}-{number}{behind}" in self._names:
+            number += 1
+        self._numbers[kind] = number
+        return f"{kind}-{number}"
 
     def check_free(self, name: str, scope: Scope) -> None:
         """Refuse a name that a node has."""
         full = f"{scope.path}{name}"
-        if any(node.name == full for node in self.nodes):
+        if full in self._names:
             raise self._name_taken(full)
 
     def _name_taken(self, name: str) -> PlanError:

@@ -310,15 +310,16 @@ class Collection:
 
     def probe(self, name: str) -> Collection:
         """The same rows; ``run.frontier(name)`` tells which times can still come here."""
-        for node in self._builder.nodes:
-            if isinstance(node.operator, Probe) and node.operator.name == name:
-                raise PlanError(
-                    "plan.name_taken",
-                    f"cannot put two probes called {name!r} into {self._builder.name!r}",
-                    hint="give another name",
-                    name=name,
-                )
-        return self._add(Probe(name), [self], self.schema)
+        if ("probe", name) in self._builder.shared:
+            raise PlanError(
+                "plan.name_taken",
+                f"cannot put two probes called {name!r} into {self._builder.name!r}",
+                hint="give another name",
+                name=name,
+            )
+        probed = self._add(Probe(name), [self], self.schema)
+        self._builder.shared["probe", name] = probed
+        return probed
 
     # -- windows
 

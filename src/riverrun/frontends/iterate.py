@@ -176,7 +176,7 @@ def passes_no_state(
     nodes: Sequence[Node], end: int, start: int, passed: tuple[type[Operator], ...] = ()
 ) -> bool:
     """Whether a way from node `start` to node `end` meets nothing that adds changes up, nor what is `passed` over."""
-    seen, waiting = {end}, [end]
+    seen, waiting, loop = {end}, [end], nodes[start].scope
     while waiting:
         number = waiting.pop()
         if number == start:
@@ -184,9 +184,9 @@ def passes_no_state(
         operator = nodes[number].operator
         if operator.adds_up or isinstance(operator, (Consolidate, *passed)):
             continue
-        fresh = {port.node for port in nodes[number].inputs} - seen
-        seen |= fresh
-        waiting += fresh
+        sources = {port.node for port in nodes[number].inputs} - seen
+        seen |= sources
+        waiting += [source for source in sources if nodes[source].scope.is_inside(loop)]
     return False
 
 

@@ -119,10 +119,22 @@ class Border:
         self._me = me
         self._messages = len(crossings)
         self._inputs = {node.inputs[0]: at for at, node in enumerate(crossings)}
-        self._paths = [topology.paths(node.outputs[0], self._inputs) for node in crossings]
         self._exits: dict[Location, Ways] = {}
+        """From every port, the crossings that come next."""
         self._entries: dict[Location, Ways] = {}
-        self._after = [self._ways(node.outputs[0]) for node in crossings]
+        """To a port, the crossings from which something comes."""
+        for location, ways in enumerate(topology.ways(self._inputs)):
+            self._exits[location] = [
+                (self._inputs[to], _unless_identity(each))
+                for to, summaries in ways.items()
+                for each in summaries
+            ]
+        for crossing, node in enumerate(crossings):
+            for port, summaries in topology.paths(node.outputs[0], self._inputs).items():
+                self._entries.setdefault(port, []).extend(
+                    (crossing, _unless_identity(each)) for each in summaries
+                )
+        self._after = [self._exits[node.outputs[0]] for node in crossings]
         # Of this worker.
         self._leaving: list[CountedFrontier] = []
         self._epochs = CountedFrontier()  # of all that is held
@@ -202,20 +214,10 @@ class Border:
             if is_input[location]:
                 continue
             self._epochs.change(time[:1], delta)
-            ways = self._exits.get(location)
-            for way, summary in self._ways(location) if ways is None else ways:
+            for way, summary in self._exits[location]:
                 moved = time if summary is None else summary.results_in(time)
                 for element, sign in self._leaving[way].change(moved, delta):
                     self._untold.add((way, element), sign)
-
-    def _ways(self, location: Location) -> Ways:
-        """The crossings that come next after a port."""
-        ways: Ways = []
-        for to, summaries in self._topology.paths(location, self._inputs).items():
-            if to in self._inputs:
-                ways += [(self._inputs[to], _unless_identity(each)) for each in summaries]
-        self._exits[location] = ways
-        return ways
 
     # ---- what happens elsewhere
 
@@ -256,16 +258,9 @@ class Border:
         yield from self._coming[crossing].elements
         yield from self._sent[crossing].elements
 
-    def _ways_in(self, port: Location) -> Ways:
+    def _ways_in(self, port: Location) -> Sequence[tuple[int, Summary | None]]:
         """The crossings from which something comes to a port here."""
-        ways = self._entries.get(port)
-        if ways is None:
-            ways = self._entries[port] = [
-                (crossing, _unless_identity(summary))
-                for crossing, paths in enumerate(self._paths)
-                for summary in paths.get(port, ())
-            ]
-        return ways
+        return self._entries.get(port, ())
 
     def is_past(self, epoch: int) -> bool:
         """Whether nothing of an epoch, or of one before, is held here or may yet come here.

@@ -45,11 +45,13 @@ larger number, or advances a coordinate further to the left than any number that
 True
 
 Cost: building takes time linear in the size of the graph, times the deepest nesting; ``paths`` looks
-at every arc behind a port, once for each incomparable summary that leads there.
+at every arc behind a port, once for each incomparable summary that leads there; ``ways`` at every arc,
+once for each end and incomparable summary that it leads to.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -140,6 +142,36 @@ class Topology:
             if location not in ends:
                 queue += [(to, summary.followed_by(step)) for to, step in self.arcs[location]]
         return {location: tuple(here) for location, here in found.items()}
+
+    def ways(self, ends: Container[Location]) -> list[dict[Location, list[Summary]]]:
+        """Return, for every port, the ``ends`` that paths from it come to first, and what they do to time.
+
+        What ``paths(start, ends)`` says of the ends, for all starts at once: walked backwards, from the ends. An
+        end comes to itself, and to no other.
+
+        >>> builder = TopologyBuilder()
+        >>> a, b = (builder.node(name, inputs=[1], outputs=[1]) for name in "ab")
+        >>> builder.edge(a.outputs[0], b.inputs[0])
+        >>> [sorted(ways) for ways in builder.build().ways({2})]
+        [[2], [2], [2], []]
+        """
+        found: list[dict[Location, list[Summary]]] = [{} for _ in self.depths]
+        identities = {depth: Summary.identity(depth) for depth in set(self.depths)}
+        queue = deque(
+            (end, end, identities[depth]) for end, depth in enumerate(self.depths) if end in ends
+        )
+        while queue:
+            location, end, summary = queue.popleft()
+            here = found[location].setdefault(end, [])
+            if any(other.less_equal(summary) for other in here):
+                continue
+            here[:] = [other for other in here if not summary.less_equal(other)]
+            here.append(summary)
+            for source, step in self.back[location]:
+                if source not in ends:
+                    passes = step == identities[self.depths[source]]
+                    queue.append((source, end, summary if passes else step.followed_by(summary)))
+        return found
 
     def contracted(self, nodes: Sequence[NodePorts]) -> Topology:
         """Return the graph of some of the nodes alone, with the paths between them as arcs.

@@ -112,6 +112,7 @@ class Output(Operator):
     kind: ClassVar[str] = "output"
     reads_arrangements: ClassVar[bool] = True
     tracked: ClassVar[bool] = False
+    may_be_tracked: ClassVar[bool] = False
 
     def describe(self) -> str:
         return f"output {self.name!r}"

@@ -36,6 +36,7 @@ class Join(Operator):
     kind: ClassVar[str] = "join"
     reads_arrangements: ClassVar[bool] = True
     tracked: ClassVar[bool] = False
+    may_be_tracked: ClassVar[bool] = False
 
     def describe(self) -> str:
         if not self.on:
