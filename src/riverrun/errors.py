@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 _PACKAGE = str(Path(__file__).resolve().parent)
+SHOWN = 100
+"""So many characters of a source line are shown."""
 
 
 class RiverrunError(Exception):
@@ -137,7 +139,7 @@ class TransportError(RiverrunError):
 
 
 def users_line() -> str:
-    """The innermost line of the program that is not ours: ``file.py:12: source``."""
+    """The innermost line of the program that is not ours: ``file.py:12: source``, cut where it is long."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         if frame.f_code.co_filename.startswith(f"{_PACKAGE}/algorithms"):
@@ -145,5 +147,7 @@ def users_line() -> str:
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     source = linecache.getline(file, line).strip()
+    if len(source) > SHOWN:
+        source = f"{source[:SHOWN].rstrip()} ..."
     shown = Path(file).name if not file.startswith("<") else file
     return f"{shown}:{line}" + (f": {source}" if source else "")

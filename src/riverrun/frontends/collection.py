@@ -400,7 +400,8 @@ class Collection:
         """The rows that are not too old; they leave by themselves.
 
         ``expire("at", after=span)``: a row leaves when the watermark passes its time and `span`. The
-        watermark is the greatest time in the column so far, less `late`.
+        watermark is the greatest time in the column so far, less `late`. A row that is too old when it comes is never
+        there, and counted in ``run.events("late")``; one whose time is null in ``run.events("no time")``.
 
         ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone n epochs later.
         """
@@ -446,7 +447,7 @@ class Collection:
             marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}:watermark")
         rows = dues._exchanged((due,))
         told = marks._exchanged(("shard",))
-        return self._add(Expire(), [rows, told], self.schema, name)
+        return self._add(Expire(self._told), [rows, told], self.schema, name)
 
     # -- whole collections and groups
 

@@ -172,11 +172,13 @@ class RowsOf(partial[Any]):
         made = super().__call__(row)
         if type(made) is list:
             return made
+        if isinstance(made, pl.DataFrame):
+            return made.iter_rows(named=True)
         if isinstance(made, str | bytes) or fields_of(made) is not None or not _is_iterable(made):
             raise SchemaError(
                 "schema.rows",
                 f"the function gave {show(made)} for the row {show(row)}, not a list of rows",
-                hint="give a list of rows: [row] for one, [] for none",
+                hint="give a list of rows: [row] for one, [] for none; a frame goes as frame.rows()",
             )
         rows: Iterable[Any] = made
         return rows

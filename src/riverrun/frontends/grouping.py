@@ -171,8 +171,8 @@ class Grouped:
     ) -> Collection:
         """What a Python function makes of the rows of each group, a Polars frame with all columns.
 
-        It gives a value, a dict, or with `many` any number of rows; `schema` says which columns. It
-        must depend on nothing but the rows, which come in the order of their values.
+        It gives a value, a dict, or with `many` any number of rows: a list of them, or a frame; `schema` says which
+        columns. It must depend on nothing but the rows, which come in the order of their values.
         """
         check_callable(function, "apply")
         made = as_schema(schema, "declare what a function of a group gives")
