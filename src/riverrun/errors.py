@@ -39,6 +39,7 @@ import linecache
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 __all__ = [
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 _PACKAGE = str(Path(__file__).resolve().parent)
+SHOWN = 100
+"""So many characters of a source line are shown."""
 
 
 class RiverrunError(Exception):
@@ -137,13 +140,29 @@ class TransportError(RiverrunError):
 
 
 def users_line() -> str:
-    """The innermost line of the program that is not ours: ``file.py:12: source``."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_code.co_filename.startswith(f"{_PACKAGE}/algorithms"):
-            break
+    """The innermost line of the program that is not ours: ``file.py:12: source``, cut where it is long.
+
+    Empty where there is none: in a thread, or in a process, that runs nothing but us.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame):
         frame = frame.f_back
+    if frame is None:
+        return ""
     file, line = frame.f_code.co_filename, frame.f_lineno
     source = linecache.getline(file, line).strip()
+    if len(source) > SHOWN:
+        source = f"{source[:SHOWN].rstrip()} ..."
     shown = Path(file).name if not file.startswith("<") else file
     return f"{shown}:{line}" + (f": {source}" if source else "")
+
+
+_OURS_TOO = {"threading", "concurrent", "pyspark", "py4j"}
+"""Packages that run us: what they do is nobody's program."""
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    if file.startswith(_PACKAGE):
+        return file.startswith(f"{_PACKAGE}/algorithms")
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS_TOO

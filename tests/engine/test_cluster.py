@@ -237,7 +237,7 @@ def test_status_stats_and_the_frontier_of_a_probe(start: Start) -> None:
     status = cluster.status()
     assert status["workers"] == 3
     assert status["phase"] == "running"
-    assert status["epoch"] == status["completed"] == status["reported"] == 3
+    assert status["next"] == status["completed"] == status["reported"] == 3
     assert status["closed"] is None
     stats = cluster.stats()
     assert len(stats) == 3

@@ -75,6 +75,10 @@ def test_survivors_of_a_kill_are_not_restarted_and_read_nothing(
         assert shares == pytest.approx([1 / 3] * 3, abs=1 / CELLS)
         kinds = Counter(event["kind"] for event in cluster.events.list())
         assert kinds["lost"] == kinds["recovered"] == 1
+        (lost,) = cluster.events.list("lost")
+        assert lost["pid"] == before[1]
+        assert lost["why"], "something is always said of why"
+        until(lambda: "signal 9" in cluster.events.list("lost")[0]["why"])
 
 
 def _bytes_read(pid: int) -> int:

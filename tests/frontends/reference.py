@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 import riverrun as rr
+from riverrun.frontends.aggregates import Expression
 from tests.oracle import NAN, backwards, rank
 
 Row = tuple[Any, ...]
@@ -77,33 +78,37 @@ class Bag:
         if isinstance(expression, str):
             at = self.columns.index(expression)
             return [row[at] for row in self.rows]
+        if not isinstance(expression, pl.Expr):
+            return [expression for _ in self.rows]
         return self.frame().with_columns(__made=expression)["__made"].to_list()
 
     # -- each row by itself
 
     def select(self, *columns: Any, **named: Any) -> Bag:
-        wanted = {_output_name(column): column for column in columns} | named
+        wanted = {_output_name(column): column for column in _flat(columns)} | named
         frame, made, schema = self.frame(), [], {}
         for name, expression in wanted.items():
             if isinstance(expression, str):
                 schema[name] = self.schema[expression]
                 made.append(self._cells(expression))
             else:
-                series = frame.with_columns(__made=expression)["__made"]
-                schema[name] = series.dtype
+                one = pl.lit(expression) if isinstance(expression, list | dict) else expression
+                series = frame.with_columns(__made=one)["__made"]
+                schema[name] = pl.Int64 if type(expression) is int else series.dtype
                 made.append(series.to_list())
-        return Bag.of(schema, zip(zip(*made, strict=True), self.rows.values(), strict=True))
+        rows = zip(*made, strict=True) if made else [() for _ in self.rows]
+        return Bag.of(schema, zip(rows, self.rows.values(), strict=True))
 
     def with_columns(self, *columns: Any, **named: Any) -> Bag:
         kept: dict[str, Any] = {name: name for name in self.columns}
-        return self.select(**kept | {_output_name(column): column for column in columns} | named)
+        return self.select(**kept | {_output_name(c): c for c in _flat(columns)} | named)
 
     def rename(self, **named: str) -> Bag:
         names = {old: new for new, old in named.items()}
         return self.select(**{names.get(name, name): name for name in self.columns})
 
     def drop(self, *columns: str) -> Bag:
-        return self.select(*(name for name in self.columns if name not in columns))
+        return self.select(*(name for name in self.columns if name not in _flat(columns)))
 
     def filter(self, predicate: pl.Expr) -> Bag:
         pairs = zip(self.rows.items(), self._cells(predicate), strict=True)
@@ -162,11 +167,18 @@ class Bag:
 
     # -- whole collections and groups
 
-    def distinct(self, name: str | None = None) -> Bag:
-        return Bag(self.schema, {row: 1 for row, count in self.rows.items() if count > 0})
+    def distinct(self, *columns: Any, name: str | None = None) -> Bag:
+        if not columns:
+            return Bag(self.schema, {row: 1 for row, count in self.rows.items() if count > 0})
+        key = [self.columns.index(each) for given in columns for each in _listed(given)]
+        least: dict[Row, Row] = {}
+        for row in self.rows:
+            value = tuple(row[at] for at in key)
+            least[value] = min(row, least.get(value, row), key=lambda r: [rank(cell) for cell in r])
+        return Bag(self.schema, dict.fromkeys(least.values(), 1))
 
     def group_by(self, *columns: Any, **named: Any) -> Groups:
-        key = {_output_name(column): column for column in columns} | named
+        key = {_output_name(column): column for column in _flat(columns)} | named
         made = {name: e for name, e in key.items() if not (isinstance(e, str) and e == name)}
         return Groups(self.with_columns(**made) if made else self, list(key))
 
@@ -271,7 +283,7 @@ class Groups:
         return {name: self.bag.schema[name] for name in self.key}
 
     def agg(self, *aggregates: Any, name: str | None = None, **named: Any) -> Bag:
-        wanted = {_aggregate_name(each): each for each in aggregates} | named
+        wanted = {_aggregate_name(each): each for each in _flat(aggregates)} | named
         schema, pairs = self._keys(), []
         for column, aggregate in wanted.items():
             schema[column] = _aggregate_type(self.bag, aggregate)
@@ -283,12 +295,19 @@ class Groups:
     def count(self, name: str = "count") -> Bag:
         return self.agg(**{name: rr.count()})
 
-    def top(self, k: int, by: Any, *, descending: bool = True, name: str | None = None) -> Bag:
-        columns = self.bag.columns
-        inside = [columns.index(each) for each in _listed(by) if each not in self.key]
+    def top(self, k: int, by: Any, *, descending: Any = True, name: str | None = None) -> Bag:
+        columns, by = self.bag.columns, _listed(by)
+        made = {f"by {at}": each for at, each in enumerate(by) if isinstance(each, pl.Expr)}
+        if made:
+            ordered = Groups(self.bag.with_columns(**made), self.key)
+            names = [f"by {at}" if f"by {at}" in made else each for at, each in enumerate(by)]
+            return ordered.top(k, names, descending=descending).select(*columns)
+        down = [descending] * len(by) if isinstance(descending, bool) else descending
+        ways = {columns.index(b): d for b, d in zip(by, down, strict=True) if b not in self.key}
+        inside = list(ways)
 
         def place(row: Row) -> Any:
-            first = [_in_order(row[at], descending) for at in inside]
+            first = [_in_order(row[at], ways[at]) for at in inside]
             rest = [
                 at for at, each in enumerate(columns) if at not in inside and each not in self.key
             ]
@@ -319,9 +338,14 @@ def _aggregate(group: Bag, aggregate: Any) -> Any:
     if isinstance(aggregate, pl.Expr):
         listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
         return _by_polars(group.frame(listed), aggregate).to_list()[0]
+    if isinstance(aggregate, Expression):
+        return _computed(group, aggregate)
     kind, counts = aggregate.kind, list(group.rows.values())
-    if kind == "count":
+    if kind == "count" and aggregate.column is None:
         return sum(counts)
+    if kind == "count_distinct":
+        columns = [map(frozen, group._cells(column)) for column in aggregate.columns]
+        return len({row for row in zip(*columns, strict=True) if None not in row})
     pairs = zip(map(frozen, group._cells(aggregate.column)), counts, strict=True)
     cells = [cell for cell, count in pairs for _ in range(count) if cell is not None]
     if kind == "sum":
@@ -332,12 +356,26 @@ def _aggregate(group: Bag, aggregate: Any) -> Any:
         return min(cells, key=rank, default=None)
     if kind == "max":
         return max(cells, key=rank, default=None)
-    if kind == "count_distinct":
-        return len(set(cells))
-    orders = map(frozen, group._cells(aggregate.by))
+    if kind == "count":
+        return len(cells)
+    orders = zip(*(map(frozen, group._cells(each)) for each in aggregate.order), strict=True)
     values = map(frozen, group._cells(aggregate.column))
-    pairs = list(zip(orders, values, strict=True))
-    return min(pairs, key=lambda pair: (_in_order(pair[0], kind == "last"), rank(pair[1])))[1]
+
+    def place(pair: Any) -> Any:
+        return [_in_order(cell, kind == "last") for cell in pair[0]], rank(pair[1])
+
+    return min(zip(orders, values, strict=True), key=place)[1]
+
+
+def _computed(group: Bag, expression: Expression) -> Any:
+    """Polars' arithmetic, on a frame of two equal rows: Polars divides one row alone in another way."""
+    frame, names = {}, {}
+    for at, each in enumerate(expression.aggregates()):
+        names[id(each)] = str(at)
+        cell = _thawed(_aggregate(group, each))
+        frame[str(at)] = pl.Series([cell, cell], dtype=_aggregate_type(group, each))
+    made = pl.DataFrame(frame).select(made=expression.of(lambda each: names[id(each)]))
+    return made["made"].to_list()[0]
 
 
 def _by_polars(frame: pl.DataFrame, aggregate: pl.Expr) -> pl.Series:
@@ -364,6 +402,15 @@ def exact_sum(cells: Sequence[Any]) -> Any:
 def _aggregate_type(bag: Bag, aggregate: Any) -> Any:
     if isinstance(aggregate, pl.Expr):
         return _by_polars(bag.frame([]), aggregate).dtype
+    if isinstance(aggregate, Expression):
+        inner = {str(at): each for at, each in enumerate(aggregate.aggregates())}
+        names = {id(each): name for name, each in inner.items()}
+        kinds = {name: _aggregate_type(bag, each) for name, each in inner.items()}
+        return (
+            pl.DataFrame(schema=kinds)
+            .select(made=aggregate.of(lambda each: names[id(each)]))["made"]
+            .dtype
+        )
     if aggregate.kind in ("count", "count_distinct"):
         return pl.Int64
     if aggregate.kind == "mean":
@@ -386,6 +433,8 @@ def _in_order(cell: Any, descending: bool) -> Any:
 def _aggregate_name(aggregate: Any) -> str:
     if isinstance(aggregate, pl.Expr):
         return aggregate.meta.output_name()
+    if aggregate.name is not None:
+        return aggregate.name
     return aggregate.kind if aggregate.column is None else _output_name(aggregate.column)
 
 
@@ -394,7 +443,11 @@ def _output_name(column: Any) -> str:
 
 
 def _listed(columns: Any) -> list[str]:
-    return [columns] if isinstance(columns, str) else list(columns)
+    return list(columns) if isinstance(columns, list | tuple) else [columns]
+
+
+def _flat(given: Iterable[Any]) -> list[Any]:
+    return [one for each in given for one in (each if isinstance(each, list) else [each])]
 
 
 def _tuple(made: Any, schema: Schema) -> Row:

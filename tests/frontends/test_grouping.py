@@ -33,6 +33,15 @@ AGGREGATES = {
     "first": {"f": rr.first("b", by="x"), "g": rr.first("x", by="b")},
     "last": {"l": rr.last("b", by="x"), "k": rr.last("x", by="x")},
     "first_by_expression": {"f": rr.first(x * 2, by=-x), "g": rr.last(b, by=x % 2)},
+    "count_of_column": {
+        "n": rr.count("x"), "k": rr.count("a"), "e": rr.count(b.str.len_bytes() % 2), "all": rr.count(),
+    },
+    "first_by_several": {
+        "f": rr.first("b", by=["x", "b"]), "l": rr.last("x", by=["b", -x]), "k": rr.last("b", by=("a", "x")),
+    },
+    "count_distinct_of_several": {
+        "d": rr.count_distinct(["x", "b"]), "e": rr.count_distinct("b", x % 2), "k": rr.count_distinct(["a", "x"]),
+    },
     "count_distinct": {"d": rr.count_distinct("x"), "e": rr.count_distinct(x % 2)},
     "polars": {"p": x.median(), "q": b.first(), "r": x.filter(x > 0).sum(), "s": pl.len()},
     "polars_lists": {"l": x.sort()},
@@ -41,6 +50,35 @@ AGGREGATES = {
         "f": rr.first("b", by="x"), "l": rr.last("b", by="x"), "d": rr.count_distinct("b"),
         "p": x.median(), "q": b.last(), "t": rr.sum(x % 2),
     },
+    "quotients": {
+        "q": rr.sum("x") / rr.count(), "w": rr.sum("x") // rr.count("x"), "m": rr.sum("x") % 2,
+        "z": rr.count() / rr.sum("x"),
+    },
+    "constants": {
+        "c": 100 * rr.mean("x") - 1, "p": 2 ** rr.max("x"), "h": 1 / rr.count(), "r": 3 // rr.min("x"),
+        "s": 5 - rr.count(), "t": 7 % rr.count(), "u": 1 + rr.sum("x"),
+    },
+    "nested": {
+        "d": (rr.max("x") - rr.min("x")) / (rr.count("x") - 1) + rr.sum("x") * 2, "n": -rr.count(),
+        "abs": abs(rr.min("x") - 2),
+    },
+    "mean_of_difference": {
+        "m": rr.mean(x - a) - rr.mean("x") + rr.mean("a"), "v": rr.mean(x * x) - rr.mean("x") ** 2,
+    },
+    "conditions": {
+        "c": (rr.count() > 1) & (rr.sum("x") <= 4), "e": rr.max("x") == rr.min("x"), "n": ~(rr.count() != 2),
+        "o": (rr.count() < 2) | (rr.sum("x") >= 4) ^ True,
+    },
+    "of_orders": {
+        "d": rr.last("x", by=["b", "x"]) - rr.first("x", by="b"), "u": rr.count_distinct("b", "x") / rr.count(),
+    },
+    "with_polars": {
+        "d": rr.max("x") - x.median(), "s": rr.count() + x.drop_nulls().len(), "lit": rr.count() * pl.lit(3),
+    },
+    "filled": {
+        "f": rr.max("x").fill_null(rr.count()), "r": (rr.mean("x") / 3).round(2), "c": rr.sum("x").cast(pl.String),
+    },
+    "beside": {"s": rr.sum("x"), "n": rr.count(), "q": rr.sum("x") / rr.count(), "p": x.median(), "h": x.median() * 2},
     "polars_first": {"p": x.std(), "n": rr.count(), "lo": rr.min("x")},
     "order_of_results": {"z": rr.max("x"), "y": pl.len(), "w": rr.count(), "v": rr.count_distinct("x")},
 }  # fmt: skip
@@ -68,7 +106,7 @@ def test_each_kind_of_key(key, seed):
             "mixed": grouped.agg(n=rr.count(), s=rr.sum("x"), lo=rr.min("x"), p=x.max()),
             "none": grouped.agg() if key != "nothing" else grouped.count(),
             "count": grouped.count("how_many"),
-            "unnamed": grouped.agg(rr.count(), rr.sum("x"), rr.max(x).column.max().alias("y")),
+            "unnamed": grouped.agg(rr.count(), rr.sum("x"), x.max().alias("y")),
         }
 
     check(program, ROWS, seed=seed)
@@ -88,6 +126,82 @@ def test_top(k, seed):
         }
 
     check(program, ROWS, seed=seed, most=12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_top_by_several_in_both_directions(k, seed):
+    def program(rows):
+        return {
+            "down_up": rows.group_by("a").top(k, by=["x", "b"], descending=[True, False]),
+            "up_down": rows.group_by("a").top(k, by=["x", "b"], descending=[False, True]),
+            "tuple": rows.group_by("b").top(k, by=("a", "x"), descending=(False, True)),
+            "with_the_key": rows.group_by("a").top(
+                k, by=["a", "x", "b"], descending=[True, False, True]
+            ),
+            "expressions": rows.with_columns(y=x % 2)
+            .group_by()
+            .top(k, by=["y", "b", "x"], descending=[True, True, False]),
+        }
+
+    check(program, ROWS, seed=seed, most=12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_distinct_of_some_columns(seed):
+    def program(rows):
+        return {
+            "one": rows.distinct("a"),
+            "two": rows.distinct("x", "b"),
+            "listed": rows.distinct(["b"]),
+            "all": rows.distinct("x", "a", "b"),
+            "whole": rows.distinct(),
+            "on_the_way": rows.distinct("b", name="firsts").group_by("x").count(),
+        }
+
+    check(program, ROWS, seed=seed, most=12, scale=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_distinct_of_some_columns_in_a_loop(seed):
+    def program(rows):
+        def step(known):
+            return known.concat(rows, known.with_columns(x=(x + 1) % 4)).distinct("a", "x")
+
+        return rows.iterate(step, limit=6)
+
+    check(program, ROWS, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_aggregates_named_by_position(seed):
+    def program(rows):
+        return rows.group_by("a").agg(
+            rr.sum("x").alias("total"),
+            rr.count("x"),
+            (rr.max("x") / 2).alias("half"),
+            [rr.count()],
+            low=rr.min("x"),
+        )
+
+    check(program, ROWS, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_arithmetic_of_floats_and_of_aggregates_of_groups_of_groups(seed):
+    def program(rows):
+        inner = rows.group_by("a", "b").agg(q=rr.sum("f") / rr.count(), d=rr.max("f") - rr.min("f"))
+        return {
+            "inner": inner,
+            "outer": inner.group_by("a").agg(s=rr.sum("q") * rr.mean("d"), n=rr.count("q")),
+        }
+
+    schema = {"rows": {"a": pl.Int64, "b": pl.String, "f": pl.Float64}}
+    floats = [0.0, 1.5, -2.25, 0.1, None]
+    make = {
+        "rows": lambda source: (source.choice([0, 1]), source.choice("ab"), source.choice(floats))
+    }
+    check(program, schema, seed=seed, make=make, epochs=6)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -80,20 +80,30 @@ def check_expire(kind, values, span, late, seed, *, scale=False, workers=None):
         schema,
     )
     moving = Rows(lambda source: (source.choice(values), source.randrange(2)))
-    there, mark = Counter(), None
+    there, mark, uncounted = Counter(), None, Counter()
     with flow.run(workers=workers, seed=source.choice([None, seed])) as run:
         for epoch in range(7):
             changes = moving.epoch(source, 6)
             feed(run, "rows", changes)
             run.commit()
+            fresh = Counter()
             for row, diff in changes:
                 there[row] += diff
+                fresh[row] += diff
                 if diff > 0 and row[0] is not None:
                     mark = row[0] - late if mark is None else max(mark, row[0] - late)
             expected = Counter(
                 {r: n for r, n in there.items() if n and r[0] is not None and r[0] + span > mark}
             )
+            for row, diff in (+fresh).items():
+                if row[0] is None or row[0] + span <= mark:
+                    uncounted["no time" if row[0] is None else "late"] += diff
             said = f"seed {seed}, workers {workers}, epoch {epoch}, mark {mark}"
+            told = Counter()
+            for event in run.events():
+                if event.get("what") == "expire":
+                    told[event["kind"]] += event["rows"]
+            assert told == Counter({kind: 2 * n for kind, n in uncounted.items()}), f"{said}: twice"
             assert counted(run.read("young").rows()) == expected, said
             counts = Counter()
             for (_, v), n in expected.items():

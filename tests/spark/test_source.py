@@ -176,8 +176,13 @@ def test_what_cannot_be_read_is_told(spark: SparkSession) -> None:
             (lambda: source(spark, asOf=7).load("out").collect(), "the last complete one is 0"),
             (lambda: source(spark, lent="999").load(), "others were read since"),
         ):
-            with pytest.raises(PySparkException, match=told):
+            with pytest.raises(PySparkException, match=told) as refused:
                 load()
+            first = str(refused.value).splitlines()[0]
+            assert told in first, "what we say comes first"
+            assert "Traceback" not in str(refused.value)
+            assert "At: " not in str(refused.value), "no line of the user's was there"
+            assert "Hint: " in str(refused.value)
         frame = run.read("out").to_spark()
     with pytest.raises(PySparkException):
         frame.collect()
@@ -320,8 +325,10 @@ def test_a_stream_that_is_not_of_changes_is_refused(spark: SparkSession) -> None
     with counting().flow.run(on=spark) as run:
         run.commit()
         frame = spark.readStream.format("riverrun").load("out")
-        with pytest.raises(PySparkException, match="what streams is its changes"):
+        with pytest.raises(PySparkException, match="what streams is its changes") as refused:
             frame.writeStream.foreachBatch(lambda batch, number: None).start().awaitTermination(30)
+        assert "Traceback" not in str(refused.value)
+        assert "what streams is its changes" in str(refused.value).splitlines()[0]
 
 
 def test_changes_can_be_streamed_into_another_run(spark: SparkSession) -> None:

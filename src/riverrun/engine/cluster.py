@@ -472,9 +472,9 @@ class Cluster(ABC):
         if isinstance(message, Scaled):
             self.events.record("scaled", workers=message.workers, error=error)
         elif error is None:
-            self.events.record("checkpoint", number=message.number, epoch=message.epoch)
+            self.events.record("checkpoint", number=message.number, epoch=message.epoch - 1)
         else:
-            self.events.record("trouble", what="a checkpoint", epoch=message.epoch, error=error)
+            self.events.record("trouble", what="a checkpoint", epoch=message.epoch - 1, error=error)
 
     def _execute(self, instruction: Any) -> Outcome:
         """Do what the storage is asked for."""

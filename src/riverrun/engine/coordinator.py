@@ -308,7 +308,7 @@ class Coordinator:
             "workers": len(self.members),
             "shares": self.roster.shards.shares,
             "becoming": None if self.roster.change is None else self.roster.change.workers,
-            "epoch": self.next,
+            "next": self.next,
             "completed": self.completed,
             "reported": self.reported,
             "queued": self.next - self.released,

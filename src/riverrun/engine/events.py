@@ -2,11 +2,11 @@
 
 An event has a kind, the wall clock, and fields. The last `KEPT` are kept. Kinds: ``started``,
 ``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``long loop``, ``moved`` (shares),
-``checkpoint``, ``trouble``, ``closed``, ``late`` (rows of a stream that a state dropped; one event for each
-stream, with how many in all).
+``checkpoint``, ``trouble``, ``closed``, ``late`` (rows of a stream that a state or an expiry dropped; one event for
+each stream, with how many in all), ``no time`` (rows that expire and have no time to expire by, likewise).
 
 >>> events = Events()
->>> events.record("lost", worker=1, why="killed")
+>>> _ = events.record("lost", worker=1, why="killed")
 >>> [(event["kind"], event["worker"]) for event in events.list()]
 [('lost', 1)]
 """
@@ -26,9 +26,11 @@ class Events:
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
-    def record(self, kind: str, **fields: Any) -> None:
-        """Something has happened."""
-        self._kept.append({"kind": kind, "at": time.time(), **fields})
+    def record(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Something has happened. The event can be added to when more is known of it."""
+        event = {"kind": kind, "at": time.time(), **fields}
+        self._kept.append(event)
+        return event
 
     def add(self, kind: str, rows: int, **fields: Any) -> None:
         """Something has happened to some rows: one event for all that agree in the other fields."""

@@ -166,6 +166,9 @@ class RemoteCluster(Cluster):
         self._ticket = 0
         self._false_starts = 0
         self._losses = Losses(logged=self._durable)
+        self._loss_events: dict[
+            int, dict[str, Any]
+        ] = {}  # of members whose process has not ended yet
         self._kernels: dict[str, None] = {}  # those that workers have called, the first one first
         self._uploads = 0
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
@@ -523,16 +526,17 @@ class RemoteCluster(Cluster):
         if link is not None:
             try:
                 link.give(size)
-            except TransportError:
-                self._lose(member)
+            except TransportError as error:
+                self._lose(member, sign=f"it cannot be written to: {error.message}")
 
     def _tell_workers(self, message: Any) -> None:
         with self._changed:
             for member in list(self._links):
                 self._send_to(member, message)
 
-    def _lose(self, member: int, why: str = "") -> None:
-        self._note_loss(member, self._coordinator.members, why)
+    def _lose(self, member: int, why: str = "", *, sign: str = "its connection broke") -> None:
+        """A member is gone: `why`, where its process has said so, and by which `sign` that is known otherwise."""
+        self._note_loss(member, self._coordinator.members, why or sign)
         self._forget(member)
         self._coordinator.lost(member, why)
         self._send(COORDINATOR, self._coordinator.take())
@@ -540,7 +544,9 @@ class RemoteCluster(Cluster):
     def _note_loss(self, member: int, members: Sequence[int], why: str) -> None:
         if member in members:
             pid = self._processes.get(member, {}).get("pid")
-            self.events.record("lost", worker=members.index(member), pid=pid, why=why)
+            self._loss_events[member] = self.events.record(
+                "lost", worker=members.index(member), pid=pid, why=why
+            )
             self._lost_at = self._lost_at or time.monotonic()
 
     def _note(self, message: Any) -> None:
@@ -618,7 +624,10 @@ class RemoteCluster(Cluster):
             if granted is not None:
                 self._losses.said(granted, why)
                 if self._coordinator.roster.knows(granted):
-                    self._lose(granted, why)
+                    self._lose(granted, why, sign="its process ended, and has not said why")
+                elif why and granted in self._loss_events:
+                    self._loss_events[granted]["why"] += f"; its process ended with: {why}"
+                self._loss_events.pop(granted, None)
                 return
             idle = sum(who is None for who in self._tickets.values())
             if len(self._ungranted) > idle:
@@ -760,9 +769,9 @@ class RemoteCluster(Cluster):
             link = Link(
                 given["address"], COORDINATOR, self._security, window=self._window, background=True
             )
-        except TransportError:
+        except TransportError as error:
             with self._changed:
-                self._lose(incarnation)
+                self._lose(incarnation, sign=f"it cannot be connected to: {error.message}")
             raise
         with self._changed:
             if self._closed or not self._coordinator.roster.knows(incarnation):  # lost meanwhile

@@ -67,14 +67,12 @@ from riverrun.engine.operators.shared.gather import Gather
 from riverrun.engine.operators.shared.rules import Replace, UpdateRule
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
-from riverrun.frontends.expressions import compile_columns, compile_filter, unknown_column
+from riverrun.frontends.expressions import compile_columns, compile_filter
 from riverrun.frontends.given import (
     ELSEWHERE,
     RowsOf,
     as_ticks,
     check_callable,
-    check_column_name,
-    flat,
     function_name,
     is_count,
     is_time,
@@ -84,7 +82,9 @@ from riverrun.frontends.given import (
 )
 from riverrun.frontends.telling import known_as, step_of
 from riverrun.frontends.widening import common_kind, widened
+from riverrun.run.columns import checked_columns, flat, is_list, new_name, one_column
 from riverrun.run.rows import as_schema, as_table
+from riverrun.run.values import show
 from riverrun.state import Order
 from riverrun.state.types import empty_batch, type_text
 
@@ -159,14 +159,18 @@ class Collection:
         >>> edges.select("dst", back="src", sum=pl.col("src") + pl.col("dst")).columns
         ['dst', 'back', 'sum']
         """
-        wanted = named_columns(columns, named, "select")
-        return self._project(wanted, f"select from {self._name}")
+        attempt = f"select from {self._name}"
+        wanted = named_columns(columns, named, self.columns, "select", attempt)
+        if not wanted:
+            raise _no_columns(attempt, self.columns)
+        return self._project(wanted, attempt)
 
     def with_columns(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
         """All columns, and these besides, or in place of those with the same name."""
+        attempt = f"add columns to {self._name}"
         wanted: dict[str, Any] = {name: name for name in self.columns}
-        wanted |= named_columns(columns, named, "with_columns")
-        return self._project(wanted, f"add columns to {self._name}")
+        wanted |= named_columns(columns, named, self.columns, "with_columns", attempt)
+        return self._project(wanted, attempt)
 
     def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """All columns, some under another name: ``rename({"old": "new"})``, or ``rename(new="old")``.
@@ -182,36 +186,63 @@ class Collection:
                 f"cannot rename {self._name} by {kind_told(names)}: names are given as a mapping, or as keywords",
                 hint='rename({"old": "new"}), or rename(new="old")',
             )
-        wanted = {old: new for new, old in named.items()} | dict(names or {})
-        self._check_columns(list(wanted), "rename columns of")
-        made = [wanted.get(column, column) for column in self.columns]
-        for name in made:
-            check_column_name(name, f"rename columns of {self._name}")
-            if made.count(name) > 1:
+        attempt, pairs = f"rename columns of {self._name}", list((names or {}).items())
+        for new, old in named.items():
+            pairs.append((one_column(old, self.columns, attempt), new))
+        checked = checked_columns([old for old, _ in pairs], self.columns, attempt, least=0)
+        wanted = {old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)}
+        made: dict[str, str] = {}
+        for column in self.columns:
+            name = wanted.get(column, column)
+            if name in made:
                 raise PlanError(
                     "plan.column_twice",
-                    f"cannot rename columns of {self._name}: two would be called {name!r}",
+                    f"cannot {attempt}: two would be called {name!r}",
                     hint="give each name once",
                     column=name,
                 )
-        return self._project(
-            dict(zip(made, self.columns, strict=True)), f"rename columns of {self._name}"
-        )
+            made[name] = column
+        return self._project(made, attempt)
 
     def drop(self, *columns: str | Iterable[str]) -> Collection:
         """All columns but these."""
-        gone = list(flat(columns))
-        self._check_columns(gone, "drop columns of")
+        attempt = f"drop columns of {self._name}"
+        gone = {*checked_columns(list(flat(columns)), self.columns, attempt, least=0)}
         kept = {name: name for name in self.columns if name not in gone}
-        return self._project(kept, f"drop columns of {self._name}")
+        if not kept:
+            raise _no_columns(attempt, self.columns)
+        return self._project(kept, attempt)
 
-    def filter(self, predicate: pl.Expr, *more: pl.Expr) -> Collection:
-        """The rows for which an expression is true, or all of several."""
-        for other in more:
-            for each in (predicate, other):
-                compile_filter(self.schema, each, f"filter {self._name}")
+    def filter(self, *predicates: pl.Expr | bool | Iterable[pl.Expr], **equal: Any) -> Collection:
+        """The rows for which an expression is true, or all of several; or in which columns have these values.
+
+        ``filter(k=2)`` is ``filter(pl.col("k") == 2)``, as in Polars: a string is a value here, and a row in which the
+        column is null is not kept. None is refused, as nothing equals it: ``filter(pl.col("k").is_null())``.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> rows = [{"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": None, "v": 2}]
+        >>> once(lambda rows: rows.filter(pl.col("v") > 1, k="b"), rows=rows).rows()
+        [('b', 2)]
+        """
+        attempt = f"filter {self._name}"
+        conditions: list[Any] = list(flat(predicates))
+        for column, value in equal.items():
+            one_column(column, self.columns, attempt)
+            conditions.append(pl.col(column) == _compared(column, value, attempt))
+        if not conditions:
+            raise PlanError(
+                "plan.expression",
+                f"cannot {attempt}: no condition is given",
+                hint='for instance filter(pl.col("age") > 17), or filter(name="ann")',
+            )
+        if len(conditions) > 1:
+            for each in conditions:
+                compile_filter(self.schema, each, attempt)
+        predicate = conditions[0]
+        for other in conditions[1:]:
             predicate = predicate & other
-        compiled = compile_filter(self.schema, predicate, f"filter {self._name}")
+        compiled = compile_filter(self.schema, predicate, attempt)
         return self._add(Filter(compiled, told(predicate)), [self], self.schema)
 
     def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Any) -> Collection:
@@ -241,7 +272,7 @@ class Collection:
 
     def explode(self, column: str) -> Collection:
         """One row for each element of a list column; an empty or null list gives none."""
-        self._check_columns([column], "explode")
+        column = one_column(column, self.columns, f"explode {self._name}")
         field = self.schema.field(column)
         kinds = pa.types
         if not (
@@ -310,6 +341,7 @@ class Collection:
 
     def probe(self, name: str) -> Collection:
         """The same rows; ``run.frontier(name)`` tells which times can still come here."""
+        name = new_name(name, f"put a probe behind {self._name}")
         if ("probe", name) in self._builder.shared:
             raise PlanError(
                 "plan.name_taken",
@@ -347,6 +379,7 @@ class Collection:
         ['at', 'user', 'window']
         """
         at = self._time_column(column, "make windows")
+        new_name(into, f"put the start of windows of {self._name} into a column")
         ticks = as_ticks(size, self.schema.field(at), "the size of a window")
         every = (
             ticks if step is None else as_ticks(step, self.schema.field(at), "the step of windows")
@@ -374,7 +407,8 @@ class Collection:
         """The rows that are not too old; they leave by themselves.
 
         ``expire("at", after=span)``: a row leaves when the watermark passes its time and `span`. The
-        watermark is the greatest time in the column so far, less `late`.
+        watermark is the greatest time in the column so far, less `late`. A row that is too old when it comes is never
+        there, and counted in ``run.events("late")``; one whose time is null in ``run.events("no time")``.
 
         ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone n epochs later.
         """
@@ -420,12 +454,29 @@ class Collection:
             marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}:watermark")
         rows = dues._exchanged((due,))
         told = marks._exchanged(("shard",))
-        return self._add(Expire(), [rows, told], self.schema, name)
+        return self._add(Expire(self._told), [rows, told], self.schema, name)
 
     # -- whole collections and groups
 
-    def distinct(self, name: str | None = None) -> Collection:
-        """Each row once."""
+    def distinct(self, *columns: str | Iterable[str], name: str | None = None) -> Collection:
+        """Each row once; or, of some columns, one row for each value of these: the least, column by column.
+
+        `name` is that of the step, for the state that is kept of it.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> rows = [{"k": 1, "v": "b"}, {"k": 1, "v": "a"}, {"k": 2, "v": "c"}, {"k": 2, "v": "c"}]
+        >>> sorted(once(lambda rows: rows.distinct("k"), rows=rows).rows())
+        [(1, 'a'), (2, 'c')]
+        """
+        if columns:
+            attempt = f"take distinct rows of {self._name}"
+            chosen = checked_columns(list(flat(columns)), self.columns, attempt)
+            if len(chosen) < len(self.columns):
+                grouped = self.group_by(*chosen)
+                rest = [each for each in self.columns if each not in chosen]
+                named = grouped if name is None else grouped.named(name)
+                return named.top(1, by=rest, descending=False)
         key = tuple(self.columns)
         arranged = self._arranged(key, combine=True)
         operator = Reduce(key, (Present(),), "distinct")
@@ -435,18 +486,28 @@ class Collection:
         """The rows in groups that agree in these columns or expressions; null is a value like any other."""
         from riverrun.frontends.grouping import Grouped
 
-        return Grouped.of(self, named_columns(columns, named, "group_by"))
+        attempt = f"group {self._name} by"
+        return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
 
     def count(self, name: str = "count") -> Collection:
-        """How many rows there are, as one row; no row while there are none."""
-        from riverrun.frontends.aggregates import count
+        """How many rows there are, as one row; no row while there are none. `name` is that of the column."""
+        return self.group_by().count(name)
 
-        return self.group_by().agg(**{name: count()})
+    def count_distinct(self, *columns: Column | Iterable[Column]) -> Collection:
+        """How many different rows there are, or different combinations of some columns; null is a value like any other.
 
-    def count_distinct(self, *columns: str) -> Collection:
-        """How many different rows there are, or different combinations of some columns."""
-        some = self.select(*columns) if columns else self
-        return some.distinct().count()
+        Of a group, ``rr.count_distinct`` leaves nulls out.
+        """
+        if not columns:
+            return self.distinct().count()
+        attempt = f"count different values of {self._name}"
+        return (
+            self.select(
+                checked_columns(list(flat(columns)), self.columns, attempt, expressions=True)
+            )
+            .distinct()
+            .count()
+        )
 
     def join(
         self,
@@ -461,24 +522,45 @@ class Collection:
         """Pairs of rows with equal keys; null keys match nothing.
 
         `how`: inner, left, right, full, semi (the rows of this one that have a partner), anti (those
-        that have none) or cross (all pairs). The columns are this one's, and the other's without its
-        key; those of one name get the suffix.
+        that have none) or cross (all pairs). The columns are this one's, and then the other's without its
+        key; the other's get the suffix where a name is taken. In a right join, whose rows are those of the other, the
+        key is the other's too: the columns are this one's without its key, and then all of the other's. In a full join
+        the key is of whichever side has the row. Semi and anti joins have this one's columns.
+
+        >>> import polars as pl, riverrun as rr
+        >>> flow = rr.Dataflow("g")
+        >>> sales = flow.input("sales", {"shop": pl.Int64, "paid": pl.Float64})
+        >>> shops = flow.input("shops", {"id": pl.Int64, "city": pl.String})
+        >>> sales.join(shops, left_on="shop", right_on="id").columns
+        ['shop', 'paid', 'city']
+        >>> sales.join(shops, left_on="shop", right_on="id", how="right").columns
+        ['paid', 'id', 'city']
         """
         from riverrun.frontends.joins import join
 
         return join(self, other, on, left_on, right_on, how, suffix)
 
     def semi_join(
-        self, other: Collection, on: str | Sequence[str] | None = None, **keys: Any
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
     ) -> Collection:
         """The rows that have a partner in the other one: ``join(..., how="semi")``."""
-        return self.join(other, on, how="semi", **keys)
+        return self.join(other, on, left_on=left_on, right_on=right_on, how="semi")
 
     def anti_join(
-        self, other: Collection, on: str | Sequence[str] | None = None, **keys: Any
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
     ) -> Collection:
         """The rows that have none: ``join(..., how="anti")``."""
-        return self.join(other, on, how="anti", **keys)
+        return self.join(other, on, left_on=left_on, right_on=right_on, how="anti")
 
     # -- states with times of their own
 
@@ -590,7 +672,7 @@ class Collection:
         """
         from riverrun.frontends.shared import Arranged
 
-        return Arranged(self, (key,) if isinstance(key, str) else tuple(key))
+        return Arranged(self, key)
 
     # -- loops
 
@@ -741,16 +823,8 @@ class Collection:
             return self
         return self._add(Consolidate(), [self], self.schema)
 
-    def _check_columns(self, columns: Sequence[str], what: str) -> None:
-        """Refuse names that are no column's; `what` goes before the name of the collection."""
-        there = self.columns
-        for column in columns:
-            check_column_name(column, f"{what} {self._name}")
-            if column not in there:
-                raise unknown_column(there, column, f"{what} {self._name}")
-
-    def _time_column(self, column: str, what: str) -> int:
-        self._check_columns([column], f"{what} of")
+    def _time_column(self, given: Any, what: str) -> int:
+        column = one_column(given, self.columns, f"{what} of {self._name}")
         kind = self.schema.field(column).type
         if not is_time(kind):
             raise PlanError(
@@ -785,6 +859,43 @@ def told(expression: Any) -> str:
         re.sub(r'col\("([^"]*)"\)', r"\1", text).replace("dyn int: ", "").replace("dyn float: ", "")
     )
     return re.sub(r"(?<=[\[ ])\(([\w.]+)\)(?=[ \]])", r"\1", text)
+
+
+def _no_columns(attempt: str, columns: Sequence[str]) -> PlanError:
+    return PlanError(
+        "plan.column",
+        f"cannot {attempt}: no column would be left; there are: {', '.join(columns) or 'none'}",
+        hint="keep one at least; how many rows there are is count()",
+    )
+
+
+def _compared(column: str, value: Any, attempt: str) -> Any:
+    """What a column is compared with: a value, or an expression."""
+    if isinstance(value, pl.Expr):
+        return value
+    if value is None:
+        raise PlanError(
+            "plan.expression",
+            f"cannot {attempt}: nothing equals None, so {column}=None would keep no row",
+            hint=f'filter(pl.col("{column}").is_null())',
+            column=column,
+        )
+    if is_list(value) or isinstance(value, set | frozenset):
+        raise PlanError(
+            "plan.expression",
+            f"cannot {attempt}: {column}={show(value)} is several values, and a column has one in each row",
+            hint=f'filter(pl.col("{column}").is_in([...])); a value that is a list is pl.lit([...])',
+            column=column,
+        )
+    try:
+        return pl.lit(value)
+    except TypeError as error:
+        raise PlanError(
+            "plan.expression",
+            f"cannot {attempt}: {column}={show(value)} is {kind_told(value)}, not a value of a column",
+            hint="give a number, a string, a date, or a Polars expression",
+            column=column,
+        ) from error
 
 
 def _deepest(*collections: Collection) -> Scope:

@@ -39,7 +39,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -57,7 +57,9 @@ from riverrun.frontends.iterate import passes_no_state, takes_rows_back
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.frontends.widening import widened
 from riverrun.progress import Timestamp
+from riverrun.run.columns import checked_columns, is_list
 from riverrun.run.rows import as_schema, as_table
+from riverrun.run.values import show
 from riverrun.state import Schema
 from riverrun.state.types import are_kept_alike, common_type
 
@@ -172,7 +174,8 @@ def add_vertex(
         )
         for table, (key, value) in (tables or {}).items()
     }
-    central = all((routes or {}).get(port) == TO_ONE for port in inputs)
+    ways = [(routes or {}).get(port) for port in inputs]
+    central = all(isinstance(way, Route) and way == TO_ONE for way in ways)
     if not central:
         for table, schema in kept.items():
             _check_met(table, schema, inputs, routes or {}, line)
@@ -203,7 +206,7 @@ def _check_met(
     wanted = [field.type for field in schema.key]
     for port, route in routes.items():
         if not isinstance(route, Route):
-            key = (route,) if isinstance(route, str) else tuple(route)
+            key = _route_key(inputs[port], route, port, line)
             routed = [inputs[port].schema.field(column).type for column in key]
             if len(routed) == len(wanted) and all(map(are_kept_alike, routed, wanted)):
                 return
@@ -225,22 +228,19 @@ def _routed(collection: Collection, route: Any, port: str, line: str) -> Collect
         return collection
     if isinstance(route, Route):
         return collection._add(Exchange(route.way), [collection], collection.schema)
-    key = (
-        (route,)
-        if isinstance(route, str)
-        else tuple(route)
-        if isinstance(route, Sequence)
-        else None
-    )
-    if key is None:
+    return collection._exchanged(_route_key(collection, route, port, line))
+
+
+def _route_key(collection: Collection, route: Any, port: str, line: str) -> tuple[str, ...]:
+    """The columns that a route goes by."""
+    if not isinstance(route, str | pl.Expr) and not is_list(route):
         raise PlanError(
             "plan.route",
-            f"cannot route {port!r} by {route!r} at {line}",
+            f"cannot route {port!r} by {show(route)} at {line}",
             hint="a route is a column, several columns, rr.TO_ALL, rr.TO_ANY or rr.TO_ONE",
             line=line,
         )
-    collection._check_columns(key, "route")
-    return collection._exchanged(key)
+    return checked_columns(route, collection.columns, f"route {port!r} of {collection._name}")
 
 
 class Loop:

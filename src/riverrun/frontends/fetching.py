@@ -49,9 +49,11 @@ from riverrun.frontends.shared import (
     check_types,
     no_choice,
     reported_by,
+    time_column,
     wanted_columns,
 )
 from riverrun.frontends.widening import widened
+from riverrun.run.columns import new_name
 from riverrun.run.rows import as_table
 from riverrun.state.types import are_kept_alike
 
@@ -124,6 +126,12 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
             line=line,
         )
     check_idle(given["idle"], line)
+    attempt = f"fetch from {state.name!r} for {stream._name}"
+    for bound in ("at", "since", "wait"):
+        given[bound] = time_column(given[bound], stream, attempt)
+    if given["time"] is not None:
+        new_name(given["time"], f"{attempt} with time=")
+    new_name(given["suffix"], f"{attempt} with suffix=")
     asking = Asking(
         state,
         given["key"],
@@ -143,7 +151,7 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
         given["name"],
         given["suffix"],
         line,
-        f"fetch from {state.name!r} for {stream._name}",
+        attempt,
         stream._told,
     )
     if stream._builder is not (state.collection if isinstance(state, Arranged) else state)._builder:

@@ -38,6 +38,7 @@ from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
 from riverrun.frontends.given import not_a_collection
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.run import Run
+from riverrun.run.columns import checked_columns
 from riverrun.run.rows import as_schema
 
 
@@ -88,15 +89,7 @@ class Dataflow:
                 f"cannot check input {name!r}, which has a key: deleting a key that is not there changes nothing",
                 hint="leave out checked=True, or the key",
             )
-        listed = (key,) if isinstance(key, str) else tuple(key)
-        for column in listed:
-            if column not in columns.names:
-                raise PlanError(
-                    "plan.column_unknown",
-                    f"cannot key input {name!r} by {column!r}: its columns are: {', '.join(columns.names)}",
-                    hint="name columns of the schema",
-                    column=column,
-                )
+        listed = checked_columns(key, columns.names, f"key input {name!r}")
         columns = pa.schema(
             [field.with_nullable(field.nullable and field.name not in listed) for field in columns]
         )
@@ -198,8 +191,10 @@ class Dataflow:
         """One row for each epoch, with its number in the column `epoch`: something happens in every one."""
         return clock(self._builder)
 
-    def loop(self, around: Collection | None = None, name: str | None = None) -> Loop:
+    def loop(self, around: Collection | None = None, *, name: str | None = None) -> Loop:
         """A loop made by hand, inside the one that a collection belongs to, or at the outside."""
+        if around is not None and not isinstance(around, Collection):
+            raise not_a_collection("plan.loop", "make a loop inside that of another", around)
         parent = self._builder.root if around is None else around.scope
         return Loop(self._builder, parent, name)
 
@@ -213,7 +208,15 @@ class Dataflow:
 
     def schema(self, name: str) -> pa.Schema:
         """The columns of an input or output."""
-        return {**self._inputs, **self._outputs}[name].schema
+        known = {**self._inputs, **self._outputs}
+        if name not in known:
+            raise PlanError(
+                "plan.name_unknown",
+                f"cannot tell the columns of {name!r}: the inputs and outputs are: {', '.join(known) or 'none'}",
+                hint="check the spelling, or declare it: flow.input(...), flow.output(...)",
+                name=name,
+            )
+        return known[name].schema
 
     @property
     def inputs(self) -> dict[str, Collection]:

@@ -5,7 +5,7 @@ Each is brought to one form here, or refused in words: what was attempted, what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.errors import PlanError, SchemaError
+from riverrun.run.columns import checked_columns, flat
 from riverrun.run.values import fields_of, show
 
 # What people look for who come from elsewhere, and where it is here.
@@ -21,7 +22,9 @@ ELSEWHERE = {
     "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
     "read(...).rows() is sorted",
     "head": "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
-    "unique": "distinct()",
+    "unique": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
+    "drop_duplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
+    "dropDuplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
     "where": "filter(...)",
     "union": "concat(...)",
     "merge": "join(...)",
@@ -44,41 +47,21 @@ def is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_signed_integer(kind) or temporal)
 
 
-def flat(columns: Iterable[Any]) -> Iterator[Any]:
-    """Columns given one by one, in lists, or both.
-
-    >>> list(flat(["a", ["b", "c"], ("d",)]))
-    ['a', 'b', 'c', 'd']
-    """
-    for column in columns:
-        if isinstance(column, Iterable) and not isinstance(column, str | bytes | Mapping | pl.Expr):
-            yield from column
-        else:
-            yield column
-
-
-def named_columns(columns: Sequence[Any], named: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Columns given by position have the names they output."""
-    found: dict[str, Any] = {}
-    for column in flat(columns):
-        if isinstance(column, str):
-            name = column
-        elif isinstance(column, pl.Expr):
-            name = output_name(column, what)
-        else:
-            raise PlanError(
-                "plan.column",
-                f"cannot {what} {show(column)}: a column is its name, or a Polars expression",
-                hint=f'for instance {what}("a", b=pl.col("a") + 1)',
-            )
-        if name in found:
+def named_columns(
+    given: Sequence[Any], named: Mapping[str, Any], columns: Sequence[str], what: str, attempt: str
+) -> dict[str, Any]:
+    """Columns given by position have the names they output; `what` is the method, for hints."""
+    chosen: dict[str, Any] = {}
+    for column in checked_columns(list(flat(given)), columns, attempt, least=0, expressions=True):
+        name = column if isinstance(column, str) else output_name(column, what)
+        if name in chosen:
             raise _twice(name, what)
-        found[name] = column
+        chosen[name] = column
     for name, value in named.items():
-        if name in found:
+        if name in chosen:
             raise _twice(name, what)
-        found[name] = value
-    return found
+        chosen[name] = value
+    return chosen
 
 
 def output_name(expression: pl.Expr, what: str) -> str:
@@ -100,16 +83,6 @@ def _twice(name: str, what: str) -> PlanError:
         hint="name them apart: new=pl.col(...)",
         column=name,
     )
-
-
-def check_column_name(given: object, attempt: str) -> None:
-    """Refuse what is no name."""
-    if not isinstance(given, str):
-        raise PlanError(
-            "plan.column",
-            f"cannot {attempt}: {show(given)} is not the name of a column",
-            hint='give names here: "a", or ["a", "b"]; what is computed goes to with_columns(...) first',
-        )
 
 
 def kind_told(given: object) -> str:
@@ -199,11 +172,13 @@ class RowsOf(partial[Any]):
         made = super().__call__(row)
         if type(made) is list:
             return made
+        if isinstance(made, pl.DataFrame):
+            return made.iter_rows(named=True)
         if isinstance(made, str | bytes) or fields_of(made) is not None or not _is_iterable(made):
             raise SchemaError(
                 "schema.rows",
                 f"the function gave {show(made)} for the row {show(row)}, not a list of rows",
-                hint="give a list of rows: [row] for one, [] for none",
+                hint="give a list of rows: [row] for one, [] for none; a frame goes as frame.rows()",
             )
         rows: Iterable[Any] = made
         return rows

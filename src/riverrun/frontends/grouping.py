@@ -24,21 +24,22 @@ from riverrun.engine.operators.aggregates import (
     Sums,
 )
 from riverrun.engine.operators.groups import PolarsGroups, PythonGroups, group_name
+from riverrun.engine.operators.linear import free_name
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends import aggregates
-from riverrun.frontends.aggregates import Aggregate
+from riverrun.frontends.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collection import Collection, told
 from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import (
     check_callable,
-    flat,
     function_name,
     is_count,
-    named_columns,
     output_name,
 )
+from riverrun.run.columns import checked_columns, flat, is_list, new_name, one_column
 from riverrun.run.rows import as_schema, as_table
+from riverrun.run.values import show
 from riverrun.state import Order
 from riverrun.state.types import empty_batch
 
@@ -59,12 +60,15 @@ class Grouped:
 
     @classmethod
     def of(cls, collection: Collection, key: Mapping[str, Any]) -> Grouped:
+        there, attempt = collection.columns, f"group {collection._name} by"
+        chosen = {
+            name: one_column(value, there, attempt, expressions=True) for name, value in key.items()
+        }
         made = {
             name: value
-            for name, value in key.items()
+            for name, value in chosen.items()
             if not isinstance(value, str) or value != name
         }
-        collection._check_columns([name for name in key if name not in made], "group by columns of")
         if made:
             collection = collection.with_columns(**made)
         return cls(collection, tuple(key))
@@ -78,19 +82,27 @@ class Grouped:
         ['item', 'count', 'price', 'best']
         """
         wanted = self._wanted(aggregates, named)
+        if not wanted and not self.key:
+            raise PlanError(
+                "plan.aggregate",
+                f"cannot aggregate all rows of {self.collection._name} by nothing: no column would be left",
+                hint=_HINT,
+            )
         if not wanted:
-            return self.collection.select(*self.key).distinct(self.name)
-        building = _Building(self, wanted)
+            return self.collection.select(*self.key).distinct(name=self.name)
+        building = _Building(self, dict(wanted))
         return building.reduce(self.name)
 
     def count(self, name: str = "count") -> Collection:
-        """How many rows each group has."""
+        """How many rows each group has; `name` is that of the column for it."""
+        check_count_name(self.collection, name)
         return self.agg(**{name: Aggregate("count")})
 
-    def top(self, k: int, by: Any, *, descending: bool = True) -> Collection:
+    def top(self, k: int, by: Any, *, descending: bool | Sequence[bool] = True) -> Collection:
         """The first `k` rows of each group in the order of `by`, the largest first unless told otherwise.
 
         `by` is a column or expression, or several; rows that agree in it are ordered by their other columns.
+        `descending` is for all of them, or a list with one for each. Nulls come last either way.
 
         >>> import polars as pl, riverrun as rr
         >>> sales = rr.Dataflow("s").input("sales", {"item": pl.String, "price": pl.Float64})
@@ -104,10 +116,16 @@ class Grouped:
                 hint="for instance top(3, by='score')",
             )
         whole = self.collection
-        given = list(flat([by]))
+        given = checked_columns(
+            by, whole.columns, f"order the groups of {whole._name}", expressions=True
+        )
+        directions = _directions(descending, len(given))
         collection, listed = self._ordered_by(given)
-        inside = [column for column in listed if column not in self.key]
-        order = tuple(Order(column, descending) for column in inside)
+        order = tuple(
+            Order(column, down)
+            for column, down in zip(listed, directions, strict=True)
+            if column not in self.key
+        )
         arranged = collection._arranged(self.key, order)
         values = pa.schema([f for f in collection.schema if f.name not in self.key])
         part = FirstRows(0, values, tuple(values.names), k)
@@ -127,13 +145,11 @@ class Grouped:
                 message += f"\nHint: {_HINT}"
             raise AttributeError(message, name=name, obj=self)
 
-    def _ordered_by(self, by: list[Any]) -> tuple[Collection, list[str]]:
+    def _ordered_by(self, by: Sequence[Any]) -> tuple[Collection, list[str]]:
         """The collection, with the expressions among `by` as columns of their own, and the names of all."""
         collection, listed = self.collection, []
         made: dict[str, pl.Expr] = {}
         for one in by:
-            if isinstance(one, pl.Expr) and one.meta.is_column():
-                one = one.meta.output_name()
             if isinstance(one, pl.Expr):
                 compile_columns(
                     collection.schema, {"by": one}, f"order the groups of {collection._name}"
@@ -144,7 +160,6 @@ class Grouped:
                 made[name] = one
                 listed.append(name)
             else:
-                collection._check_columns([one], "order the groups of")
                 listed.append(one)
         return collection.with_columns(**made) if made else collection, listed
 
@@ -157,8 +172,8 @@ class Grouped:
     ) -> Collection:
         """What a Python function makes of the rows of each group, a Polars frame with all columns.
 
-        It gives a value, a dict, or with `many` any number of rows; `schema` says which columns. It
-        must depend on nothing but the rows, which come in the order of their values.
+        It gives a value, a dict, or with `many` any number of rows: a list of them, or a frame; `schema` says which
+        columns. It must depend on nothing but the rows, which come in the order of their values.
         """
         check_callable(function, "apply")
         made = as_schema(schema, "declare what a function of a group gives")
@@ -183,27 +198,17 @@ class Grouped:
     def _wanted(self, aggregates: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         wanted: dict[str, Any] = {}
         for aggregate in flat(aggregates):
-            if isinstance(aggregate, Aggregate):
-                column = aggregate.column
-                if column is None:
-                    name = aggregate.kind
-                else:
-                    (name,) = named_columns([column], {}, "aggregate")
-            elif isinstance(aggregate, pl.Expr):
-                name = output_name(aggregate, "aggregate")
-            else:
+            if not isinstance(aggregate, Value | pl.Expr):
                 raise _no_aggregate(None, aggregate)
+            name = _name_of(aggregate)
             if name in wanted:
-                raise PlanError(
-                    "plan.column_twice",
-                    f"cannot aggregate into two columns called {name!r}",
-                    hint="name them apart: agg(low=rr.min('x'), high=rr.max('x'))",
-                    column=name,
-                )
+                raise _aggregated_twice(name)
             wanted[name] = aggregate
         for name, aggregate in named.items():
-            if not isinstance(aggregate, Aggregate | pl.Expr):
+            if not isinstance(aggregate, Value | pl.Expr):
                 raise _no_aggregate(name, aggregate)
+            if name in wanted:
+                raise _aggregated_twice(name)
             wanted[name] = aggregate
         self._check_new(wanted)
         return wanted
@@ -219,11 +224,67 @@ class Grouped:
                 )
 
 
+def check_count_name(collection: Collection, name: Any) -> None:
+    """Refuse a name for a count of rows that is probably meant as the column to count."""
+    new_name(name, f"count the rows of {collection._name}")
+    if name != "count" and name in collection.columns:
+        raise PlanError(
+            "plan.count",
+            f"cannot count the rows of {collection._name} into {name!r}: that is a column, and count(name) takes the "
+            "name of its result",
+            hint=f'the rows where it is not null: agg(n=rr.count("{name}")); all rows: count(), or count("n")',
+            column=name,
+        )
+
+
+def _directions(descending: Any, columns: int) -> list[bool]:
+    """For each column of an order, whether it is descending."""
+    listed = list(descending) if is_list(descending) else [descending] * columns
+    if not all(isinstance(each, bool) for each in listed):
+        raise PlanError(
+            "plan.descending",
+            f"cannot order the rows of a group with descending={show(descending)}: that is True or False, or a list of "
+            "them",
+            hint="top(3, by=['day', 'hour'], descending=[True, False])",
+        )
+    if len(listed) != columns:
+        raise PlanError(
+            "plan.descending",
+            f"cannot order the rows of a group by {columns} columns with {len(listed)} directions: "
+            f"descending={show(descending)}",
+            hint="give one for each column of by=, or one for all",
+        )
+    return listed
+
+
+def _name_of(aggregate: Any) -> str:
+    """What an aggregate given by position is called: as it was named, or after the first column that it is of."""
+    if isinstance(aggregate, pl.Expr):
+        return output_name(aggregate, "aggregate")
+    if aggregate.name is not None:
+        return str(aggregate.name)
+    if isinstance(aggregate, Expression):
+        return _name_of(aggregate.aggregates()[0])
+    if len(aggregate.columns) != 1:
+        return str(aggregate.kind)
+    (column,) = aggregate.columns
+    return column if isinstance(column, str) else output_name(column, "aggregate")
+
+
+def _aggregated_twice(name: str) -> PlanError:
+    return PlanError(
+        "plan.column_twice",
+        f"cannot aggregate into two columns called {name!r}",
+        hint="name them apart: agg(low=rr.min('x'), high=rr.max('x'))",
+        column=name,
+    )
+
+
 def _no_aggregate(name: str | None, given: object) -> PlanError:
     return PlanError(
         "plan.aggregate",
-        f"cannot aggregate {'' if name is None else f'into {name!r} '}by {given!r}: it is no aggregate of ours and no "
-        "Polars aggregation",
+        f"cannot aggregate {'' if name is None else f'into {name!r} '}by {show(given)}: it is no aggregate of ours and "
+        "no Polars aggregation",
         hint=f"{_HINT}; a Python function of a group goes to group_by(...).apply(function, schema)",
     )
 
@@ -234,36 +295,70 @@ class _Building:
 
     grouped: Grouped
     wanted: dict[str, Any]
+    """What is kept, by column: aggregates of ours and of Polars."""
     parts: list[Part] = field(default_factory=list)
     inputs: list[Collection] = field(default_factory=list)
     made: list[pa.Field] = field(default_factory=list)
 
     def reduce(self, name: str | None) -> Collection:
-        key = self.grouped.key
-        self._linear()
+        collection, key = self.grouped.collection, self.grouped.key
+        results = self._results()
         for column, aggregate in self.wanted.items():
             if isinstance(aggregate, Aggregate):
                 self._check(column, aggregate)
+        self._linear()
+        for column, aggregate in self.wanted.items():
+            if isinstance(aggregate, Aggregate):
                 if aggregate.kind in ("min", "max", "first", "last"):
                     self._ordered(column, aggregate)
                 elif aggregate.kind == "count_distinct":
                     self._distinct(column, aggregate)
         self._polars()
-        collection = self.grouped.collection
         keys = [collection.schema.field(one) for one in key]
         text = f"group by {', '.join(key) or 'nothing'}: " + ", ".join(
-            f"{column} = {_told(aggregate)}" for column, aggregate in self.wanted.items()
+            f"{column} = {aggregate}" for column, aggregate in self.wanted.items()
         )
         operator = Reduce(key, tuple(self.parts), text)
         found = collection._reduced(operator, self.inputs, pa.schema([*keys, *self.made]), name)
-        return found.select(*key, *self.wanted)
+        return found._project(
+            {**{one: one for one in key}, **results}, f"aggregate {collection._name}"
+        )
+
+    def _results(self) -> dict[str, Any]:
+        """What the columns of the result are made of; the aggregates inside of expressions get columns of their own."""
+        results: dict[str, Any] = {}
+        wanted, self.wanted = self.wanted, {}
+        computed = any(isinstance(each, Expression) for each in wanted.values())
+        columns: dict[Any, str] = {}
+        for name, aggregate in wanted.items():
+            if not isinstance(aggregate, Expression):
+                self.wanted[name] = aggregate
+                if computed:
+                    columns.setdefault(_identity(aggregate), name)
+        taken = {*self.grouped.key, *wanted}
+        for name, aggregate in wanted.items():
+            results[name] = name
+            if isinstance(aggregate, Expression):
+                for inner in aggregate.aggregates():
+                    if _identity(inner) not in columns:
+                        column = free_name(told(inner), [*taken])
+                        taken.add(column)
+                        self.wanted[column] = inner
+                        columns[_identity(inner)] = column
+                results[name] = aggregate.of(lambda inner: columns[_identity(inner)])
+        return results
 
     def _check(self, column: str, aggregate: Aggregate) -> None:
         """Refuse what cannot be made, under the names that the user gave."""
         collection = self.grouped.collection
-        made = {column: aggregate.column, f"{column}, by": aggregate.by}
-        given = {name: expression for name, expression in made.items() if expression is not None}
-        compile_columns(collection.schema, given, f"aggregate {collection._name}")
+        attempt = f"aggregate {collection._name}"
+        for listed in (aggregate.columns, aggregate.order):
+            checked_columns(list(listed), collection.columns, attempt, least=0, expressions=True)
+        made = {
+            column if not at else f"{column}, {at}": one for at, one in enumerate(aggregate.columns)
+        }
+        made |= {f"{column}, by {at or ''}".strip(): one for at, one in enumerate(aggregate.order)}
+        compile_columns(collection.schema, made, attempt)
 
     @property
     def _free(self) -> str:
@@ -293,13 +388,8 @@ class _Building:
         }
         free = self._free
         exprs = {
-            column: pl.col(a.column) if isinstance(a.column, str) else a.column
-            for column, a in mine.items()
-            if a.kind != "count"
+            column: _as_expression(a.column) for column, a in mine.items() if a.column is not None
         }
-        for aggregate in mine.values():
-            if aggregate.kind != "count" and isinstance(aggregate.column, str):
-                collection._check_columns([aggregate.column], "aggregate")
         types = (
             compile_columns(collection.schema, exprs, f"aggregate {collection._name}").schema
             if exprs
@@ -311,9 +401,16 @@ class _Building:
         at = len(key)
         used: dict[str, Any] = {}
         for column, aggregate in mine.items():
-            if aggregate.kind == "count":
+            if aggregate.column is None:
                 results.append(("count", 0, 0))
                 fields.append(pa.field(column, pa.int64()))
+                continue
+            if aggregate.kind == "count":
+                used[f"{free}{column}"] = exprs[column]
+                amounts.append(Amount(at, "valid"))
+                results.append(("valid", len(amounts) - 1, 0))
+                fields.append(pa.field(column, pa.int64()))
+                at += 1
                 continue
             kind = types.field(column).type
             form = _form(kind)
@@ -335,7 +432,9 @@ class _Building:
                 fields.append(pa.field(column, pa.float64()))
             at += 1
         if results:
-            source = collection.select(*key, **used)
+            source = collection._project(
+                {**{one: one for one in key}, **used}, f"aggregate {collection._name}"
+            )
             self._add_sums(source, amounts, results, fields)
 
     def _add_sums(
@@ -363,25 +462,36 @@ class _Building:
         key = self.grouped.key
         descending = aggregate.kind in ("max", "last")
         source, inner = self._source(aggregate.column, column)
-        by = inner
-        if aggregate.by is not None:
-            expression = aggregate.by
-            by = f"{self._free}by_{column}"
-            whole = self.grouped.collection
-            value = (
-                pl.col(aggregate.column) if isinstance(aggregate.column, str) else aggregate.column
+        order = [inner]
+        if aggregate.order:
+            by = {
+                f"{self._free}by_{at or ''}{column}": _as_expression(expression)
+                for at, expression in enumerate(aggregate.order)
+            }
+            inner, order = f"{self._free}{column}", list(by)
+            source = self.grouped.collection.select(
+                *key, **by, **{inner: _as_expression(aggregate.column)}
             )
-            order = pl.col(expression) if isinstance(expression, str) else expression
-            inner = f"{self._free}{column}"
-            source = whole.select(*key, **{by: order, inner: value})
-        arranged = source._arranged(key, (Order(by, descending),))
+        arranged = source._arranged(key, tuple(Order(each, descending) for each in order))
         made = pa.field(column, source.schema.field(inner).type)
         part = FirstRows(len(self.inputs), pa.schema([made]), (inner,))
         self._add_part(part, arranged, [made])
 
     def _distinct(self, column: str, aggregate: Aggregate) -> None:
-        source, _ = self._source(aggregate.column, column)
         made = [pa.field(column, pa.int64())]
+        if len(aggregate.columns) == 1:
+            source, _ = self._source(aggregate.column, column)
+        else:
+            # First whether all of them are there, which is what is counted; then what has to differ.
+            listed = {
+                f"{self._free}{at}": _as_expression(expression)
+                for at, expression in enumerate(aggregate.columns)
+            }
+            there = pl.all_horizontal(*(each.is_not_null() for each in listed.values()))
+            valid = pl.when(there).then(True)
+            source = self.grouped.collection.select(
+                *self.grouped.key, **{f"{self._free}valid": valid}, **listed
+            )
         self._add_sums(
             source.distinct(), [Amount(len(self.grouped.key), "valid")], [("valid", 0, 0)], made
         )
@@ -397,9 +507,11 @@ class _Building:
         if not mine:
             return
         roots = {root for expression in mine.values() for root in expression.meta.root_names()}
-        collection._check_columns(sorted(roots), "aggregate")
+        checked_columns(sorted(roots), collection.columns, f"aggregate {collection._name}", least=0)
         needed = [one for one in collection.columns if one in roots and one not in key]
-        source = collection.select(*key, *needed)
+        source = collection._project(
+            {one: one for one in (*key, *needed)}, f"aggregate {collection._name}"
+        )
         frame = pl.DataFrame(pl.from_arrow(empty_batch(source.schema)))
         try:
             found = frame.group_by(pl.lit(0).alias(group_name(frame, mine))).agg(*mine.values())
@@ -429,8 +541,16 @@ def _form(kind: pa.DataType) -> str | None:
     return "float" if pa.types.is_floating(kind) else None
 
 
-def _told(aggregate: Any) -> str:
-    if not isinstance(aggregate, Aggregate):
-        return str(aggregate)
-    by = "" if aggregate.by is None else f" by {aggregate.by}"
-    return f"{aggregate.kind}({'' if aggregate.column is None else aggregate.column}{by})"
+def _as_expression(column: Any) -> pl.Expr:
+    return pl.col(column) if isinstance(column, str) else column
+
+
+def _identity(aggregate: Any) -> Any:
+    """What is equal for two aggregates that are the same: those are kept once."""
+    if isinstance(aggregate, pl.Expr):
+        return aggregate.meta.serialize()
+    return (
+        aggregate.kind,
+        tuple(_as_expression(each).meta.serialize() for each in aggregate.columns),
+        tuple(_as_expression(each).meta.serialize() for each in aggregate.order),
+    )

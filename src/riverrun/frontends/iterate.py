@@ -33,6 +33,7 @@ is lie beside their equals already; others travel to meet them, which costs an e
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ from riverrun.engine.plan import Node, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection
 from riverrun.frontends.expressions import Projection, compile_columns
-from riverrun.frontends.given import check_callable, is_count, kind_told
+from riverrun.frontends.given import check_callable, function_name, is_count, kind_told
 from riverrun.frontends.widening import widened
 from riverrun.state.types import are_kept_alike, common_type, type_text
 
@@ -62,6 +63,7 @@ def iterate(
     """See the module."""
     builder, line = start._builder, users_line()
     check_callable(body, "iterate")
+    _check_arguments(body, 1 if at is None else 2, line)
     if limit is not None and not is_count(limit, 0):
         raise PlanError(
             "plan.limit",
@@ -113,6 +115,23 @@ def _rounds(start: Collection, at: Any, line: str) -> Projection:
             hint="cast it: .cast(pl.Int64)",
         )
     return rounds
+
+
+def _check_arguments(body: Callable[..., Collection], count: int, line: str) -> None:
+    """Refuse a body that cannot be called with what a loop gives it."""
+    try:
+        inspect.signature(body).bind(*range(count))
+    except TypeError:
+        given = "the rows of the round" + (" and those that have entered" if count == 2 else "")
+        raise PlanError(
+            "plan.loop_body",
+            f"cannot iterate {function_name(body)} ({line}): it is called with {given}, and does not take "
+            f"{'one argument' if count == 1 else 'two arguments'}",
+            hint="iterate(lambda rows: ...); with at=, iterate(lambda rows, entered: ..., at=...)",
+            line=line,
+        ) from None
+    except ValueError:  # a builtin, which does not tell
+        return
 
 
 def _closed(

@@ -21,8 +21,9 @@ from riverrun.engine.operators.join import Join
 from riverrun.engine.operators.reshape import Pad
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, _deepest
-from riverrun.frontends.given import flat, not_a_collection
+from riverrun.frontends.given import not_a_collection
 from riverrun.frontends.widening import common_kind, widened
+from riverrun.run.columns import checked_columns, new_name
 from riverrun.state.types import are_kept_alike, canonical
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
@@ -46,6 +47,7 @@ def join(
             f"cannot join how={how!r}: the ways are {', '.join(HOW)}",
             hint="the default is inner",
         )
+    new_name(suffix, f"join {left._name} with suffix=")
     left_key, right_key = _keys(left, right, on, left_on, right_on, how)
     scope = _deepest(left, right)
     left, right = left._into(scope), right._into(scope)
@@ -182,11 +184,13 @@ def _keys(
             f"cannot join {left._name} and {right._name}: say on which columns",
             hint='on="id", or left_on="node" and right_on="src"',
         )
-    left_key = _listed(on if left_on is None else left_on)
-    right_key = _listed(on if right_on is None else right_on)
-    left._check_columns(left_key, "join")
-    right._check_columns(right_key, "join")
-    if len(left_key) != len(right_key) or not left_key or len(set(left_key)) < len(left_key):
+    left_key = checked_columns(
+        on if left_on is None else left_on, left.columns, f"join {left._name}"
+    )
+    right_key = checked_columns(
+        on if right_on is None else right_on, right.columns, f"join {right._name}"
+    )
+    if len(left_key) != len(right_key):
         raise PlanError(
             "plan.join",
             f"cannot join on {', '.join(left_key) or 'nothing'} and {', '.join(right_key) or 'nothing'}: "
@@ -194,10 +198,6 @@ def _keys(
             hint="name the columns in the order in which they correspond",
         )
     return left_key, right_key
-
-
-def _listed(columns: Any) -> tuple[str, ...]:
-    return tuple(flat([columns]))
 
 
 def _common_kinds(

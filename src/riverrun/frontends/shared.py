@@ -81,6 +81,7 @@ from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import as_ticks, check_callable, is_count, is_time, kind_told
 from riverrun.frontends.widening import widened
+from riverrun.run.columns import checked_columns, is_list, one_column
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state.types import are_kept_alike, common_type, type_text
 
@@ -269,7 +270,7 @@ class State:
 class Arranged:
     """A collection as a state to fetch from: as of the epoch of who asks."""
 
-    def __init__(self, collection: Collection, key: tuple[str, ...]) -> None:
+    def __init__(self, collection: Collection, key: str | Sequence[str]) -> None:
         root = collection._builder.root
         if collection.scope is not root:
             line = users_line()
@@ -279,11 +280,12 @@ class Arranged:
                 hint="make one of what leaves the loop",
                 line=line,
             )
-        collection._check_columns(key, "make a state of")
-        self.collection = collection._arranged(key)
+        attempt = f"make a state of {collection._name}"
+        names = checked_columns(key, collection.columns, attempt)
+        self.collection = collection._arranged(names)
         self.name = collection._name.strip("'")
-        self.key = pa.schema([collection.schema.field(name) for name in key])
-        self.value = pa.schema([f for f in collection.schema if f.name not in key])
+        self.key = pa.schema([collection.schema.field(name) for name in names])
+        self.value = pa.schema([f for f in collection.schema if f.name not in names])
 
     def __repr__(self) -> str:
         return f"<State of {self.collection!r} by {', '.join(self.key.names)}>"
@@ -461,7 +463,7 @@ def wanted_columns(
     elif isinstance(given, Mapping):
         named = dict(given)
     else:
-        listed = [given] if isinstance(given, str | pl.Expr) else list(given)
+        listed = list(given) if is_list(given) else [given]
         if len(listed) != len(needed):
             raise PlanError(
                 "state.columns",
@@ -481,7 +483,19 @@ def wanted_columns(
             hint="give each of them once",
             line=line,
         )
-    return {name: named[name] for name in needed.names}
+    wanted: dict[str, Any] = {}
+    for name in needed.names:
+        wanted[name] = one = named[name]
+        if isinstance(one, str | pl.Expr) or is_list(one):
+            wanted[name] = one_column(one, stream.columns, what, expressions=True)
+    return wanted
+
+
+def time_column(given: Any, stream: Collection, attempt: str) -> Any:
+    """A column, expression or constant that is a time; None where none is given."""
+    if given is None or not (isinstance(given, str | pl.Expr) or is_list(given)):
+        return given
+    return one_column(given, stream.columns, attempt, expressions=True)
 
 
 def check_types(made: pa.Schema, needed: pa.Schema, what: str, line: str) -> None:
@@ -517,7 +531,7 @@ def by_column(by: str | None, stream: Collection, line: str) -> dict[str, Any]:
     """The column that tells sources apart, if there is one."""
     if by is None:
         return {}
-    stream._check_columns([by], "tell sources apart in")
+    by = one_column(by, stream.columns, f"tell sources apart in {stream._name}")
     kind = stream.schema.field(by).type
     if not (
         pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -557,8 +571,9 @@ def update(
     if isinstance(rule, Add):
         _check_numbers(state.value, f"add to {state.name!r}", line)
     check_idle(idle, line)
-    _check_kept(stream, state, time, line)
     attempt = f"update {state.name!r} with {stream._name}"
+    time = time_column(time, stream, attempt)
+    _check_kept(stream, state, time, line)
     keys = wanted_columns(key, state.key, stream, attempt, "the key")
     values = wanted_columns(value, state.value, stream, attempt, "the value")
     times = {state.time.name: state.time.name if time is None else time}
@@ -608,12 +623,14 @@ def _check_kept(stream: Collection, state: State, time: Any, line: str) -> None:
     while isinstance(node.operator, Check | Exchange):
         node = nodes[node.inputs[0].node]
     operator, column = node.operator, state.time.name if time is None else time
-    if isinstance(operator, Upsert) and column not in operator.key:
+    roots = column.meta.root_names() if isinstance(column, pl.Expr) else [column]
+    if isinstance(operator, Upsert) and not (roots and set(roots) <= set(operator.key)):
         raise PlanError(
             "state.keyed_input",
             f"cannot update {state.name!r} with {stream._name} at {line}: its key is {', '.join(operator.key)}, so a "
             "row takes the one before it back, and with it the value at its time",
-            hint=f"leave out key= of the input, or let {column!r} be part of it: then a value is corrected at its time",
+            hint=f"leave out key= of the input, or let {' and '.join(map(repr, roots)) or 'the time'} be part of it: "
+            "then a value is corrected at its time",
             line=line,
         )
 
@@ -655,7 +672,14 @@ def progress(
         raise no_choice("report progress to", side, ("update", "fetch"), repr(state.name), line)
     check_idle(idle, line)
     attempt = f"report progress to {state.name!r} from {stream._name}"
-    wanted = {state.time.name: at, **by_column(by, stream, line)}
+    if at is None:
+        raise PlanError(
+            "state.at",
+            f"cannot {attempt}: at= says up to which time there is no more to come, and is None",
+            hint='at="time", a column of the stream that only grows',
+            line=line,
+        )
+    wanted = {state.time.name: time_column(at, stream, attempt), **by_column(by, stream, line)}
     projection = compile_columns(stream.schema, wanted, attempt)
     check_types(projection.schema, pa.schema([state.time]), attempt, line)
     with state._builder.whole_or_not():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -9,10 +12,38 @@ from riverrun.engine.messages import Parcel
 from riverrun.engine.operators.linear import Input
 from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.plan import Node, Plan, Port
-from riverrun.errors import RiverrunError
+from riverrun.errors import RiverrunError, SchemaError
+from riverrun.run.rows import as_table
 
 NUMBERS = 1 << 63
 """How many numbers there are in an epoch."""
+
+
+@dataclass(frozen=True)
+class Conform:
+    """Brings rows to the declared columns of an input (`rows.as_table`); a null in its key is refused as such."""
+
+    key: tuple[str, ...]
+
+    def __call__(self, given: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
+        try:
+            return as_table(given, schema, attempt)
+        except SchemaError as error:
+            if error.code != "schema.null" or error.fields.get("column") not in self.key:
+                raise
+            column, row = error.fields["column"], error.fields.get("row")
+            named = {**error.fields, "key": self.key}
+            where = "there is a null" if row is None else f"row {row} has None"
+            key = "which is the key: a key has no nulls"
+            if len(self.key) > 1:
+                key = f"which is part of the key ({', '.join(self.key)}): a key has no nulls"
+            raise SchemaError(
+                "schema.null_key",
+                f"cannot {attempt}: {where} in column {column!r}, {key}",
+                hint="leave these rows out, or give the column a value that stands for nothing; an input without a key "
+                "takes nulls",
+                **named,
+            ) from None
 
 
 class Inlet:
@@ -23,6 +54,7 @@ class Inlet:
         assert isinstance(operator, Input)
         self.name = operator.name
         self.key = operator.key
+        self.conform = Conform(self.key)
         self.schema = node.schemas[0]
         if self.key:  # commands may have nulls where rows may not
             ((moved, _),) = plan.consumers[Port(node.number)]

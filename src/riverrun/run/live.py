@@ -246,7 +246,7 @@ class Run:
     @_in_turn
     def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
         inlet = self._inlet(name, what)
-        inlet.add(_taken(rows, inlet.schema, f"{what} {name!r}"), 1)
+        inlet.add(_taken(rows, inlet.schema, f"{what} {name!r}", inlet.conform), 1)
 
     def delete(self, name: str, rows: Any) -> None:
         """Take rows out again, once each; of an input with a key, the rows with these keys."""
@@ -266,12 +266,12 @@ class Run:
             return
         keys = pa.schema([inlet.schema.field(column) for column in inlet.key])
         try:
-            given = _taken(_as_keys(rows, inlet.key), keys, attempt)
+            given = _taken(_as_keys(rows, inlet.key), keys, attempt, inlet.conform)
         except SchemaError as error:
             try:
-                given = _taken(rows, inlet.schema, attempt)  # whole rows will do
-            except SchemaError:
-                raise error from None
+                given = _taken(rows, inlet.schema, attempt, inlet.conform)  # whole rows will do
+            except SchemaError as whole:
+                raise (whole if whole.code == "schema.null_key" else error) from None
         columns = [
             given.column(field.name)
             if field.name in inlet.key
@@ -324,7 +324,7 @@ class Run:
 
         attempt = f"{what} {inlet.name!r}"
         delete = what.startswith("delete")
-        return Target(inlet.schema, inlet.key, delete, attempt, as_table, sequence)
+        return Target(inlet.schema, inlet.key, delete, attempt, inlet.conform, sequence)
 
     def stream(
         self,
@@ -655,7 +655,9 @@ class Run:
     def status(self) -> dict[str, Any]:
         """Where the run stands: epochs, workers, checkpoints, and how large each state is.
 
-        The sizes are not there while a worker recovers, or while another thread has its turn and waits.
+        ``epoch`` is the last complete one, as `epoch` of the run is, and ``next`` the number that the next commit gets;
+        that of a ``checkpoint`` is the last epoch that the checkpoint holds. None stands for no epoch. The sizes are
+        not there while a worker recovers, or while another thread has its turn and waits.
         """
         states: dict[str, dict[str, Any]] = {}
         cluster = self._cluster
@@ -674,6 +676,12 @@ class Run:
                 known = {side: figures.get(side) for side in SIDES}
                 figures |= {side: t if t is None else as_time(t, kind) for side, t in known.items()}
         status = {**cluster.status(), "states": states}
+        status["epoch"] = status["completed"] - 1 if status["completed"] else None
+        covered = status["checkpoint"]["epoch"]
+        status["checkpoint"] = {
+            **status["checkpoint"],
+            "epoch": covered - 1 if covered > 0 else None,
+        }
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
         status["sinks"] = self._followers.status(self.completed)
         status["closed"] = self._cluster.closed
@@ -769,9 +777,11 @@ class Run:
             )
 
 
-def _taken(rows: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
+def _taken(
+    rows: Any, schema: pa.Schema, attempt: str, conform: Callable[..., pa.RecordBatch] = as_table
+) -> pa.RecordBatch:
     """Rows that are ours: whoever gave them may go on to change the frame or array they lay in."""
-    batch = as_table(rows, schema, attempt)
+    batch = conform(rows, schema, attempt)
     if isinstance(rows, list | tuple | pl.DataFrame | pl.LazyFrame) or not batch.num_rows:
         return batch
     return pa.ipc.read_record_batch(batch.serialize(), batch.schema)

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.reading import Portion
-from riverrun.errors import SchemaError
+from riverrun.run.columns import one_column
 from riverrun.state.types import EnumType, declared_type
 
 _SHOWN = 10
@@ -92,13 +92,9 @@ class Result:
         return iter(self.to_dicts())
 
     def __getitem__(self, column: str) -> list[Any]:
-        if column not in self.schema.names:
-            raise SchemaError(
-                "schema.column_unknown",
-                f"cannot take column {column!r} of {self.name!r}: there are: {', '.join(self.schema.names) or 'none'}",
-                hint="rows() gives all of them, as tuples",
-                column=column,
-            )
+        column = one_column(
+            column, self.schema.names, f"take a column of {self.name!r}", room="schema"
+        )
         values: list[Any] = self._table.column(column).to_pylist()
         return values
 

@@ -53,6 +53,7 @@ import pyarrow.parquet as pq
 
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError, TransportError
 from riverrun.retry import persist
+from riverrun.run.columns import checked_columns
 from riverrun.run.following import Followed, Sink, added_up, free_name
 from riverrun.state.storage import Storage, open_storage
 from riverrun.state.types import declared_schema
@@ -535,7 +536,9 @@ class DeltaTable(Kept):
         super().__init__(str(path), flow, output, schema, run)
         self._delta = _deltalake()
         self.retried = (OSError, TransportError, self._delta.exceptions.DeltaError)
-        self._key = (key,) if isinstance(key, str) else tuple(key or ())
+        self._key: tuple[str, ...] = ()
+        if key is not None:
+            self._key = checked_columns(key, schema.names, f"mirror {output!r} by a key")
         self._mode = self._checked(mode)
         self.identity["riverrun.mode"] = mode
         self._app = f"riverrun/{flow}/{output}"
@@ -678,7 +681,6 @@ class DeltaTable(Kept):
         return table
 
     def _checked(self, mode: str) -> str:
-        known = self.schema.names
         if mode not in ("changes", "mirror") or (self._key and mode != "mirror"):
             raise PlanError(
                 "plan.sink",
@@ -688,12 +690,12 @@ class DeltaTable(Kept):
                 "result, and may have a key",
             )
         for name in self._key:
-            if name not in known or not _is_key(self.schema.field(name).type):
-                kind = self.schema.field(name).type if name in known else "not there"
+            kind = self.schema.field(name).type
+            if not _is_key(kind):
                 raise PlanError(
                     "plan.sink",
                     f"cannot mirror {self.output!r} by the key {name!r}, which is {kind}; its columns are: "
-                    f"{', '.join(known)}",
+                    f"{', '.join(self.schema.names)}",
                     hint="a key is of integers, strings, enums, booleans, dates, timestamps or decimals",
                 )
         return mode

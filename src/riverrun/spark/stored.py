@@ -43,7 +43,9 @@ def number_of(options: Options, name: str, of: str) -> int | None:
         return None
     if not given.strip().isdigit():
         raise PlanError(
-            "spark.source", f"cannot read with {name} {given!r}: that is the number of {of}"
+            "spark.source",
+            f"cannot read with {name} {given!r}: that is the number of {of}",
+            hint=f'.option("{name}", 7)',
         )
     return int(given)
 

@@ -7,6 +7,8 @@ late), or the epoch itself. A row has a *due*: the mark at which it leaves. Laws
 2. The mark of e depends on which rows came up to e, not on their order inside an epoch, and deleting
    a row does not take it back. So the result is deterministic; a row that is past due when it comes
    is never there, and deleting one that has left changes nothing.
+3. A row that is inserted and never there is counted: as ``late`` where its due has passed, as ``no time`` where its
+   time is null (events of the run). Rows that are deleted in the epoch in which they come are not.
 
 Rows are kept by due, so what leaves is looked up, not searched for; a due is also what decides the
 worker. Every worker must know the mark, after a restart too: it travels as one row for each of
@@ -42,6 +44,8 @@ from riverrun.state.keys import Keys
 
 SHARDS = 256
 DUE = "__due__"
+NO_DUE = np.int64(-(1 << 63))
+"""The due of a row whose time is null: it is never there, and counted where the others are kept."""
 MARKED = ":marks"
 MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
 _TICKS = pa.int64()
@@ -80,8 +84,11 @@ class Due(Linear):
             return changes.with_columns((pa.array(epochs[codes] + self.span), *changes.columns))
         times = changes.columns[self.column]
         if times.null_count:
-            kept = changes.filter(times.is_valid().to_numpy(zero_copy_only=False))
-            return self.apply(kept) if kept.rows else None
+            dues = np.full(changes.rows, NO_DUE)
+            dues[times.is_valid().to_numpy(zero_copy_only=False)] = (
+                ticks_of(times.drop_null()) + self.span
+            )
+            return changes.with_columns((pa.array(dues), *changes.columns))
         return changes.with_columns((pa.array(ticks_of(times) + self.span), *changes.columns))
 
 
@@ -216,6 +223,8 @@ class Watermarker(Actor):
 class Expire(Operator):
     """Rows until their due, which is their first column; the second input are the marks."""
 
+    stream: str = ""
+    """What people know the rows by."""
     kind: ClassVar[str] = "expire"
     keeps_state: ClassVar[bool] = True
 
@@ -269,9 +278,7 @@ class Expirer(Actor):
             self._pass(Changes.concat(marks), time, upper)
         pieces = []
         if rows:
-            arrived = Changes.concat(rows)
-            if self._mark is not None:
-                arrived = arrived.filter(np.asarray(arrived.columns[0]) > self._mark)
+            arrived = self._counted(Changes.concat(rows))
             if arrived.rows:
                 pieces.append(arrived)
                 self._know(np.unique(np.asarray(arrived.columns[0])).tolist())
@@ -288,6 +295,28 @@ class Expirer(Actor):
             changes = Changes.concat(pieces)
             self._kept.append(changes, upper)
             self.context.push(changes.with_columns(changes.columns[1:]), 0)
+
+    def _counted(self, arrived: Changes) -> Changes:
+        """The rows that are there; the others are counted (law 3)."""
+        dues = np.asarray(arrived.columns[0])
+        timeless = dues == NO_DUE
+        if timeless.any():
+            self._note("no time", arrived.filter(timeless))
+            arrived, dues = arrived.filter(~timeless), dues[~timeless]
+        if self._mark is None:
+            return arrived
+        late = dues <= self._mark
+        if not late.any():
+            return arrived
+        self._note("late", arrived.filter(late))
+        return arrived.filter(~late)
+
+    def _note(self, kind: str, changes: Changes) -> None:
+        operator = self.node.operator
+        assert isinstance(operator, Expire)
+        inserted = np.maximum(changes.consolidate().diff_array(), 0).sum()
+        if inserted:
+            self.context.note(kind, what="expire", stream=operator.stream, rows=int(inserted))
 
     def _pass(self, marks: Changes, time: Timestamp, upper: Antichain) -> None:
         """Take the greatest mark, and keep it in place of the one before, for each shard that is ours."""

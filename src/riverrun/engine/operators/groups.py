@@ -19,6 +19,7 @@ import pyarrow as pa
 from riverrun.engine.operator import code_of, failed_function
 from riverrun.engine.operators.aggregates import Evaluated, Part, asked
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.errors import SchemaError
 from riverrun.progress import Timestamp
 from riverrun.state.keys import Keys
 from riverrun.state.types import empty_batch
@@ -101,28 +102,56 @@ class PythonGroups(_Whole):
         stops = [*starts[1:], len(queries)] if len(starts) else []
         rows: list[Any] = []
         owners: list[int] = []
+        pieces: list[pa.RecordBatch] = []
         for start, stop in zip(starts, stops, strict=True):
             group = frame.slice(start, stop - start)
             try:
                 made = self.function(group)
-                found = list(made) if self.many else [made]
+                found = made if self.many else [made]
+                if self.many and not is_frame(made):
+                    found = list(made)
             except Exception as error:
                 shown = group.row(0)[: self.key]
                 raise failed_function(
                     error, f"the function {self.text} of the group {shown}", group=shown
                 ) from error
+            if not self.many and is_frame(made):
+                raise SchemaError(
+                    "schema.rows",
+                    f"the function {self.text} gave a frame for the group {group.row(0)[: self.key]}, not one row",
+                    hint="apply(function, schema, many=True) takes a frame, or a list of rows, for each group",
+                )
+            if self.many and is_frame(found):
+                if rows:
+                    pieces.append(self._converted(rows))
+                    rows = []
+                pieces.append(self._converted(found))
+                owners += [int(queries[start])] * pieces[-1].num_rows
+                continue
             rows += (
                 found
                 if len(self.schema) != 1 or self.many
                 else [_as_row(self.schema, r) for r in found]
             )
             owners += [int(queries[start])] * len(found)
-        if not rows:
+        if rows:
+            pieces.append(self._converted(rows))
+        if not owners:
             nothing = canonical_columns(empty_batch(self.schema), self.schema)
             return np.zeros(0, np.int64), nothing, None
-        batch = self.convert(rows, self.schema, "take what a function of a group gave")
-        counts = np.ones(len(rows), np.int64) if self.many else None
+        batch = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+        counts = np.ones(len(owners), np.int64) if self.many else None
         return np.array(owners, np.int64), canonical_columns(batch, self.schema), counts
+
+    def _converted(self, rows: Any) -> pa.RecordBatch:
+        return self.convert(rows, self.schema, "take what a function of a group gave")
+
+
+def is_frame(given: Any) -> bool:
+    """Whether it is a frame: of Polars, of pandas, of Arrow."""
+    return isinstance(given, pl.DataFrame | pl.LazyFrame | pa.Table | pa.RecordBatch) or (
+        type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+    )
 
 
 def _as_row(schema: pa.Schema, value: Any) -> Any:

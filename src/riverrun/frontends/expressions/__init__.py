@@ -35,7 +35,6 @@ from riverrun.frontends.expressions.compiled import (
     canonical,
     compile_columns,
     compile_filter,
-    unknown_column,
 )
 
 __all__ = [
@@ -44,5 +43,4 @@ __all__ = [
     "canonical",
     "compile_columns",
     "compile_filter",
-    "unknown_column",
 ]

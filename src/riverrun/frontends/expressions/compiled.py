@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,7 +21,9 @@ from riverrun.errors import PlanError, SchemaError
 from riverrun.frontends.expressions.direct import direct
 from riverrun.frontends.expressions.rowwise import check, check_steady
 from riverrun.frontends.expressions.tree import Node, kind_of, read
+from riverrun.run.columns import unknown_column
 from riverrun.run.schemas import arrow_type
+from riverrun.run.values import show
 from riverrun.state.schema import declared_column
 from riverrun.state.types import canonical, encode, has_enums, shown_type
 
@@ -32,7 +33,6 @@ __all__ = [
     "canonical",
     "compile_columns",
     "compile_filter",
-    "unknown_column",
 ]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -293,6 +293,14 @@ class _Building:
             return pl.col(given)
         if isinstance(given, int) and not isinstance(given, bool) and -(1 << 63) <= given < 1 << 63:
             return pl.lit(given, pl.Int64)
+        if _may_name_columns(given):
+            raise PlanError(
+                "plan.column",
+                f"cannot {self.what}: {_subject(name)} is given as {show(given)}, which may be names or a value",
+                hint="a list that is a value is pl.lit([...]); of several columns, an expression makes one: "
+                'pl.concat_list("a", "b"), pl.struct("a", "b")',
+                column=name,
+            )
         try:
             return pl.lit(given)
         except _FAILURES as error:
@@ -354,23 +362,10 @@ class _Building:
         )
 
 
-def unknown_column(
-    names: Sequence[str], column: str, what: str, user: str | None = None, hint: str | None = None
-) -> PlanError:
-    """The refusal of a column that does not exist; `user` is what uses it, when that is an expression."""
-    close = get_close_matches(column, names, n=3, cutoff=0.6)
-    said = f"column {column!r} does not exist"
-    if user is not None:
-        said = f"{user} uses column {column!r}, which does not exist"
-    return PlanError(
-        "plan.column_unknown",
-        f"cannot {what}: {said}; there are: {', '.join(names) or 'none'}",
-        hint=f"did you mean {' or '.join(map(repr, close))}?"
-        if close
-        else hint or "name one of the columns",
-        column=column,
-        columns=list(names),
-        close=close,
+def _may_name_columns(given: Any) -> bool:
+    """Whether a list, where a column is made, could have been meant as names of columns."""
+    return isinstance(given, list | tuple) and (
+        not given or any(isinstance(each, str | pl.Expr) for each in given)
     )
 
 
