@@ -243,6 +243,7 @@ class PlanBuilder:
     def loop(self, parent: Scope, name: str | None = None) -> Scope:
         """A new loop inside `parent`."""
         taken = {scope.name for scope in self.scopes if scope.parent is parent}
+        _check_text(name)
         if name is None:
             name = next(f"loop-{n}" for n in range(1, 1 << 30) if f"loop-{n}" not in taken)
         elif name in taken:
@@ -275,6 +276,7 @@ class PlanBuilder:
     ) -> Port:
         """Add a node; return its first output. Without a name it is called after what it does."""
         line = users_line()
+        _check_text(name)
         if scope is None:
             scope = self.nodes[inputs[0].node].scope if inputs else self.root
         for port in inputs:
@@ -369,6 +371,12 @@ class PlanBuilder:
             node=source.name,
             line=line,
         )
+
+
+def _check_text(name: object) -> None:
+    """Refuse a name that is not even text; names that are made of others may have a colon in them."""
+    if name is not None and not isinstance(name, str):
+        check_name(name)
 
 
 def check_name(name: object) -> None:

@@ -53,7 +53,7 @@ from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.frontends.expressions import canonical
-from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.given import is_count, not_a_collection
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.progress import Timestamp
 from riverrun.run.columns import checked_columns, is_list
@@ -135,6 +135,13 @@ def add_vertex(
 ) -> Any:
     """See `Dataflow.vertex`."""
     line = users_line()
+    _check_mapping(inputs, "inputs", "{'rows': collection}")
+    if routes is not None:
+        _check_mapping(routes, "routes", "{'rows': 'column'}")
+    if tables is not None:
+        _check_mapping(tables, "tables", _TABLES)
+        for table, columns in tables.items():
+            _check_table(table, columns)
     if not inputs or not _is_callable(make):
         raise PlanError(
             "plan.vertex",
@@ -191,6 +198,27 @@ def add_vertex(
     node = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name).node
     made = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
     return made if several else made["out"]
+
+
+_TABLES = "{'counts': ({'word': pl.String}, {'n': pl.Int64})}"
+
+
+def _check_mapping(given: Any, option: str, form: str) -> None:
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            "plan.vertex",
+            f"cannot add a vertex with {option}={show(given)}: that is a mapping, by name",
+            hint=f"{option}={form}",
+        )
+
+
+def _check_table(name: str, columns: Any) -> None:
+    if not isinstance(columns, tuple | list) or len(columns) != 2:
+        raise PlanError(
+            "plan.vertex",
+            f"cannot keep table {name!r} of {show(columns)}: a table is its key and its other columns",
+            hint=f"tables={_TABLES}",
+        )
 
 
 def _check_met(
@@ -253,11 +281,19 @@ class Loop:
 
     def enter(self, collection: Collection) -> Collection:
         """The rows of a collection from outside, at round 0."""
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "enter a loop", collection)
         return collection._into(self.scope)
 
     def feedback(self, schema: Any, limit: int | None = None) -> Back:
         """What comes back from the round before; ``connect`` says what that is."""
         columns = as_schema(schema, "declare what goes back in a loop")
+        if limit is not None and not is_count(limit, 0):
+            raise PlanError(
+                "plan.limit",
+                f"cannot go back {show(limit)} times: a limit is a whole number from 0 on",
+                hint="leave it out to go on until nothing comes back",
+            )
         port = self._builder.add(Feedback(limit), [], [columns], scope=self.scope)
         return Back(self._builder, port)
 
@@ -287,6 +323,8 @@ class Loop:
 
     def leave(self, collection: Collection) -> Collection:
         """What a collection inside comes to, outside: its changes of all rounds."""
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "leave a loop", collection)
         port = self._builder.add(
             Leave(), [collection._into(self.scope)._port], [collection.schema], scope=self._parent
         )
@@ -298,6 +336,8 @@ class Back(Collection):
 
     def connect(self, collection: Collection) -> Self:
         """Have these rows go back."""
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "go back in a loop", collection)
         mine = [(field.name, field.type) for field in self.schema]
         if mine != [(field.name, field.type) for field in collection.schema]:
             raise PlanError(

@@ -20,8 +20,9 @@ from riverrun.engine.operators.reshape import Pad
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, _deepest
 from riverrun.frontends.expressions import canonical
-from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.given import is_one_of, not_a_collection
 from riverrun.run.columns import checked_columns, new_name
+from riverrun.run.values import show
 from riverrun.state.schema import _fits
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
@@ -39,10 +40,10 @@ def join(
     """See `Collection.join`."""
     if not isinstance(right, Collection):
         raise not_a_collection("plan.join", f"join {left._name}", right)
-    if how not in HOW:
+    if not is_one_of(how, HOW):
         raise PlanError(
             "plan.join",
-            f"cannot join how={how!r}: the ways are {', '.join(HOW)}",
+            f"cannot join how={show(how)}: the ways are {', '.join(HOW)}",
             hint="the default is inner",
         )
     new_name(suffix, f"join {left._name} with suffix=")
