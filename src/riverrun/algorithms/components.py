@@ -17,12 +17,13 @@ from __future__ import annotations
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms.graph import _dtype, _reversed, nodes_of, undirected
+from riverrun.algorithms.graph import _dtype, _reversed, nodes_of, of_collections, undirected
 
 SPACING = 256
 """How many rounds labels of n bits have to themselves before those of n + 1 bits enter."""
 
 
+@of_collections
 def components(
     edges: rr.Collection,
     nodes: rr.Collection | None = None,
@@ -55,6 +56,7 @@ def components(
     return labels.rename(component="label")
 
 
+@of_collections
 def strongly_connected_components(
     edges: rr.Collection, nodes: rr.Collection | None = None
 ) -> rr.Collection:

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
 import polars as pl
 
 import riverrun as rr
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+
+def of_collections(function: Callable[P, R]) -> Callable[P, R]:
+    """An algorithm that refuses edges, nodes and sources that are no collections."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checked(*arguments: P.args, **named: P.kwargs) -> R:
+        given = signature.bind(*arguments, **named).arguments
+        for name in ("edges", "nodes", "sources"):
+            rows = given.get(name)
+            missing = name == "nodes" and rows is None
+            if name in given and not missing and not isinstance(rows, rr.Collection):
+                raise rr.PlanError(
+                    "plan.algorithm",
+                    f"cannot take a {type(rows).__name__} as {name} of {function.__name__}: that is not a collection",
+                    hint='rows from outside are an input: flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})',
+                    line="",
+                )
+        return function(*arguments, **named)
+
+    return checked
+
+
+@of_collections
 def nodes_of(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Collection:
     """The nodes of a graph, each once: the ends of its edges, and those in `nodes`. Rows: node.
 
@@ -25,6 +56,7 @@ def nodes_of(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Col
     return ends.distinct()
 
 
+@of_collections
 def undirected(edges: rr.Collection) -> rr.Collection:
     """Every edge in both directions, with its other columns. Rows: those of edges.
 

@@ -6,15 +6,18 @@ direction or both. Self loops are left out.
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms.graph import nodes_of, undirected
+from riverrun.algorithms.graph import nodes_of, of_collections, undirected
 
 _LOW = pl.when(pl.col("src") < pl.col("dst")).then(pl.col("src")).otherwise(pl.col("dst"))
 _HIGH = pl.when(pl.col("src") < pl.col("dst")).then(pl.col("dst")).otherwise(pl.col("src"))
 
 
+@of_collections
 def triangles(edges: rr.Collection) -> rr.Collection:
     """Three nodes, each a neighbour of the other two. Rows: a, b, c, with a < b < c, each once.
 
@@ -41,6 +44,7 @@ def triangles(edges: rr.Collection) -> rr.Collection:
     )
 
 
+@of_collections
 def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Collection:
     """In how many triangles each node is, 0 for those in none. Rows: node, triangles.
 
@@ -61,6 +65,7 @@ def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) ->
     return none.concat(*corners).group_by("node").agg(triangles=rr.sum("triangles"))
 
 
+@of_collections
 def clustering_coefficient(
     edges: rr.Collection, nodes: rr.Collection | None = None, *, directed: bool = True
 ) -> rr.Collection:
@@ -98,6 +103,7 @@ def clustering_coefficient(
     return found.select("node", coefficient=ratio)
 
 
+@of_collections
 def k_core(edges: rr.Collection, k: int) -> rr.Collection:
     """The nodes that stay when those with fewer than `k` neighbours go, again and again.
 
@@ -115,6 +121,13 @@ def k_core(edges: rr.Collection, k: int) -> rr.Collection:
     ...     run.read("core").rows()
     [(1, 2), (2, 2), (3, 2)]
     """
+    given: Any = k
+    if type(given) is not int or given < 0:
+        raise rr.PlanError(
+            "plan.algorithm",
+            f"cannot take the {k!r}-core: that is a whole number of neighbours from 0 on",
+            hint="k_core(edges, 2)",
+        )
     links = undirected(edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))).distinct()
 
     def peel(left: rr.Collection) -> rr.Collection:

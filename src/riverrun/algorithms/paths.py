@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms.graph import _dtype
+from riverrun.algorithms.graph import _dtype, of_collections
 
 
+@of_collections
 def bfs(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
     """The least number of edges from any source to each node it reaches. Rows: node, distance.
 
@@ -36,6 +37,7 @@ def bfs(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
     return _nearest(steps, sources.select("node", distance=pl.lit(0, pl.Int64)))
 
 
+@of_collections
 def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
     """The least cost of a path from any source to each node it reaches. Rows: node, distance.
 

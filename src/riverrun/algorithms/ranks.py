@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms.graph import nodes_of, undirected
+from riverrun.algorithms.graph import nodes_of, of_collections, undirected
 
 
+@of_collections
 def pagerank(
     edges: rr.Collection,
     nodes: rr.Collection | None = None,
@@ -42,6 +45,13 @@ def pagerank(
     ...     [(node, round(rank, 3)) for node, rank in run.read("ranks").rows()]
     [('a', 0.391), ('b', 0.258), ('c', 0.092), ('d', 0.258)]
     """
+    given: Any = damping
+    if type(given) not in (int, float) or not 0 <= given <= 1:
+        raise rr.PlanError(
+            "plan.algorithm",
+            f"cannot rank with damping={damping!r}: it is the chance to follow an edge, between 0 and 1",
+            hint="the usual value is 0.85",
+        )
     links = edges.select("src", "dst").distinct()
     everyone = nodes_of(edges, nodes)
     degrees = links.group_by("src").count("degree")
@@ -70,6 +80,7 @@ def pagerank(
     return start.iterate(flow_on, limit=rounds)
 
 
+@of_collections
 def label_propagation(
     edges: rr.Collection, nodes: rr.Collection | None = None, *, rounds: int = 10
 ) -> rr.Collection:

@@ -278,6 +278,7 @@ class PlanBuilder:
 
     def loop(self, parent: Scope, name: str | None = None) -> Scope:
         """A new loop inside `parent`."""
+        _check_text(name)
         if name is None:
             name = self._numbered(f"{parent.path}loop", "/").removeprefix(parent.path)
         elif f"{parent.path}{name}/" in self._names:
@@ -313,6 +314,7 @@ class PlanBuilder:
     ) -> Port:
         """Add a node; return its first output. Without a name it is called after what it does."""
         line = users_line()
+        _check_text(name)
         if scope is None:
             scope = self.nodes[inputs[0].node].scope if inputs else self.root
         for port in inputs:
@@ -414,6 +416,12 @@ class PlanBuilder:
             node=source.name,
             line=line,
         )
+
+
+def _check_text(name: object) -> None:
+    """Refuse a name that is not even text; names that are made of others may have a colon in them."""
+    if name is not None and not isinstance(name, str):
+        check_name(name)
 
 
 def check_name(name: object) -> None:

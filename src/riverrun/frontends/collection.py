@@ -451,7 +451,8 @@ class Collection:
             seen = self if self._is_added_up() else self.consolidate()
             latest = seen._add(Latest(at, behind), [seen], pa.schema({"mark": pa.int64()}))
             gathered = latest._add(Exchange("one"), [latest], latest.schema)
-            marks = gathered._add(Watermark(), [gathered], MARKS, name and f"{name}:watermark")
+            marked = None if name is None else f"{name}:watermark"
+            marks = gathered._add(Watermark(), [gathered], MARKS, marked)
         rows = dues._exchanged((due,))
         told = marks._exchanged(("shard",))
         return self._add(Expire(self._told), [rows, told], self.schema, name)

@@ -52,7 +52,7 @@ from riverrun.engine.operators.vertex import Link, Table, VertexOperator
 from riverrun.engine.plan import PlanBuilder, Port, Scope
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, _deepest
-from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.given import is_count, not_a_collection
 from riverrun.frontends.iterate import passes_no_state, takes_rows_back
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.frontends.widening import widened
@@ -137,6 +137,13 @@ def add_vertex(
 ) -> Any:
     """See `Dataflow.vertex`."""
     line = users_line()
+    _check_mapping(inputs, "inputs", "{'rows': collection}")
+    if routes is not None:
+        _check_mapping(routes, "routes", "{'rows': 'column'}")
+    if tables is not None:
+        _check_mapping(tables, "tables", _TABLES)
+        for table, columns in tables.items():
+            _check_table(table, columns)
     if not inputs or not _is_callable(make):
         raise PlanError(
             "plan.vertex",
@@ -193,6 +200,27 @@ def add_vertex(
     node = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name).node
     made = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
     return made if several else made["out"]
+
+
+_TABLES = "{'counts': ({'word': pl.String}, {'n': pl.Int64})}"
+
+
+def _check_mapping(given: Any, option: str, form: str) -> None:
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            "plan.vertex",
+            f"cannot add a vertex with {option}={show(given)}: that is a mapping, by name",
+            hint=f"{option}={form}",
+        )
+
+
+def _check_table(name: str, columns: Any) -> None:
+    if not isinstance(columns, tuple | list) or len(columns) != 2:
+        raise PlanError(
+            "plan.vertex",
+            f"cannot keep table {name!r} of {show(columns)}: a table is its key and its other columns",
+            hint=f"tables={_TABLES}",
+        )
 
 
 def _check_met(
@@ -256,11 +284,19 @@ class Loop:
 
     def enter(self, collection: Collection) -> Collection:
         """The rows of a collection from outside, at round 0."""
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "enter a loop", collection)
         return collection._into(self.scope)
 
     def feedback(self, schema: Any, limit: int | None = None) -> Back:
         """What comes back from the round before; ``connect`` says what that is."""
         columns = as_schema(schema, "declare what goes back in a loop")
+        if limit is not None and not is_count(limit, 0):
+            raise PlanError(
+                "plan.limit",
+                f"cannot go back {show(limit)} times: a limit is a whole number from 0 on",
+                hint="leave it out to go on until nothing comes back",
+            )
         port = self._builder.add(Feedback(limit), [], [columns], scope=self.scope)
         return Back(self._builder, port)
 
@@ -290,6 +326,8 @@ class Loop:
 
     def leave(self, collection: Collection) -> Collection:
         """What a collection inside comes to, outside: its changes of all rounds."""
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "leave a loop", collection)
         port = self._builder.add(
             Leave(), [collection._into(self.scope)._port], [collection.schema], scope=self._parent
         )
@@ -306,6 +344,8 @@ class Back(Collection):
         rows are added up before they go back, as in ``iterate``: what cancels would go around for ever. Rows on a
         way through a vertex go back as the vertex sends them.
         """
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "go back in a loop", collection)
         fits_here = self.columns == collection.columns and all(
             are_kept_alike(common_type(mine.type, its.type) or pa.null(), mine.type)
             for mine, its in zip(self.schema, collection.schema, strict=True)

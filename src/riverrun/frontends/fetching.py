@@ -37,7 +37,7 @@ from riverrun.engine.plan import Port
 from riverrun.errors import PlanError, SchemaError, users_line
 from riverrun.frontends.collection import Collection
 from riverrun.frontends.expressions import compile_columns
-from riverrun.frontends.given import as_ticks, check_callable, kind_told
+from riverrun.frontends.given import as_ticks, check_callable, check_flag, is_one_of, kind_told
 from riverrun.frontends.shared import (
     Arranged,
     Columns,
@@ -105,7 +105,7 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
         ("closed", tuple(_ENDS)),
         ("how", ("left", "inner")),
     ):
-        if given[option] not in choices:
+        if not is_one_of(given[option], choices):
             raise no_choice(
                 "fetch from", given[option], choices, f"{state.name!r} ({option}=)", line
             )
@@ -126,6 +126,8 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
             line=line,
         )
     check_idle(given["idle"], line)
+    if given["progress"] is not None:
+        check_flag(given["progress"], "progress")
     attempt = f"fetch from {state.name!r} for {stream._name}"
     for bound in ("at", "since", "wait"):
         given[bound] = time_column(given[bound], stream, attempt)

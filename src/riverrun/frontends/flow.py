@@ -35,7 +35,7 @@ from riverrun.engine.roster import SILENCE, Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
-from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.given import check_flag, not_a_collection
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.run import Run
 from riverrun.run.columns import checked_columns
@@ -69,6 +69,8 @@ class Dataflow:
         that is not there is refused; the rows are kept once more for that.
         """
         columns = as_schema(schema, f"declare input {name!r}")
+        check_flag(checked, "checked")
+        check_name(name)
         if name == CLOCK:
             raise PlanError(
                 "plan.name", f"cannot name an input {CLOCK!r}", hint="that name is ours"
@@ -124,6 +126,7 @@ class Dataflow:
                 f"cannot output {name!r}: it belongs to the loop {collection.scope.path.rstrip('/')!r}",
                 hint="output what iterate gives",
             )
+        check_name(name)
         if name in self._outputs:
             raise PlanError(
                 "plan.name_taken",
@@ -131,7 +134,6 @@ class Dataflow:
                 hint="give another name",
                 name=name,
             )
-        check_name(name)
         arranged = collection
         if collection._keyed is None:
             arranged = collection._arranged(tuple(collection.columns), name=f"{name}:result")

@@ -41,6 +41,10 @@ ELSEWHERE = {
 )
 
 
+MOST = 1 << 62
+"""Counts and spans are below this."""
+
+
 def is_time(kind: pa.DataType) -> bool:
     """Whether values of a type are points in time, or whole numbers that may stand for them."""
     temporal = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
@@ -111,8 +115,23 @@ def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
 
 
 def is_count(given: object, least: int = 1) -> bool:
-    """Whether it is a whole number from `least` on."""
-    return isinstance(given, int) and not isinstance(given, bool) and given >= least
+    """Whether it is a whole number from `least` on, that a machine can count to."""
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given < MOST
+
+
+def check_flag(given: object, name: str) -> None:
+    """Refuse what is neither true nor false."""
+    if not isinstance(given, bool):
+        raise PlanError(
+            "plan.flag",
+            f"cannot take {name}={show(given)}: that is True or False",
+            hint=f"{name}=True, or leave it out",
+        )
+
+
+def is_one_of(given: object, choices: Iterable[str]) -> bool:
+    """Whether it is one of some words."""
+    return isinstance(given, str) and given in choices
 
 
 def as_ticks(given: int | timedelta, field: pa.Field, what: str, least: int | None = 1) -> int:
@@ -128,13 +147,20 @@ def as_ticks(given: int | timedelta, field: pa.Field, what: str, least: int | No
         per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
         micros = given // timedelta(microseconds=1)
         ticks = micros * per // 10**6 if micros * per % 10**6 == 0 else None
-    elif given == 0 and least != 1:
+    elif isinstance(given, int) and given == 0 and least != 1:
         ticks = 0
     if ticks is None:
         raise PlanError(
             "plan.span",
-            f"cannot take {given!r} as {what}: column {field.name!r} is {kind}",
+            f"cannot take {show(given)} as {what}: column {field.name!r} is {kind}",
             hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
+            column=field.name,
+        )
+    if abs(ticks) >= MOST:
+        raise PlanError(
+            "plan.span",
+            f"cannot take {given!r} as {what}: that is longer than all times of column {field.name!r}",
+            hint="give a shorter one",
             column=field.name,
         )
     if least is not None and ticks < least:

@@ -33,6 +33,7 @@ from riverrun.frontends.collection import Collection, told
 from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import (
     check_callable,
+    check_flag,
     function_name,
     is_count,
     output_name,
@@ -176,6 +177,7 @@ class Grouped:
         columns. It must depend on nothing but the rows, which come in the order of their values.
         """
         check_callable(function, "apply")
+        check_flag(many, "many")
         made = as_schema(schema, "declare what a function of a group gives")
         collection = self.collection
         self._check_new(made.names)
@@ -345,7 +347,15 @@ class _Building:
                         taken.add(column)
                         self.wanted[column] = inner
                         columns[_identity(inner)] = column
-                results[name] = aggregate.of(lambda inner: columns[_identity(inner)])
+                try:
+                    results[name] = aggregate.of(lambda inner: columns[_identity(inner)])
+                except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+                    raise PlanError(
+                        "plan.aggregate",
+                        f"cannot compute {aggregate} for column {name!r}: {error}",
+                        hint='for instance (rr.sum("price") / rr.count()).round(2)',
+                        column=name,
+                    ) from error
         return results
 
     def _check(self, column: str, aggregate: Aggregate) -> None:

@@ -21,9 +21,10 @@ from riverrun.engine.operators.join import Join
 from riverrun.engine.operators.reshape import Pad
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, _deepest
-from riverrun.frontends.given import not_a_collection
+from riverrun.frontends.given import is_one_of, not_a_collection
 from riverrun.frontends.widening import common_kind, widened
 from riverrun.run.columns import checked_columns, new_name
+from riverrun.run.values import show
 from riverrun.state.types import are_kept_alike, canonical
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
@@ -41,10 +42,10 @@ def join(
     """See `Collection.join`."""
     if not isinstance(right, Collection):
         raise not_a_collection("plan.join", f"join {left._name}", right)
-    if how not in HOW:
+    if not is_one_of(how, HOW):
         raise PlanError(
             "plan.join",
-            f"cannot join how={how!r}: the ways are {', '.join(HOW)}",
+            f"cannot join how={show(how)}: the ways are {', '.join(HOW)}",
             hint="the default is inner",
         )
     new_name(suffix, f"join {left._name} with suffix=")

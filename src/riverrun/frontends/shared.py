@@ -79,7 +79,15 @@ from riverrun.engine.plan import PlanBuilder, Scope, check_name
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.expressions import compile_columns
-from riverrun.frontends.given import as_ticks, check_callable, is_count, is_time, kind_told
+from riverrun.frontends.given import (
+    as_ticks,
+    check_callable,
+    check_flag,
+    is_count,
+    is_one_of,
+    is_time,
+    kind_told,
+)
 from riverrun.frontends.widening import widened
 from riverrun.run.columns import checked_columns, is_list, one_column
 from riverrun.run.rows import as_schema, as_table
@@ -354,8 +362,10 @@ def add_state(
             hint='key={"id": pl.Int64}',
             line=line,
         )
-    if compaction not in ("lazy", "active"):
+    if not is_one_of(compaction, ("lazy", "active")):
         raise no_choice("compact", compaction, ("lazy", "active"), f"state {name!r}", line)
+    check_flag(accelerate, "accelerate")
+    check_flag(replies_first, "replies_first")
     if not is_count(sweep):
         raise PlanError(
             "state.sweep",
@@ -382,8 +392,11 @@ def _started(given: Any, time: pa.Field, name: str, line: str) -> int | None:
     if given is None:
         return None
     try:
-        return int(ticks_of(pa.array([given], time.type))[0])
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        made = pa.array([given], time.type)
+        if made[0].as_py() != given:
+            raise ValueError(f"{given!r} would be {made[0].as_py()!r}")
+        return int(ticks_of(made)[0])
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise PlanError(
             "state.start",
             f"cannot start state {name!r} at {line} from {given!r}: its times are {time.type}",
@@ -568,6 +581,7 @@ def update(
             hint="rr.replace, rr.add, rr.append or rr.update_rule(function)",
             line=line,
         )
+    check_flag(progress, "progress")
     if isinstance(rule, Add):
         _check_numbers(state.value, f"add to {state.name!r}", line)
     check_idle(idle, line)
@@ -668,7 +682,7 @@ def progress(
     """See `Collection.progress`."""
     line = users_line()
     check_state(state, "report progress to")
-    if side not in ("update", "fetch"):
+    if not is_one_of(side, ("update", "fetch")):
         raise no_choice("report progress to", side, ("update", "fetch"), repr(state.name), line)
     check_idle(idle, line)
     attempt = f"report progress to {state.name!r} from {stream._name}"
@@ -685,7 +699,9 @@ def progress(
     with state._builder.whole_or_not():
         given = widened(stream._project(wanted, attempt), {state.time.name: state.time.type})
         rows = state._returned(given, "report progress to")
-        behind = as_ticks(late or 0, state.time, "how late rows may come", least=0)
+        behind = as_ticks(
+            0 if late is None else late, state.time, "how late rows may come", least=0
+        )
         seen = rows if rows._is_added_up() else rows.consolidate()
         told = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)
         if side == "update" and not state.accelerated:
