@@ -674,7 +674,7 @@ def test_a_worker_that_falls_silent_is_replaced(
 
 def test_a_worker_without_a_coordinator_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "BEAT", 0.05)
-    monkeypatch.setattr(hosting, "SILENCE", 0.3)
+    monkeypatch.setattr(hosting, "LEFT_ALONE", 0.3)
     launcher = Threads(MAKER)
     with RemoteCluster(launcher, 1, timeout=30, silence=1) as cluster:
         cluster._tell_workers = lambda message: None  # type: ignore[method-assign]
