@@ -6,7 +6,7 @@
 Threads commit, read, iterate results slowly, follow, make checkpoints, scale; on Spark a stream feeds an input, and
 Spark's tasks read results. With takeovers, another run takes the path over from time to time. Laws:
 
-1. **Everybody gets on.** Each of them finishes something at least every `STALL` seconds.
+1. **Everybody gets on.** Each of them finishes something at least every `stall` seconds.
 2. **Right.** Every result that is read is what recomputation gives over the commits up to the newest in it, and has
    all that were acknowledged before it was read; what a follower was told, and what the files of a sink hold, adds up.
 3. **Nobody notices.** Nothing is raised but what the docs name (`EXCUSED`); a stream never ends.
@@ -123,6 +123,7 @@ class Sustained:
         interval: float = 3.0,
         least: int = 3,
         kills: int = 3,
+        stall: float = STALL,
         say: Callable[[str], None] = print,
         victims: Callable[[list[int]], list[int]] | None = None,
     ) -> None:
@@ -130,7 +131,7 @@ class Sustained:
         were done, for `LIMIT` seconds more at most; `victims` says whom to kill in place of a worker."""
         self.seed, self.seconds, self.path, self.spark = seed, seconds, path, spark
         self.takeovers, self.interval, self.least, self._say = takeovers, interval, least, say
-        self.victims, self.kills = victims, kills
+        self.victims, self.kills, self.stall = victims, kills, stall
         self.commits, self.report = Commits(seed), Report()
         self.begun = time.monotonic()
         self.stop = threading.Event()
@@ -155,7 +156,7 @@ class Sustained:
         options = {"workers": workers, "checkpoint": self.path, "every": 5, **options}
         options["history"] = history
         if self.spark is not None:
-            run = program().run(on=self.spark, timeout=STALL, silence=4.0, **options)
+            run = program().run(on=self.spark, timeout=self.stall, silence=4.0, **options)
         else:
             run = ProcessRun(program().plan, Processes, **options)
         self.told, self.sums = [], Counter[Row]()
@@ -228,7 +229,7 @@ class Sustained:
         """A file is put, and its rows are there, by and by."""
         batch = self.query.lastProgress["batchId"] if self.query.lastProgress else -1
         self._put_file()
-        deadline = time.monotonic() + STALL
+        deadline = time.monotonic() + self.stall
         while not self.stop.is_set():
             if not self.query.isActive:
                 raise Wrong(f"the stream has ended: {self.query.exception()}")
@@ -321,12 +322,12 @@ class Sustained:
             while not self.trouble and not self._is_over(names):
                 self.stop.wait(0.2)
                 for name in names:
-                    if time.monotonic() - self.last[name] > STALL:
-                        raise Wrong(f"{name} has finished nothing for {STALL:.0f} s")
+                    if time.monotonic() - self.last[name] > self.stall:
+                        raise Wrong(f"{name} has finished nothing for {self.stall:.0f} s")
         finally:
             self.stop.set()
             for thread in threads:
-                thread.join(STALL)
+                thread.join(self.stall)
         if self.trouble:
             raise self.trouble[0]
         if any(thread.is_alive() for thread in threads):
@@ -361,7 +362,7 @@ class Sustained:
                 return
 
     def _await_another(self, run: Any) -> None:
-        deadline = time.monotonic() + STALL
+        deadline = time.monotonic() + self.stall
         while self.run is run and not self.stop.is_set() and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -418,7 +419,7 @@ class Sustained:
         self._check(run.read("out").rows(), self.acknowledged)
         whole = Counter(run.read("out").rows())
         for sink in run._followers._sinks:
-            sink.wait(run.epoch, STALL)
+            sink.wait(run.epoch, self.stall)
         sums, following = Counter[Row](), 0
         for first, epoch, rows in self.told:
             if following and first != following:

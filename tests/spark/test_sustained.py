@@ -41,7 +41,7 @@ def live(seed: int, seconds: float, path: str) -> None:
     """What a driver does on the cluster: its executors are killed, one after the other."""
     with session(spark_log_level="OFF") as spark:
         report = Sustained(
-            seed, seconds, path, spark=spark, interval=6.0, least=2, kills=2,
+            seed, seconds, path, spark=spark, interval=10.0, least=2, kills=2, stall=240.0,
             say=lambda text: print(text, flush=True), victims=lambda workers: executors(workers)[:1],
         ).go()  # fmt: skip
     print(json.dumps(vars(report)), flush=True)
