@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from riverrun.engine.asking import Asker, Security
 from riverrun.engine.lines import watched
 from riverrun.engine.reading import Portion
 from riverrun.engine.where import Where
+from riverrun.forks import Mark, finalize
 
 
 class Borrowed(Portion):
@@ -31,11 +31,13 @@ class Borrowed(Portion):
         self.lease = lease
         self._security = security
         self._gone = gone
-        weakref.finalize(self, release, address, lease)
+        self._mark = Mark()
+        finalize(self, release, address, lease)
 
     def batches(
         self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
     ) -> Iterator[pa.RecordBatch]:
+        self._mark.check("read rows", f"the worker at {self.address}")
         asker = Asker(self.address, self._security)
         try:
             rows = asker.rows((self.lease, columns, tuple(where)))

@@ -30,11 +30,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Event, Thread, Timer
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from riverrun import interrupts
 from riverrun.engine.asking import Asker, Security
 from riverrun.engine.borrowing import Borrowed
 from riverrun.engine.cluster import Cluster, Durability
@@ -219,7 +221,7 @@ class RemoteCluster(Cluster):
         logged: bool = True,
     ) -> int:
         size = sum(batch.nbytes for batch in inputs.values())
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             coordinator = self._coordinator
 
             def room() -> bool:
@@ -277,7 +279,7 @@ class RemoteCluster(Cluster):
 
     def status(self) -> dict[str, Any]:
         """Where the run stands, and who its workers are."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             status = super().status()
             status["address"] = self.address
             status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
@@ -292,7 +294,7 @@ class RemoteCluster(Cluster):
 
     def members(self) -> tuple[int, list[tuple[int, str]]]:
         """The execution, and each worker's incarnation and address: where rows can be handed in."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             self._check_open()
             self._pump(self._recovered)
             coordinator = self._coordinator
@@ -319,6 +321,10 @@ class RemoteCluster(Cluster):
 
     def close(self) -> None:
         """End the run; a checkpoint under way is given up. Workers have some seconds to leave."""
+        with interrupts.deferred():
+            self._close()
+
+    def _close(self) -> None:
         with self._changed:
             if self._closed:
                 return
@@ -334,7 +340,9 @@ class RemoteCluster(Cluster):
         with self._changed:
             deadline = time.monotonic() + GRACE
             while self._tickets and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
+                self._changed.wait(min(left, interrupts.SLICE))
+                if interrupts.is_due():
+                    break
         self._launcher.close()
         for asker in self._askers.values():
             asker.close()
@@ -349,6 +357,10 @@ class RemoteCluster(Cluster):
 
     def _ask_all(self, question: str, argument: Any = None) -> list[tuple[str, Any]]:
         """Ask all workers; those that go back to a checkpoint are asked again."""
+        with interrupts.deferred():
+            return self._ask_until_heard(question, argument)
+
+    def _ask_until_heard(self, question: str, argument: Any) -> list[tuple[str, Any]]:
         for _ in range(100):
             with self._changed:
                 self._check_open()
@@ -359,7 +371,8 @@ class RemoteCluster(Cluster):
             answers: list[tuple[str, Any]] = []
             try:
                 for asker in askers:
-                    answers.append((asker.address, asker.ask(question, argument)))
+                    back = partial(self._give_back_one, question, asker.address)
+                    answers.append((asker.address, asker.ask(question, argument, back)))
                 if self._coordinator.execution == execution:
                     return answers
                 self._give_back(question, answers)
@@ -376,6 +389,9 @@ class RemoteCluster(Cluster):
             f"cannot ask the workers for {question}: they do not answer",
             hint="run.status() tells who they are",
         )
+
+    def _give_back_one(self, question: str, address: str, answer: Any) -> None:
+        self._give_back(question, [(address, answer)])
 
     def _give_back(self, question: str, answers: list[tuple[str, Any]]) -> None:
         """What some workers lent is of no use where not all did."""
@@ -436,13 +452,14 @@ class RemoteCluster(Cluster):
                     raise coordinator.error
                 self._check_open()
                 return
-            self._changed.wait(TICK)
+            self._changed.wait(interrupts.SLICE if interrupts.can_raise() else TICK)
+            interrupts.check()
 
     def _before_waiting(self) -> None:
         pass
 
-    def _interrupted(self, done: Callable[[], bool]) -> None:
-        pass
+    def _interrupted(self, error: BaseException) -> None:
+        pass  # the epoch goes on, at the workers
 
     def _tick_on(self) -> None:
         while not self._stopped.wait(TICK):

@@ -33,7 +33,6 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
-from math import inf
 from threading import Condition, Thread, current_thread
 from time import monotonic, sleep
 from typing import Any, Self
@@ -41,8 +40,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from riverrun import interrupts
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.forks import Mark
 from riverrun.run.result import Result
 from riverrun.state.changes import Changes
 
@@ -50,8 +51,6 @@ MOST_EPOCHS = 64
 MOST_BYTES = 256 << 20
 DELAYS = (0.05, 0.2, 0.8, 2.0)
 """Seconds before what could not be reached is tried again."""
-LOOK = 0.5
-"""Seconds after which whoever waits for a sink looks whether the run is still there."""
 FINISH = 30.0
 """Seconds that a closing sink has for what it was given."""
 
@@ -138,6 +137,7 @@ class Sink:
         self._closing = False
         self._queue: deque[Followed] = deque()
         self._bytes = 0
+        self._mark = Mark()
         self._changed = Condition()
         self._thread = Thread(target=self._work, name=f"riverrun-sink-{output}", daemon=True)
         self._thread.start()
@@ -162,17 +162,18 @@ class Sink:
 
     def wait(self, epoch: int | None = None, timeout: float | None = None) -> Self:
         """Return when an epoch is written, by default the last complete one; raise why it cannot be."""
+        self._mark.check("wait", repr(self))
         if current_thread() is self._thread:
             raise RiverrunError(
                 "sink.itself",
                 f"cannot wait for {self!r} in the function that it calls: it would wait for itself",
                 hint="wait in the thread that commits",
             )
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             asked = self._given if epoch is None else epoch
-            until = inf if timeout is None else monotonic() + timeout
-            while not (self._has(asked) or self._error or self._over()) and monotonic() < until:
-                self._changed.wait(min(LOOK, max(until - monotonic(), 0)))
+            interrupts.wait_for(
+                self._changed, lambda: self._has(asked) or self._error or self._over(), timeout
+            )
             if self._error is not None and not (epoch is not None and self._has(asked)):
                 self._told = True
                 raise self._error
@@ -195,9 +196,11 @@ class Sink:
 
     def close(self, timeout: float = FINISH) -> None:
         """Write what is complete by now, and follow no more. What takes longer than `timeout` seconds is left."""
-        if self._forget is not None:
-            self._forget(self)
-        self._finish(monotonic() + timeout)
+        if self._mark.is_ours:
+            with interrupts.deferred():
+                if self._forget is not None:
+                    self._forget(self)
+                self._finish(monotonic() + timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -243,8 +246,8 @@ class Sink:
     def wait_for_room(self) -> None:
         """Return when it may be given another epoch (law 3)."""
         if current_thread() is not self._thread:
-            with self._changed:
-                self._changed.wait_for(lambda: not self.active or self._has_room())
+            with interrupts.deferred(), self._changed:
+                interrupts.wait_for(self._changed, lambda: not self.active or self._has_room())
 
     def status(self, completed: int) -> dict[str, Any]:
         """Where it stands, for ``run.status()``."""
@@ -276,7 +279,7 @@ class Sink:
             self._changed.notify_all()
         if current_thread() is self._thread:
             return
-        self._thread.join(max(deadline - monotonic(), 0))
+        interrupts.join(self._thread, max(deadline - monotonic(), 0))
         if self._thread.is_alive() and self._queue:
             self.fail(self._unfinished())
         if self._error is not None and not self._told:
@@ -354,19 +357,24 @@ class Followers:
         if not sinks:
             self.next = completed
         while self.next < completed:
-            epoch, told = self.next, {}
-            for sink in sinks:
+            epoch = self.next
+            told: dict[str, Followed | RiverrunError] = {}
+            for output in dict.fromkeys(sink.output for sink in sinks):
                 try:
-                    if sink.output not in told:
-                        told[sink.output] = _fetched(sink.output, epoch, changes)
-                    sink.give(told[sink.output])
-                except RiverrunError as error:  # law 4
-                    sink.fail(error)
+                    told[output] = _fetched(output, epoch, changes)
+                except RiverrunError as error:
+                    told[output] = error
+            for sink in sinks:  # all of them at once: whoever is interrupted is so before (law 1)
+                given = told[sink.output]
+                if isinstance(given, Followed):
+                    sink.give(given)
+                else:  # law 4
+                    sink.fail(given)
             self.next = epoch + 1
 
     def wait_for_room(self) -> None:
         """Return when each may be given another epoch."""
-        for sink in self._sinks:
+        for sink in list(self._sinks):
             sink.wait_for_room()
 
     def finish(self, timeout: float = FINISH) -> None:
@@ -387,4 +395,5 @@ def _fetched(output: str, epoch: int, changes: Callable[[str, int], Result]) -> 
             return Followed(output, changes(output, epoch).to_arrow(), epoch)
         except TransportError:
             sleep(delay)
+            interrupts.check()
     return Followed(output, changes(output, epoch).to_arrow(), epoch)

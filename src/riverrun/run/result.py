@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from riverrun.engine.reading import Portion
 from riverrun.errors import SchemaError
+from riverrun.interrupts import check, deferred
 
 _SHOWN = 10
 
@@ -36,7 +37,11 @@ class Result:
         """What the portions of all workers give together."""
 
         def read() -> pa.Table:
-            batches = [batch for portion in portions for batch in portion.batches()]
+            batches = []
+            for portion in portions:
+                for batch in portion.batches():
+                    batches.append(batch)
+                    check()
             return pa.Table.from_batches(batches, schema)
 
         result = cls(name, epoch, schema, read)
@@ -45,7 +50,8 @@ class Result:
 
     @cached_property
     def _table(self) -> pa.Table:
-        table = self._read()
+        with deferred():  # what is read is the run's own memory
+            table = self._read()
         assert isinstance(table, pa.Table)
         return table
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from riverrun import interrupts
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import Parcel
 from riverrun.engine.plan import Plan
@@ -49,7 +50,9 @@ class SparkCluster(RemoteCluster):
         """The queries that feed it, by the names of their streams."""
         self._plan_name = plan.name
         launcher = SparkLauncher(self.site, plan.name, Maker(plan, history + 1, memory))
+        interrupts.renew()  # a new session has installed a handler of its own
         try:
+            interrupts.check()
             super().__init__(
                 launcher,
                 workers,

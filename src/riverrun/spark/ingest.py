@@ -27,6 +27,7 @@ from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.wire import describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.interrupts import exposed
 from riverrun.spark.session import Site, own_python
 from riverrun.spark.shipping import task
 
@@ -72,9 +73,11 @@ def upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> li
         try:
             with own_python(site):
                 job = frame.mapInArrow(function, "told binary")
-            told = [unpack(row.told) for row in job.collect()]
-        except Exception as error:
+            told = [unpack(row.told) for row in exposed(job.collect)]
+        except BaseException as error:
             cluster.forget_upload(name, ())
+            if not isinstance(error, Exception):
+                raise
             raise OperatorFailed(
                 "spark.dataframe",
                 f"cannot {target.attempt}: the DataFrame failed, and nothing of it is applied: {_first_line(error)}",

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from riverrun.errors import CheckpointError, TimeViolation, TransportError
+from riverrun.forks import finalize
 from riverrun.progress.timestamp import as_timestamp
 from riverrun.state.block import Block
 from riverrun.state.kernels import gathering
@@ -205,7 +205,7 @@ class _SpilledFile:
     """Removes a file when the last block that reads it is gone. Mapped pages stay readable until then."""
 
     def __init__(self, path: Path) -> None:
-        self._finalizer = weakref.finalize(self, _unlink, str(path))
+        self._finalizer = finalize(self, _unlink, str(path))
 
 
 def _unlink(path: str) -> None:

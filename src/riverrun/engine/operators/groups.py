@@ -19,6 +19,7 @@ import pyarrow as pa
 from riverrun.engine.operator import code_of, failed_function
 from riverrun.engine.operators.aggregates import Evaluated, Part, asked
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.interrupts import exposed
 from riverrun.progress import Timestamp
 from riverrun.state.keys import Keys
 from riverrun.state.view import View
@@ -73,7 +74,7 @@ class PolarsGroups(_Whole):
             # Polars takes a column of one row for a scalar, and rounds x / 3.7 another way then (law 4):
             # a group is never alone.
             frame = pl.concat([frame, frame.with_columns(pl.lit(-1, pl.Int64).alias(group))])
-        made = frame.group_by(group, maintain_order=True).agg(*self.expressions)
+        made = exposed(frame.group_by(group, maintain_order=True).agg, *self.expressions)
         made = made.filter(pl.col(group) >= 0)
         present = made[group].to_numpy()
         rows = self.convert(made.drop(group), self.schema, "take what an aggregation gave")
@@ -104,8 +105,7 @@ class PythonGroups(_Whole):
         for start, stop in zip(starts, stops, strict=True):
             group = frame.slice(start, stop - start)
             try:
-                made = self.function(group)
-                found = list(made) if self.many else [made]
+                found = exposed(self._call, group)
             except Exception as error:
                 shown = group.row(0)[: self.key]
                 raise failed_function(
@@ -125,6 +125,10 @@ class PythonGroups(_Whole):
         batch = self.convert(rows, self.schema, "take what a function of a group gave")
         counts = np.ones(len(rows), np.int64) if self.many else None
         return np.array(owners, np.int64), canonical_columns(batch, self.schema), counts
+
+    def _call(self, group: pl.DataFrame) -> list[Any]:
+        made = self.function(group)
+        return list(made) if self.many else [made]
 
 
 def _as_row(schema: pa.Schema, value: Any) -> Any:
