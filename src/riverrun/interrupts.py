@@ -180,9 +180,11 @@ class _Deferred:
         if get_ident() == _main:
             gate = _gate
             if not gate.nesting:
+                if gate.due:  # a second Ctrl-C raised while the block before this one ended
+                    absorb()
                 gate.is_open = False
-                gate.nesting = 1
                 try:
+                    gate.nesting = 1
                     _arm()
                 except BaseException:  # a handler raised that was not put off yet
                     gate.nesting = 0

@@ -31,9 +31,13 @@ from tests.soaking import draws, first_seed
 
 PACKAGE = str(Path(rr.__file__).parent)
 HANG = 120.0  # seconds
-pytestmark = pytest.mark.skipif(
-    threading.current_thread() is not threading.main_thread(), reason="signals are for main threads"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        threading.current_thread() is not threading.main_thread(),
+        reason="signals are for main threads",
+    ),
+    pytest.mark.filterwarnings("ignore:the sink of"),  # closed before it was done, by an interrupt
+]
 
 
 class Alarm(Exception):

@@ -108,6 +108,7 @@ class LocalCluster(Cluster):
         self._asked = 0  # instructions that have not been answered
         self._interrupt: BaseException | None = None  # what is to be raised at the next boundary
         self._refusing_interrupted = False
+        self._is_passing_on = False  # whether shards change hands without a checkpoint path
         self._stepping = False  # whether a step has begun and not ended
         self._pumps = 0  # how many calls are in the loop: a user's function may use the run
         self._failures: Counter[tuple[int, type]] = Counter()
@@ -158,33 +159,28 @@ class LocalCluster(Cluster):
 
     def scale(self, workers: int) -> None:
         """Go on with another number of workers; return when they have taken over."""
-        self._check_open()
-        if self._checkpoints is None:  # what changes hands does so through a storage in memory
-            self._checkpoints = Checkpoints("memory:///")
-            self._log = Log(self._checkpoints.storage)
-        try:
+        with interrupts.deferred():
+            self._check_open()
+            if self._checkpoints is None:  # what changes hands does so through a storage in memory
+                self._checkpoints = Checkpoints("memory:///")
+                self._log = Log(self._checkpoints.storage)
+                self._is_passing_on = True
             super().scale(workers)
-        finally:
-            # Not where this was interrupted: then the shards change hands while somebody waits for something else.
-            if self._at_rest and self._coordinator.opening is None:
-                self._checkpoints = self._log = None
 
-    @property
-    def _at_rest(self) -> bool:
-        """Whether nobody needs the storage any more."""
+    def _end_passing_on(self) -> None:
+        """Shards have changed hands: forget what they did it through, when nobody needs it any more."""
         coordinator = self._coordinator
-        with suppress(RiverrunError):
-            while self._asked and self._recovered() and coordinator.roster.change is None:
-                if interrupts.is_due():
-                    return False
-                self._take_outcomes(wait=True)
-        return (
-            not self._asked
-            and not self._later
-            and self._recovered()
-            and coordinator.roster.change is None
-            and coordinator.saver.number == 0
-        )
+        if (
+            not self._recovered()
+            or coordinator.roster.change is not None
+            or coordinator.saver.number
+        ):
+            return
+        while self._asked and not interrupts.is_due():
+            self._take_outcomes(wait=True)
+        if not self._asked and not self._later:
+            self._is_passing_on = False
+            self._checkpoints = self._log = None
 
     def kill(self, index: int) -> None:
         """Lose the worker at an index with all it has in memory, as a test of what comes after."""
@@ -296,6 +292,8 @@ class LocalCluster(Cluster):
         self._pumps += 1
         try:
             self._pump_until(done, deadline)
+            if self._is_passing_on:
+                self._end_passing_on()
         finally:
             self._pumps -= 1
 

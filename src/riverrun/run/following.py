@@ -291,7 +291,7 @@ class Sink:
         return RiverrunError(
             "sink.unfinished",
             f"the sink of {self.output!r} to {self.place} was closed with {len(epochs)} epochs unwritten, from "
-            f"{epochs[0]} to {epochs[-1]}: they took too long",
+            f"{epochs[0]} to {epochs[-1]}: they took too long, or it was interrupted",
             hint="sink.wait() before closing. A sink to files makes up for it when a run that was resumed "
             "(checkpoint=) writes to the same place",
             epochs=epochs,

@@ -1,25 +1,37 @@
-"""Inlets: the rows that an input was given since the last commit, here or already at workers."""
+"""Inlets: the rows that an input was given since the last commit, here or already at workers.
+
+Laws:
+
+- **Atomic addition.** Rows are added by one append to a list. So a caller who is interrupted has added all or none.
+- **Net rows.** What `insert` and `delete` gave in one epoch is added up before anybody sees it: a row that was inserted
+  and deleted as often is not given to the workers, and no function of the user's is called on it. DataFrames of
+  Spark are where their tasks have put them, and are not added up.
+
+Cost: adding up sorts the rows, once, of epochs that both insert and delete: about 0.04 ms, and 0.1 microseconds a row.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.messages import Parcel
-from riverrun.engine.operators.linear import Input
+from riverrun.engine.operators.linear import Input, as_record_batch, canonical_columns
 from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.errors import RiverrunError
+from riverrun.state.changes import Changes, hash_rows
 
 NUMBERS = 1 << 63
 """How many numbers there are in an epoch."""
+FEW = 2000  # rows, below which sets of Python are quicker
 
 
 class Inlet:
-    """An input. For one with a key, commands are numbered in the order in which they were given.
-
-    Law: rows are added by one append to a list. So a caller who is interrupted has added all of them or none.
-    """
+    """An input. For one with a key, commands are numbered in the order in which they were given."""
 
     def __init__(self, node: Node, plan: Plan) -> None:
         operator = node.operator
@@ -93,7 +105,25 @@ class Inlet:
             batches.append(pa.record_batch(columns, names=[*names, "diff"]))
         if not batches:
             return None, parcels
-        return (batches[0] if len(batches) == 1 else pa.concat_batches(batches)), parcels
+        gathered = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        if not self.key and len({diff for batch, diff, _ in self._pieces if batch is not None}) > 1:
+            gathered = self._net(gathered)
+        return gathered, parcels
+
+    def _net(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are left when all are added up; as they came, where no two cancel."""
+        columns = canonical_columns(batch, self.schema)
+        diffs = np.asarray(batch.column(batch.num_columns - 1))
+        alike = _alike(hash_rows(columns, batch.num_rows), diffs > 0)
+        if not alike.any():
+            return batch
+        met = Changes(columns, batch.num_rows, ((0,),), None, 0, diffs).filter(alike).consolidate()
+        others = pa.array(np.flatnonzero(~alike))
+        rows = as_record_batch(self.schema, met.columns, met.rows)
+        left = pa.record_batch(
+            [*rows.columns, pa.array(met.diff_array())], names=batch.schema.names
+        )
+        return pa.concat_batches([batch.take(others), left.cast(batch.schema)])
 
     def drop(self) -> list[Parcel]:
         """Forget them; the parcels that nobody names now."""
@@ -101,3 +131,16 @@ class Inlet:
         # Numbers matter within an epoch only; those that were set aside are of the epoch that their rows come in.
         self._pieces = [(None, 0, self._sequence)] if self._reserved else []
         return dropped
+
+
+def _alike(
+    hashes: np.ndarray[Any, np.dtype[np.uint64]], inserted: np.ndarray[Any, np.dtype[np.bool_]]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows may cancel, since rows of both kinds have their hash; whether they do, their values tell."""
+    if len(hashes) < FEW:
+        both = set(hashes[inserted].tolist()) & set(hashes[~inserted].tolist())
+        return np.array([each in both for each in hashes.tolist()], np.bool_)
+    every = pl.Series(hashes)
+    added, taken = every.filter(inserted), every.filter(~inserted)
+    both_ways = taken.filter(taken.is_in(added.implode()))
+    return every.is_in(both_ways.implode()).to_numpy()

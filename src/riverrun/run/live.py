@@ -803,8 +803,10 @@ class Run:
                 self._lock.release()
         if self._serving is not None:
             self._serving.close()
-        self._followers.finish()  # not in turn: what is written may use the run
-        self._cluster.close()
+        try:
+            self._followers.finish()  # not in turn: what is written may use the run
+        finally:
+            self._cluster.close()
 
     def __enter__(self) -> Self:
         return self
