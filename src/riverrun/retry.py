@@ -39,6 +39,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from riverrun import interrupts
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 
 DEADLINE = 300.0
@@ -167,7 +168,7 @@ def persist(
     *,
     deadline: float | None = None,
     code: str = "retry.deadline",
-    wait: Callable[[float], object] = time.sleep,
+    wait: Callable[[float], object] = interrupts.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
     """What `act` gives, tried again in outages; `what` and `deadline` as for `Tries`.

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from riverrun import interrupts
 from riverrun.engine.connection import (
     ANSWER,
     ASK,
@@ -235,7 +236,7 @@ def fetch_loans(
     what: str,
     *,
     ordered: bool,
-    wait: Callable[[float], object] = time.sleep,
+    wait: Callable[[float], object] = interrupts.sleep,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of all loans. A loan whose rows cannot be fetched is replaced by those that `renew` gives for it.
 

@@ -12,7 +12,6 @@ same ranges as of the same epoch. Laws:
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any, Protocol, TypeAlias
@@ -24,6 +23,7 @@ from riverrun.engine.lines import watched
 from riverrun.engine.reading import Portion, as_shown
 from riverrun.engine.where import Where
 from riverrun.errors import TimeViolation
+from riverrun.forks import Mark, finalize
 from riverrun.state.shards import Range, Shards
 
 
@@ -40,7 +40,7 @@ class Loan:
         self.address = address
         self.lease = lease
         self.ranges = ranges
-        weakref.finalize(self, release, address, lease)
+        finalize(self, release, address, lease)
 
 
 Part: TypeAlias = Callable[[Shards, int], Any]
@@ -117,6 +117,7 @@ class Borrowed(Portion):
         self.ordered = question == "read"
         self.what = f"{question} {name!r} as of epoch {epoch}"
         self._lender = lender
+        self._mark = Mark()
         self._asked = question, name, epoch
         self._lock = Lock()
         self._first = loan
@@ -162,6 +163,7 @@ class Borrowed(Portion):
     def batches(
         self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
     ) -> Iterator[pa.RecordBatch]:
+        self._mark.check("read rows", f"what is lent to {self.what}")
         schema = self.schema
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])

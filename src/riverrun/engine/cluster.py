@@ -9,7 +9,9 @@ over connections between processes, all the time. Laws:
    where somebody else waits for that (`await_log`).
 2. **Usable.** When an epoch is refused, `wait` raises why, and the run is as it was before it. When
    the run is over, `closed` says why, and every call raises it.
-3. **Of one epoch.** What `read` and `changes` give is of an epoch that is complete everywhere, and
+3. **Interrupted between steps.** Whatever a signal's handler raises while one of the calls here is under way is raised
+   where nothing is half done (`interrupts`). What was asked for and not done yet is done in a later call.
+4. **Of one epoch.** What `read` and `changes` give is of an epoch that is complete everywhere, and
    stays as it is while the run goes on.
 """
 
@@ -29,6 +31,7 @@ from threading import Condition, RLock
 from typing import Any, Self
 from uuid import uuid4
 
+from riverrun import interrupts
 from riverrun.engine.coordinator import Coordinator, Phase, closed_error
 from riverrun.engine.events import Events
 from riverrun.engine.long_loops import LongLoops, LoopRound
@@ -265,7 +268,7 @@ class Cluster(ABC):
         are rows that workers have already.
         """
         coordinator = self._coordinator
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             self._check_open()
             if self._durable:
                 coordinator.clock(time.monotonic())
@@ -279,7 +282,7 @@ class Cluster(ABC):
 
     def await_log(self, epoch: int) -> None:
         """Return when the input of an epoch is in the log, where there is one."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             if self._coordinator.opening is not None:
                 self._pump(lambda: self._logged >= epoch)
             if self._coordinator.error is not None:
@@ -297,7 +300,7 @@ class Cluster(ABC):
         def done() -> bool:
             return (coordinator.completed > epoch or epoch in errors) and self._recovered()
 
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             self._check_open()
             if epoch >= coordinator.next and epoch not in errors:
                 raise ValueError(
@@ -309,15 +312,16 @@ class Cluster(ABC):
             self._send(COORDINATOR, coordinator.take())
             try:
                 self._pump(done)
-            except KeyboardInterrupt:
-                self._interrupted(done)
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    self._interrupted(error)
                 raise
             if epoch in errors:
                 raise errors[epoch]
 
     def checkpoint(self) -> int:
         """Make a checkpoint at the next boundary; return its number when it is published."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             self._check_open()
             self._need_storage("make a checkpoint")
             answers, least = self._answers, self._coordinator.completed
@@ -335,7 +339,7 @@ class Cluster(ABC):
 
     def scale(self, workers: int) -> None:
         """Go on with another number of workers; return when they have taken over."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             self._check_open()
             answers = self._answers
             answers.pop(Scaled, None)
@@ -347,7 +351,7 @@ class Cluster(ABC):
 
     def status(self) -> dict[str, Any]:
         """Where the run stands."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             if self._durable and not self._closed:
                 self._coordinator.clock(time.monotonic())
             return self._status()
@@ -362,8 +366,8 @@ class Cluster(ABC):
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Return when the run is over: True; or after so many seconds: False. Raise what it died of, if it did."""
-        with self._changed:
-            over = self._changed.wait_for(lambda: self.closed is not None, timeout)
+        with interrupts.deferred(), self._changed:
+            over = interrupts.wait_for(self._changed, lambda: self.closed is not None, timeout)
             if self._coordinator.error is not None:
                 raise self._coordinator.error
             return over
@@ -383,7 +387,7 @@ class Cluster(ABC):
 
     def settle(self, epoch: int, at_most: float | None = None) -> bool:
         """Wait, for so many seconds, until an epoch is over, be it that it was refused and is run without its rows."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             self._pump(lambda: self.completed > epoch, at_most)
             return self.completed > epoch
 
@@ -430,8 +434,8 @@ class Cluster(ABC):
         """Somebody is about to wait for an epoch."""
 
     @abstractmethod
-    def _interrupted(self, done: Callable[[], bool]) -> None:
-        """Whoever waits was interrupted."""
+    def _interrupted(self, error: BaseException) -> None:
+        """Whoever waits for an epoch was interrupted."""
 
     # ---- for both
 

@@ -62,6 +62,7 @@ from riverrun.engine.backlog import Backlog, Entry
 from riverrun.engine.losses import not_durable, not_repeatable
 from riverrun.engine.messages import (
     CLIENT,
+    INTERRUPTED,
     NO_EPOCH,
     ORIGIN,
     PINNED,
@@ -568,7 +569,10 @@ class Coordinator:
         if message.execution != self.execution:
             return
         epoch, error = message.epoch, message.error
-        if epoch is None:
+        if error.code == INTERRUPTED and (epoch is None or not self._can_refuse(epoch)):
+            if self.phase in (Phase.STARTING, Phase.RUNNING):
+                self._restart()  # nothing is wrong with what was interrupted: it is done again
+        elif epoch is None:
             self.close(error)
         elif self.phase is Phase.RUNNING:
             if epoch < self.completed or self.released == self.completed:
@@ -587,6 +591,21 @@ class Coordinator:
                 self._refuse(epoch, error)
         elif self.phase is Phase.STARTING:
             self.close(error)
+
+    def _can_refuse(self, epoch: int) -> bool:
+        """Whether an epoch is under way that nobody was told is complete."""
+        return (
+            self.phase is Phase.RUNNING
+            and self.completed <= epoch < self.released
+            and epoch >= self._said_complete()
+            and not self._backlog[epoch].refused
+            and (self.opening is None or not self.opening.epoch == epoch == self.opening.done - 1)
+        )
+
+    @property
+    def under_way(self) -> int | None:
+        """The epoch that workers are at and that may still be refused; None where there is none."""
+        return self.completed if self._can_refuse(self.completed) else None
 
     def _said_complete(self) -> int:
         """Epochs below were reported, by us or by the owner before us."""

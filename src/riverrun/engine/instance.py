@@ -10,7 +10,6 @@ the inputs of the next ones; between workers, an exchange sends the pieces that 
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,8 @@ from riverrun.engine.reading import ChangesPortion, ViewPortion
 from riverrun.engine.resuming import Resume
 from riverrun.engine.scheduling import Alone, Together
 from riverrun.errors import RiverrunError
+from riverrun.forks import finalize
+from riverrun.interrupts import is_due
 from riverrun.progress import Antichain
 from riverrun.progress.reachability import ProgressChange
 from riverrun.state import Spine
@@ -104,7 +105,7 @@ class Instance:
         if memory is not None:
             kept = sum(node.operator.keeps_state for node in plan.nodes)
             scratch = Scratch()
-            weakref.finalize(self, scratch.close)
+            finalize(self, scratch.close)
             spill = {"budget": memory // max(kept, 1), "directory": scratch.path}
         self._backfill: Backfill | None = None
         self._content: Iterator[None] | None = None
@@ -251,8 +252,8 @@ class Instance:
             self.doing = None
             schedule.ran(actor, time)
             self._settle()
-            if self._tell():
-                return True  # the others can go on with it meanwhile
+            if self._tell() or is_due():
+                return True  # the others can go on with it meanwhile; or somebody wants to end it
         return True
 
     def take(self) -> list[tuple[int, object]]:

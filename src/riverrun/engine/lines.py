@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Any
 
+from riverrun import interrupts
 from riverrun.engine.asking import Asker
 from riverrun.errors import TransportError
 
@@ -52,8 +53,16 @@ class Line:
         self._asked: queue.SimpleQueue[tuple[Future[Any], str, Any] | None] = queue.SimpleQueue()
         self._waiting: set[Future[Any]] = set()
 
-    def ask(self, question: str, argument: Any = None) -> Any:
-        """The answer to a question; raises what it was answered with, or that the worker was given up."""
+    def ask(
+        self,
+        question: str,
+        argument: Any = None,
+        unheard: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """The answer to a question; raises what it was answered with, or that the worker was given up.
+
+        `unheard` is given the answer that comes after whoever asked was interrupted.
+        """
         future: Future[Any] = Future()
         with self._lock:
             if not self._open:
@@ -63,6 +72,14 @@ class Line:
                 self._thread = Thread(target=self._work, name="riverrun-line", daemon=True)
                 self._thread.start()
         self._asked.put((future, question, argument))
+        try:
+            while not future.done() and interrupts.can_raise():
+                wait([future], interrupts.SLICE)
+                interrupts.check()
+        except BaseException:
+            if unheard is not None:
+                future.add_done_callback(lambda done: _hand_on(done, unheard))
+            raise
         return future.result()
 
     def _work(self) -> None:
@@ -94,6 +111,11 @@ class Line:
             self._asker.close()
 
 
+def _hand_on(future: Future[Any], unheard: Callable[[Any], None]) -> None:
+    if future.exception() is None:
+        unheard(future.result())
+
+
 def watched(address: str, rows: Iterator[Any], gone: Callable[[], bool]) -> Iterator[Any]:
     """What an iterator gives, fetched by a thread; ends with an error when `gone` says that nothing will come."""
     got: queue.Queue[tuple[str, Any]] = queue.Queue(AHEAD)
@@ -118,8 +140,9 @@ def watched(address: str, rows: Iterator[Any], gone: Callable[[], bool]) -> Iter
     Thread(target=fetch, name="riverrun-fetch", daemon=True).start()
     try:
         while True:
+            interrupts.check()
             try:
-                kind, what = got.get(timeout=LOOK)
+                kind, what = got.get(timeout=interrupts.SLICE if interrupts.can_raise() else LOOK)
             except queue.Empty:
                 if gone():
                     raise given_up(address) from None

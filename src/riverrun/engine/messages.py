@@ -52,6 +52,8 @@ PINNED = -1
 """In place of the number of a checkpoint: every worker has the states pinned."""
 
 NO_EPOCH = -1
+INTERRUPTED = "run.interrupted"
+"""The code of the error of an epoch that did not fail by itself: the user interrupted it."""
 
 Inputs: TypeAlias = Mapping[str, pa.RecordBatch]
 Parcels: TypeAlias = Mapping[str, tuple["Parcel", ...]]

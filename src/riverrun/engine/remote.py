@@ -30,11 +30,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Event, Thread, Timer
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from riverrun import interrupts
 from riverrun.engine.asking import Asker, Security
 from riverrun.engine.borrowing import Lender, Part
 from riverrun.engine.cluster import Cluster, Durability
@@ -233,7 +235,7 @@ class RemoteCluster(Cluster):
         logged: bool = True,
     ) -> int:
         size = sum(batch.nbytes for batch in inputs.values())
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             coordinator = self._coordinator
 
             def room() -> bool:
@@ -286,7 +288,7 @@ class RemoteCluster(Cluster):
 
     def status(self) -> dict[str, Any]:
         """Where the run stands, and who its workers are."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             status = super().status()
             status["address"] = self.address
             status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
@@ -301,7 +303,7 @@ class RemoteCluster(Cluster):
 
     def members(self, *, wait: bool = True) -> tuple[int, list[tuple[int, str]]]:
         """The execution, and each worker's incarnation and address: where rows can be handed in."""
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             self._check_open()
             if wait:
                 self._pump(self._recovered)
@@ -331,6 +333,10 @@ class RemoteCluster(Cluster):
 
     def close(self) -> None:
         """End the run; a checkpoint under way is given up. Workers have some seconds to leave."""
+        with interrupts.deferred():
+            self._close()
+
+    def _close(self) -> None:
         with self._changed:
             if self._closed:
                 return
@@ -346,7 +352,9 @@ class RemoteCluster(Cluster):
         with self._changed:
             deadline = time.monotonic() + GRACE
             while self._tickets and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
+                self._changed.wait(min(left, interrupts.SLICE))
+                if interrupts.is_due():
+                    break
         self._launcher.close()
         for asker in self._askers.values():
             asker.close()
@@ -363,9 +371,10 @@ class RemoteCluster(Cluster):
         self, question: str, argument: Any = None, of: Part | None = None
     ) -> list[tuple[str, Any]]:
         """Ask all workers of one execution, each for what `of` gives, if it is given; where one is lost, all again."""
-        return persist(
-            lambda: self._ask_each(question, argument, of), f"ask the workers for {question}"
-        )
+        with interrupts.deferred():
+            return persist(
+                lambda: self._ask_each(question, argument, of), f"ask the workers for {question}"
+            )
 
     def _ask_each(self, question: str, argument: Any, of: Part | None) -> list[tuple[str, Any]]:
         with self._changed:
@@ -380,16 +389,24 @@ class RemoteCluster(Cluster):
                 if asker is None:
                     raise given_up("an address that is forgotten")
                 if of is None or each is not None:
-                    answers.append((asker.address, asker.ask(question, each)))
+                    back = partial(self._give_back_one, question, asker.address)
+                    answers.append((asker.address, asker.ask(question, each, back)))
             if self._coordinator.execution != execution:
                 raise _began_again(f"use answers to {question}")
         except BaseException:
-            if question in ("read", "changes"):  # of no use where not all lend
-                for address, (leases, _) in answers:
-                    for lease in leases:
-                        self._release(address, lease)
+            self._give_back(question, answers)
             raise
         return answers
+
+    def _give_back_one(self, question: str, address: str, answer: Any) -> None:
+        self._give_back(question, [(address, answer)])
+
+    def _give_back(self, question: str, answers: list[tuple[str, Any]]) -> None:
+        """What some workers lent is of no use where not all did."""
+        if question in ("read", "changes"):
+            for address, (leases, _) in answers:
+                for lease in leases:
+                    self._release(address, lease)
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -438,13 +455,14 @@ class RemoteCluster(Cluster):
                     raise coordinator.error
                 self._check_open()
                 return
-            self._changed.wait(TICK)
+            self._changed.wait(interrupts.SLICE if interrupts.can_raise() else TICK)
+            interrupts.check()
 
     def _before_waiting(self) -> None:
         pass
 
-    def _interrupted(self, done: Callable[[], bool]) -> None:
-        pass
+    def _interrupted(self, error: BaseException) -> None:
+        pass  # the epoch goes on, at the workers
 
     def _tick_on(self) -> None:
         while not self._stopped.wait(TICK):

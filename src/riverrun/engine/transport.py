@@ -10,6 +10,11 @@ it is complete. Laws:
    order in which that was asked for, while epochs go on; the log is written by a second one. So a
    storage that hangs holds up whoever waits for it, and nobody else: `close` leaves it alone.
 
+3. **Interrupts at boundaries.** Between two steps of the loop every message is where it belongs. An interrupt
+   (`interrupts`) is raised there; in the functions of the user's it ends what runs, and is raised at the next boundary.
+   Whoever waited for an epoch sees it refused first. Something else that ends a step halfway (an exception set from
+   another thread, no memory) ends the run, with a reason: nothing is told of a state that is not whole.
+
 The laws of `cluster` hold besides.
 
 >>> class Sum:
@@ -45,6 +50,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from riverrun import interrupts
 from riverrun.engine.cluster import Cluster, Durability, carefully
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.long_loops import LOOK, LoopRound
@@ -71,7 +77,7 @@ from riverrun.engine.reading import Portion
 from riverrun.engine.resuming import told
 from riverrun.engine.staging import Staging
 from riverrun.engine.worker import Worker
-from riverrun.errors import TransportError
+from riverrun.errors import RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.retry import pause
 from riverrun.state.checkpoint import Checkpoints
@@ -102,6 +108,11 @@ class LocalCluster(Cluster):
         self._lanes = {Append: Lane("riverrun-log"), Any: Lane("riverrun-checkpoint")}
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._asked = 0  # instructions that have not been answered
+        self._interrupt: BaseException | None = None  # what is to be raised at the next boundary
+        self._refusing_interrupted = False
+        self._is_passing_on = False  # whether shards change hands without a checkpoint path
+        self._stepping = False  # whether a step has begun and not ended
+        self._pumps = 0  # how many calls are in the loop: a user's function may use the run
         self._failures: Counter[tuple[int, type]] = Counter()
         self._later: list[tuple[float, Callable[[], None]]] = []  # what is tried again, and when
         self._random = None if seed is None else random.Random(seed)
@@ -122,8 +133,10 @@ class LocalCluster(Cluster):
     @property
     def instances(self) -> list[Instance]:
         """The current instances, by index; for reading at a boundary. After a loss, waits for recovery."""
-        if not self._closed and not self._recovered():
-            self._pump(self._recovered)
+        if not self._closed:
+            self._check_open()
+            if not self._recovered():
+                self._pump(self._recovered)
         found = [self._workers.get(member) for member in self._coordinator.members]
         return [worker.instance for worker in found if worker and worker.instance]
 
@@ -149,16 +162,28 @@ class LocalCluster(Cluster):
 
     def scale(self, workers: int) -> None:
         """Go on with another number of workers; return when they have taken over."""
-        self._check_open()
-        if self._checkpoints is None:  # what changes hands does so through a storage in memory
-            self._checkpoints = Checkpoints("memory:///")
-            self._log = Log(self._checkpoints.storage)
-        try:
+        with interrupts.deferred():
+            self._check_open()
+            if self._checkpoints is None:  # what changes hands does so through a storage in memory
+                self._checkpoints = Checkpoints("memory:///")
+                self._log = Log(self._checkpoints.storage)
+                self._is_passing_on = True
             super().scale(workers)
-        finally:
-            if self._coordinator.opening is None and self._coordinator.saver.number == 0:
-                self._take_outcomes(wait=self._asked > 0)
-                self._checkpoints = self._log = None
+
+    def _end_passing_on(self) -> None:
+        """Shards have changed hands: forget what they did it through, when nobody needs it any more."""
+        coordinator = self._coordinator
+        if (
+            not self._recovered()
+            or coordinator.roster.change is not None
+            or coordinator.saver.number
+        ):
+            return
+        while self._asked and not interrupts.is_due():
+            self._take_outcomes(wait=True)
+        if not self._asked and not self._later:
+            self._is_passing_on = False
+            self._checkpoints = self._log = None
 
     def kill(self, index: int) -> None:
         """Lose the worker at an index with all it has in memory, as a test of what comes after."""
@@ -169,26 +194,29 @@ class LocalCluster(Cluster):
 
     def poll(self) -> bool:
         """Take in what the background has done, without waiting; whether it has more to do."""
+        self._stepping = True
         self._take_outcomes(wait=False)
         self._pump_mail()
         for link in sorted(self._links):
             for message in self._links.pop(link, ()):
                 self._deliver(link[1], link[0], message)
+        self._stepping = False
         return self._asked > 0 or bool(self._later) or bool(self._links)
 
     def status(self) -> dict[str, Any]:
         """Where the run stands. May be asked from any thread, while another one waits."""
-        if self._changed.acquire(blocking=False):
-            try:
-                if not self._closed:
-                    self._tick()
-                    self.poll()
-            finally:
-                self._changed.release()
-        for _ in range(GLANCES):
-            with suppress(RuntimeError):  # another thread changes what is looked at
-                return self._status()
-        return self._status()
+        with interrupts.deferred():
+            if self._changed.acquire(blocking=False):
+                try:
+                    if not self._closed and not self._torn():
+                        self._tick()
+                        self.poll()
+                finally:
+                    self._changed.release()
+            for _ in range(GLANCES):
+                with suppress(RuntimeError):  # another thread changes what is looked at
+                    return self._status()
+            return self._status()
 
     def _look_at_loops(self) -> None:
         """Hear from the workers which loops are going."""
@@ -201,36 +229,67 @@ class LocalCluster(Cluster):
 
     def close(self) -> None:
         """End the run; a checkpoint under way is finished first, unless the storage fails or hangs."""
-        if self._closed:
-            return
-        self._closed = True
-        coordinator = self._coordinator
-        coordinator.limit = 0
-        deadline = time.monotonic() + CLOSING
-        try:
-            while coordinator.phase is not Phase.CLOSED and self.poll():
-                if coordinator.log.waiting and coordinator.log.status()["behind"] is not None:
-                    break
-                self._take_outcomes(wait=True)
-                if time.monotonic() > deadline:
-                    break
-        finally:
-            coordinator.close()
-            for lane in self._lanes.values():
-                lane.close(wait=NAP)
-            self._let_go()
-            self._later.clear()
-            self._workers.clear()
-            self._mail.clear()
-            self._links.clear()
+        with interrupts.deferred():
+            if self._closed:
+                return
+            self._closed = True
+            coordinator = self._coordinator
+            coordinator.limit = 0
+            deadline = time.monotonic() + CLOSING
+            try:
+                while not self._torn() and coordinator.phase is not Phase.CLOSED and self.poll():
+                    if coordinator.log.waiting and coordinator.log.status()["behind"] is not None:
+                        break
+                    self._take_outcomes(wait=True)
+                    if interrupts.is_due() or time.monotonic() > deadline:
+                        break
+            finally:
+                coordinator.close()
+                for lane in self._lanes.values():
+                    lane.close(wait=NAP)
+                self._let_go()
+                self._later.clear()
+                self._workers.clear()
+                self._mail.clear()
+                self._links.clear()
 
     def _before_waiting(self) -> None:
         if self._durable:
             self._coordinator.tick(time.monotonic())
 
-    def _interrupted(self, done: Callable[[], bool]) -> None:
-        # Whoever was interrupted has failed: see it refused. The log may not be there to be told.
-        self._pump(done, INTERRUPTED)
+    def _interrupted(self, error: BaseException) -> None:
+        coordinator = self._coordinator
+        if self._torn() or coordinator.phase is Phase.CLOSED:
+            return
+        epoch = coordinator.under_way
+        refusing = coordinator.phase is Phase.REFUSING
+        if epoch is not None:
+            coordinator.limit = min(coordinator.limit, coordinator.released)
+            for worker in self._workers.values():
+                worker.interrupt(error)
+        if epoch is not None or refusing:
+            # See it refused. The log may not be there to be told.
+            self._refusing_interrupted = True
+            try:
+                self._pump(lambda: self._recovered() and coordinator.under_way is None, INTERRUPTED)
+            finally:
+                self._refusing_interrupted = False
+        for worker in self._workers.values():
+            worker.interrupt(None)
+
+    def _note_interrupt(self, error: BaseException) -> None:
+        """A user's function was interrupted, and its epoch failed."""
+        if not self._refusing_interrupted:
+            self._interrupt = error
+
+    def _torn(self) -> bool:
+        """Whether a step ended halfway."""
+        return self._stepping and not self._pumps
+
+    def _check_open(self) -> None:
+        if self._torn() and self._coordinator.error is None:
+            self._coordinator.close(_halfway())
+        super()._check_open()
 
     def _tick(self) -> None:
         if self._durable:
@@ -241,13 +300,27 @@ class LocalCluster(Cluster):
 
     def _pump(self, done: Callable[[], bool], at_most: float | None = None) -> None:
         """Carry messages and let workers work until something is so; raise if the run ends before."""
-        coordinator = self._coordinator
         deadline = None if at_most is None else time.monotonic() + at_most
+        self._pumps += 1
+        try:
+            self._pump_until(done, deadline)
+            if self._is_passing_on:
+                self._end_passing_on()
+        finally:
+            self._pumps -= 1
+
+    def _pump_until(self, done: Callable[[], bool], deadline: float | None) -> None:
+        coordinator = self._coordinator
         while not done():
+            # Here, and only here, nothing is half done (law 3).
+            if not self._refusing_interrupted:
+                self._raise_interrupt()
+                interrupts.check()
             if coordinator.phase is Phase.CLOSED:
                 if coordinator.error is not None and not self._closed:
                     raise coordinator.error
                 return
+            self._stepping = True
             if self._asked and not self._outcomes.empty():
                 self._take_outcomes(wait=False)
             if self._random is not None:
@@ -256,15 +329,24 @@ class LocalCluster(Cluster):
                 busy = self._turn()
             self._look_at_loops()
             if not busy:
-                if not self._asked and not self._later:
+                if not self._asked and not self._later and self._interrupt is None:
                     if done() or self.closed is not None:
+                        self._stepping = False
                         continue  # by what the storage answered just now
                     raise AssertionError(f"nothing to do, and not done: {coordinator.status()}")
                 self._take_outcomes(wait=True)
-                if deadline is not None and time.monotonic() > deadline:
-                    return
             elif self._later:
                 self._take_outcomes(wait=False)
+            self._stepping = False
+            if not busy and deadline is not None and time.monotonic() > deadline:
+                return
+        if not self._refusing_interrupted:
+            self._raise_interrupt()
+
+    def _raise_interrupt(self) -> None:
+        if self._interrupt is not None:
+            error, self._interrupt = self._interrupt, None
+            raise error
 
     def _turn(self) -> bool:
         """Deliver all messages, then let each worker do one step."""
@@ -356,7 +438,7 @@ class LocalCluster(Cluster):
 
     def _supervise(self, message: Start | Stop) -> None:
         if isinstance(message, Start):
-            worker = Worker(message.incarnation, self._make)
+            worker = Worker(message.incarnation, self._make, self._note_interrupt)
             self._workers[worker.incarnation] = worker
             self._send(worker.incarnation, worker.take())
         else:
@@ -418,3 +500,13 @@ class LocalCluster(Cluster):
     def _try_later(self, what: tuple[int, type], act: Callable[[], None]) -> None:
         self._failures[what] += 1
         self._later.append((time.monotonic() + pause(self._failures[what]), act))
+
+
+def _halfway() -> RiverrunError:
+    return RiverrunError(
+        "run.torn",
+        "the run was ended: something that no signal's handler raised stopped one of its steps halfway, and what is in "
+        "memory is not whole",
+        hint="an exception that another thread sets, or too little memory, does that; start the run again: with "
+        "checkpoint=PATH it goes on after the last epoch in the log",
+    )

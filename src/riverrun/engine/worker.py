@@ -20,7 +20,9 @@ are immutable, so a pin costs nothing and can be written or gone back to at any 
    read serves every execution that lacks the same: told to begin again and again, as after a loss that
    several notice, a worker reads once. Between two starts a checkpoint's number stands for one thing.
 5. **One failure, one answer.** After the instance raised it is gone, and nothing is done in that
-   execution any more: whatever it had done halfway cannot be seen.
+   execution any more: whatever it had done halfway cannot be seen. What is no `Exception` (Ctrl-C in a
+   user's function, `sys.exit()`) is a failure of that epoch too; whoever drives the worker is handed it
+   (`interrupted`), to be raised where nothing is half done.
 
 Why `Ready` needs no answer that starts the work: an instance may send as soon as it is made, and a
 peer that has not begun holds what it gets (law 1). Rows are fed when all are ready, since the
@@ -53,10 +55,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from riverrun.engine.messages import (
     COORDINATOR,
+    INTERRUPTED,
     NO_EPOCH,
     ORIGIN,
     PINNED,
@@ -113,8 +116,15 @@ class _Assembly:
 class Worker:
     """One incarnation of a worker."""
 
-    def __init__(self, incarnation: int, make_instance: MakeInstance) -> None:
+    def __init__(
+        self,
+        incarnation: int,
+        make_instance: MakeInstance,
+        interrupted: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self.incarnation = incarnation
+        self._interrupted = _raise if interrupted is None else interrupted
+        self._interrupt: BaseException | None = None
         self.execution = 0
         self.instance: Instance | None = None
         self.left = False
@@ -157,6 +167,8 @@ class Worker:
         if instance is None:
             return False
         try:
+            if self._interrupt is not None and self._fed > self._reported:
+                raise self._interrupt
             busy = instance.work()
             for peer, payload in instance.take():
                 self._send(peer, payload)
@@ -179,6 +191,10 @@ class Worker:
         if not self.left:
             self._out.append((COORDINATOR, Heartbeat()))
 
+    def interrupt(self, error: BaseException | None) -> None:
+        """The epoch under way, or the next one that comes, fails with this at the next step; None: it does not."""
+        self._interrupt = error
+
     def disconnected(self, peer: int) -> None:
         """The transport lost the connection from a peer, and maybe messages with it."""
         if self.left:
@@ -188,6 +204,11 @@ class Worker:
         if index is not None:
             self._expected[index] = -1
         self._out.append((COORDINATOR, Broken(self.execution, peer)))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it was fed last."""
+        return self._fed - 1
 
     @property
     def pinned(self) -> list[int]:
@@ -226,6 +247,8 @@ class Worker:
             self._drop_pins()
         assert self.instance is not None
         try:
+            if self._interrupt is not None:
+                raise self._interrupt
             self.instance.feed(epoch, message.inputs)
         except BaseException as error:
             self._fail(error)
@@ -257,13 +280,13 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         """The instance raised, or was interrupted by a user who then gets to know it."""
-        self.instance = None
+        self.instance = self._interrupt = None
         said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
         if self._begin is not None:
             said.fields.setdefault("worker", self._begin.index)
         self._out.append((COORDINATOR, Failed(self.execution, self._fed - 1, said)))
-        if not isinstance(error, Exception):
-            raise error
+        if _is_interrupt(error):
+            self._interrupted(error)
 
     # ---- from one execution to the next
 
@@ -271,7 +294,7 @@ class Worker:
         if message.execution <= self.execution:
             return
         self.execution = message.execution
-        self.instance = None
+        self.instance = self._interrupt = None
         if message.source > ORIGIN:  # a checkpoint: should somebody be lost, we come back to it
             self._published = message.epoch
         self._begin = message
@@ -328,9 +351,11 @@ class Worker:
         self._pins[begin.epoch] = Pin(_ranges(begin), states)
         try:
             self.instance = self._make(begin.index, begin.shards, begin.epoch, states)
-        except Exception as error:
+        except BaseException as error:
             said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
             self._out.append((COORDINATOR, Failed(begin.execution, None, said)))
+            if _is_interrupt(error):
+                self._interrupted(error)
             return
         self._out.append((COORDINATOR, Ready(begin.execution)))
         held, self._held = self._held, []
@@ -420,13 +445,36 @@ def _nothing_to_write(announce: Announce, worker: Worker) -> CheckpointError:
     )
 
 
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether somebody wants to end what runs, rather than that it failed. Polars' panics are no `Exception` either."""
+    return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
 def _unexpected(error: BaseException, worker: Worker) -> OperatorFailed:
+    if _is_interrupt(error):
+        return _was_interrupted(error, worker)
     wrapped = OperatorFailed(
         "operator.raised",
         f"worker {worker.incarnation} stopped in execution {worker.execution}: "
         f"{type(error).__name__}: {error}",
         hint="the cause has the traceback; the epoch is not counted, and the run goes on",
         worker=worker.incarnation,
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _was_interrupted(error: BaseException, worker: Worker) -> OperatorFailed:
+    wrapped = OperatorFailed(
+        INTERRUPTED,
+        f"epoch {worker.epoch} was interrupted by {type(error).__name__} and is refused",
+        hint="insert its rows again and commit; the run is as it was before",
+        worker=worker.incarnation,
+        epoch=worker.epoch,
     )
     wrapped.__cause__ = error
     return wrapped

@@ -33,7 +33,6 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
-from math import inf
 from threading import Condition, Thread, current_thread
 from time import monotonic
 from typing import Any, Self
@@ -41,8 +40,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from riverrun import interrupts
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.errors import OperatorFailed, RiverrunError
+from riverrun.forks import Mark
 from riverrun.retry import persist
 from riverrun.run.result import Result
 from riverrun.state.changes import Changes
@@ -140,6 +141,7 @@ class Sink:
         self._closing = False
         self._queue: deque[Followed] = deque()
         self._bytes = 0
+        self._mark = Mark()
         self._changed = Condition()
         self._thread = Thread(target=self._work, name=f"riverrun-sink-{output}", daemon=True)
         self._thread.start()
@@ -164,17 +166,18 @@ class Sink:
 
     def wait(self, epoch: int | None = None, timeout: float | None = None) -> Self:
         """Return when an epoch is written, by default the last complete one; raise why it cannot be."""
+        self._mark.check("wait", repr(self))
         if current_thread() is self._thread:
             raise RiverrunError(
                 "sink.itself",
                 f"cannot wait for {self!r} in the function that it calls: it would wait for itself",
                 hint="wait in the thread that commits",
             )
-        with self._changed:
+        with interrupts.deferred(), self._changed:
             asked = self._given if epoch is None else epoch
-            until = inf if timeout is None else monotonic() + timeout
-            while not (self._has(asked) or self._error or self._over()) and monotonic() < until:
-                self._changed.wait(min(LOOK, max(until - monotonic(), 0)))
+            interrupts.wait_for(
+                self._changed, lambda: self._has(asked) or self._error or self._over(), timeout
+            )
             if self._error is not None and not (epoch is not None and self._has(asked)):
                 self._told = True
                 raise self._error
@@ -197,9 +200,11 @@ class Sink:
 
     def close(self, timeout: float = FINISH) -> None:
         """Write what is complete by now, and follow no more. What takes longer than `timeout` seconds is left."""
-        if self._forget is not None:
-            self._forget(self)
-        self._finish(monotonic() + timeout)
+        if self._mark.is_ours:
+            with interrupts.deferred():
+                if self._forget is not None:
+                    self._forget(self)
+                self._finish(monotonic() + timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -245,8 +250,8 @@ class Sink:
     def wait_for_room(self) -> None:
         """Return when it may be given another epoch (law 3)."""
         if current_thread() is not self._thread:
-            with self._changed:
-                self._changed.wait_for(lambda: not self.active or self._has_room())
+            with interrupts.deferred(), self._changed:
+                interrupts.wait_for(self._changed, lambda: not self.active or self._has_room())
 
     def status(self, completed: int) -> dict[str, Any]:
         """Where it stands, for ``run.status()``."""
@@ -278,7 +283,7 @@ class Sink:
             self._changed.notify_all()
         if current_thread() is self._thread:
             return
-        self._thread.join(max(deadline - monotonic(), 0))
+        interrupts.join(self._thread, max(deadline - monotonic(), 0))
         if self._thread.is_alive() and self._queue:
             self.fail(self._unfinished())
             if self._stop is not None:
@@ -292,7 +297,7 @@ class Sink:
         return RiverrunError(
             "sink.unfinished",
             f"the sink of {self.output!r} to {self.place} was closed with {len(epochs)} epochs unwritten, from "
-            f"{epochs[0]} to {epochs[-1]}: they took too long",
+            f"{epochs[0]} to {epochs[-1]}: they took too long, or it was interrupted",
             hint="sink.wait() before closing. A sink to files makes up for it when a run that was resumed "
             "(checkpoint=) writes to the same place",
             epochs=epochs,
@@ -358,19 +363,24 @@ class Followers:
         if not sinks:
             self.next = completed
         while self.next < completed:
-            epoch, told = self.next, {}
-            for sink in sinks:
+            epoch = self.next
+            told: dict[str, Followed | RiverrunError] = {}
+            for output in dict.fromkeys(sink.output for sink in sinks):
                 try:
-                    if sink.output not in told:
-                        told[sink.output] = _fetched(sink.output, epoch, changes)
-                    sink.give(told[sink.output])
-                except RiverrunError as error:  # law 4
-                    sink.fail(error)
+                    told[output] = _fetched(output, epoch, changes)
+                except RiverrunError as error:
+                    told[output] = error
+            for sink in sinks:  # all of them at once: whoever is interrupted is so before (law 1)
+                given = told[sink.output]
+                if isinstance(given, Followed):
+                    sink.give(given)
+                else:  # law 4
+                    sink.fail(given)
             self.next = epoch + 1
 
     def wait_for_room(self) -> None:
         """Return when each may be given another epoch."""
-        for sink in self._sinks:
+        for sink in list(self._sinks):
             sink.wait_for_room()
 
     def finish(self, timeout: float = FINISH) -> None:

@@ -1,4 +1,14 @@
-"""Inlets: the rows that an input was given since the last commit, here or already at workers."""
+"""Inlets: the rows that an input was given since the last commit, here or already at workers.
+
+Laws:
+
+- **Atomic addition.** Rows are added by one append to a list. So a caller who is interrupted has added all or none.
+- **Net rows.** What `insert` and `delete` gave in one epoch is added up before anybody sees it: a row that was inserted
+  and deleted as often is not given to the workers, and no function of the user's is called on it. DataFrames of
+  Spark are where their tasks have put them, and are not added up.
+
+Cost: adding up sorts the rows, once, of epochs that both insert and delete: about 0.04 ms, and 0.1 microseconds a row.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +16,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.messages import Parcel
-from riverrun.engine.operators.linear import Input
+from riverrun.engine.operators.linear import Input, as_record_batch, canonical_columns
 from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.errors import RiverrunError, SchemaError
 from riverrun.run.rows import as_table
+from riverrun.state.changes import Changes, hash_rows
 
 NUMBERS = 1 << 63
 """How many numbers there are in an epoch."""
+FEW = 2000  # rows, below which sets of Python are quicker
 
 
 @dataclass(frozen=True)
@@ -60,18 +73,26 @@ class Inlet:
             ((moved, _),) = plan.consumers[Port(node.number)]
             ((kept, _),) = plan.consumers[Port(moved.number)]
             self.schema = kept.schemas[0]
-        self._pieces: list[tuple[pa.RecordBatch, int, int]] = []
+        self._pieces: list[tuple[pa.RecordBatch | None, int, int]] = []
+        """Rows, their diff, and the number after the last of them; without rows, numbers for a DataFrame."""
         self._parcels: list[Parcel] = []
-        self._sequence = 0
         self._reserved = 0
-        self.rows = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        here = sum(0 if batch is None else batch.num_rows for batch, _, _ in self._pieces)
+        return here + sum(parcel.rows for parcel in self._parcels)
+
+    @property
+    def _sequence(self) -> int:
+        """The number of the next command."""
+        return self._pieces[-1][2] if self._pieces else 0
 
     def add(self, batch: pa.RecordBatch, diff: int) -> None:
         """Rows, to be inserted (1) or deleted (-1)."""
         if batch.num_rows:
-            self._pieces.append((batch, diff, self._sequence))
-            self._sequence += batch.num_rows
-            self.rows += batch.num_rows
+            self._pieces.append((batch, diff, self._sequence + batch.num_rows))
 
     def reserve(self) -> int:
         """The number of the first command of a DataFrame."""
@@ -83,7 +104,7 @@ class Inlet:
                 hint="commit: every epoch has all of them",
                 input=self.name,
             )
-        self._sequence += FRAME
+        self._pieces.append((None, 0, first + FRAME))
         self._reserved += 1
         return first
 
@@ -95,30 +116,61 @@ class Inlet:
         """Rows that workers have: those of a DataFrame for which numbers were set aside."""
         self._reserved -= 1
         self._parcels += parcels
-        self.rows += sum(parcel.rows for parcel in parcels)
 
     def gathered(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
         """All rows since the last commit: those here, with `diff` as their last column, and those at workers."""
-        pieces, parcels = self._pieces, tuple(self._parcels)
-        if not pieces:
-            return None, parcels
+        parcels = tuple(self._parcels)
         batches = []
-        for batch, diff, sequence in pieces:
+        for batch, diff, following in self._pieces:
+            if batch is None:
+                continue
             columns, names = list(batch.columns), list(batch.schema.names)
             if self.key:
                 count = batch.num_rows
-                columns.append(pa.array(np.arange(sequence, sequence + count)))
+                columns.append(pa.array(np.arange(following - count, following)))
                 columns.append(pa.repeat(diff < 0, count))
                 names += [SEQUENCE, DELETED]
                 diff = 1
             columns.append(pa.array(np.full(batch.num_rows, diff)))
             batches.append(pa.record_batch(columns, names=[*names, "diff"]))
-        return (batches[0] if len(batches) == 1 else pa.concat_batches(batches)), parcels
+        if not batches:
+            return None, parcels
+        gathered = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        if not self.key and len({diff for batch, diff, _ in self._pieces if batch is not None}) > 1:
+            gathered = self._net(gathered)
+        return gathered, parcels
+
+    def _net(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are left when all are added up; as they came, where no two cancel."""
+        columns = canonical_columns(batch, self.schema)
+        diffs = np.asarray(batch.column(batch.num_columns - 1))
+        alike = _alike(hash_rows(columns, batch.num_rows), diffs > 0)
+        if not alike.any():
+            return batch
+        met = Changes(columns, batch.num_rows, ((0,),), None, 0, diffs).filter(alike).consolidate()
+        others = pa.array(np.flatnonzero(~alike))
+        rows = as_record_batch(self.schema, met.columns, met.rows)
+        left = pa.record_batch(
+            [*rows.columns, pa.array(met.diff_array())], names=batch.schema.names
+        )
+        return pa.concat_batches([batch.take(others), left.cast(batch.schema)])
 
     def drop(self) -> list[Parcel]:
         """Forget them; the parcels that nobody names now."""
         dropped, self._parcels = self._parcels, []
-        self._pieces, self.rows = [], 0
-        if not self._reserved:  # numbers matter within an epoch only
-            self._sequence = 0
+        # Numbers matter within an epoch only; those that were set aside are of the epoch that their rows come in.
+        self._pieces = [(None, 0, self._sequence)] if self._reserved else []
         return dropped
+
+
+def _alike(
+    hashes: np.ndarray[Any, np.dtype[np.uint64]], inserted: np.ndarray[Any, np.dtype[np.bool_]]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows may cancel, since rows of both kinds have their hash; whether they do, their values tell."""
+    if len(hashes) < FEW:
+        both = set(hashes[inserted].tolist()) & set(hashes[~inserted].tolist())
+        return np.array([each in both for each in hashes.tolist()], np.bool_)
+    every = pl.Series(hashes)
+    added, taken = every.filter(inserted), every.filter(~inserted)
+    both_ways = taken.filter(taken.is_in(added.implode()))
+    return every.is_in(both_ways.implode()).to_numpy()

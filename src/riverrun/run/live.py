@@ -8,7 +8,9 @@ Laws:
    fails, the epoch is refused, the run is as it was before, and goes on.
 2. ``read`` gives a result as of an epoch that is complete: what the program, run from scratch over all
    rows committed up to that epoch, would give.
-3. With ``checkpoint=path``, an epoch is in the log there before ``commit`` returns, and a run that is
+3. Ctrl-C, and whatever else the handler of a signal raises, arrives where nothing is half done: an epoch is there whole
+   or not at all, and the run goes on (`interrupts`). In a forked process every call is refused (`forks`).
+4. With ``checkpoint=path``, an epoch is in the log there before ``commit`` returns, and a run that is
    started on the same path later goes on after the last of these.
 
 >>> import polars as pl, riverrun as rr
@@ -58,6 +60,8 @@ from riverrun.engine.roster import SILENCE, Policy
 from riverrun.engine.stored import said_of
 from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
+from riverrun.forks import Mark
+from riverrun.interrupts import acquire, deferred, exposed
 from riverrun.progress import Antichain
 from riverrun.run.following import Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
@@ -93,15 +97,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _whole(method: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
+    """A call that nothing interrupts halfway, in the process that the run belongs to."""
+
+    @wraps(method)
+    def call(self: Run, /, *arguments: P.args, **named: P.kwargs) -> T:
+        self._mark.check(method.__name__.strip("_"), f"the run of {self.plan.name!r}")
+        with deferred():
+            return method(self, *arguments, **named)
+
+    return call
+
+
 def _in_turn(method: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
     """Threads that share a run take turns."""
 
     @wraps(method)
-    def locked(self: Run, /, *arguments: P.args, **named: P.kwargs) -> T:
-        with self._lock:
-            return method(self, *arguments, **named)
+    def call(self: Run, /, *arguments: P.args, **named: P.kwargs) -> T:
+        self._mark.check(method.__name__.strip("_"), f"the run of {self.plan.name!r}")
+        with deferred():
+            acquire(self._lock)
+            try:
+                return method(self, *arguments, **named)
+            finally:
+                self._lock.release()
 
-    return locked
+    return call
 
 
 class Commit:
@@ -169,6 +190,7 @@ class Run:
         check_recovery(recovery, silence, balance, max_workers, workers, on, checkpoint)
         check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs, synced=synced)
         self.plan = plan
+        self._mark = Mark()
         self._lock = RLock()
         self._history = history
         self._inlets = {
@@ -199,37 +221,45 @@ class Run:
         }
         self._cluster: Cluster
         self._spark: SparkCluster | None = None
-        if on is None:
-            make = self._maker(history, budget)
-            self._cluster = LocalCluster(make, workers, seed=seed, plan=plan, **durability)
-        else:
-            from riverrun.spark.cluster import SparkCluster
-
-            self._cluster = self._spark = SparkCluster(
-                plan,
-                on,
-                workers,
-                history=history,
-                memory=budget,
-                tls=tls,
-                timeout=timeout,
-                silence=silence,
-                balance=balance,
-                most=max_workers or workers,
-                **durability,
-            )
         self._serving: Serving | None = None
         self._driver: Thread | None = None
-        if self._spark is not None:
-            self._serving = Serving(self)
-            self._spark.questions.update(self._serving.questions())
-            self._spark.give_rows = self._serving.rows
-            try:
-                self._spark.announce()
-            except BaseException:
-                self._spark.close()
-                raise
-        self._progress = Progress(plan.name, self._cluster.touched, self._cluster.loops)
+        started = False
+        try:
+            with deferred():
+                if on is None:
+                    make = self._maker(history, budget)
+                    self._cluster = LocalCluster(make, workers, seed=seed, plan=plan, **durability)
+                    started = True
+                else:
+                    from riverrun.spark.cluster import SparkCluster
+
+                    self._cluster = self._spark = SparkCluster(
+                        plan,
+                        on,
+                        workers,
+                        history=history,
+                        memory=budget,
+                        tls=tls,
+                        timeout=timeout,
+                        silence=silence,
+                        balance=balance,
+                        most=max_workers or workers,
+                        **durability,
+                    )
+                    started = True
+                    self._serve(self._spark)
+                self._progress = Progress(plan.name, self._cluster.touched, self._cluster.loops)
+        except BaseException:
+            if started:  # interrupted, or what is told to Spark failed: nobody has this run
+                self.close()
+            raise
+
+    def _serve(self, cluster: SparkCluster) -> None:
+        """Let Spark read from this run."""
+        self._serving = Serving(self)
+        cluster.questions.update(self._serving.questions())
+        cluster.give_rows = self._serving.rows
+        cluster.announce()
 
     def _maker(self, history: int, memory: int | None) -> MakeInstance:
         return Maker(self.plan, history, memory)
@@ -243,10 +273,11 @@ class Run:
         else:
             self._insert(name, rows)
 
-    @_in_turn
     def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
+        # Not deferred: until the one instruction that adds rows, nothing has happened that an interrupt could tear.
         inlet = self._inlet(name, what)
-        inlet.add(_taken(rows, inlet.schema, f"{what} {name!r}", inlet.conform), 1)
+        with self._lock:
+            inlet.add(_taken(rows, inlet.schema, f"{what} {name!r}", inlet.conform), 1)
 
     def delete(self, name: str, rows: Any) -> None:
         """Take rows out again, once each; of an input with a key, the rows with these keys."""
@@ -255,15 +286,18 @@ class Run:
         else:
             self._delete(name, rows)
 
-    @_in_turn
     def _delete(self, name: str, rows: Any) -> None:
         inlet = self._inlet(name, "delete from")
-        attempt = f"delete from {name!r}"
+        with self._lock:
+            inlet.add(self._deleted(inlet, rows), -1)
+
+    def _deleted(self, inlet: Inlet, rows: Any) -> pa.RecordBatch:
+        """Rows that are to be deleted, as an inlet takes them."""
+        attempt = f"delete from {inlet.name!r}"
         if isinstance(rows, Iterator):
             rows = list(rows)
         if not inlet.key:
-            inlet.add(_taken(rows, inlet.schema, attempt), -1)
-            return
+            return _taken(rows, inlet.schema, attempt)
         keys = pa.schema([inlet.schema.field(column) for column in inlet.key])
         try:
             given = _taken(_as_keys(rows, inlet.key), keys, attempt, inlet.conform)
@@ -278,7 +312,7 @@ class Run:
             else pa.nulls(given.num_rows, _wide(field.type))
             for field in inlet.schema
         ]
-        inlet.add(pa.record_batch(columns, names=inlet.schema.names), -1)
+        return pa.record_batch(columns, names=inlet.schema.names)
 
     def upsert(self, name: str, rows: Any) -> None:
         """Put rows in place of those with the same key."""
@@ -299,17 +333,22 @@ class Run:
 
     # -- rows of Spark
 
+    @_whole
     def _hand_in(self, name: str, frame: Any, what: str) -> None:
         """Take the rows of a DataFrame: by Spark's own tasks, where the run is on Spark, and through here otherwise."""
         if self._spark is None:
+            rows = exposed(frame.toArrow)
             if what.startswith("delete"):
-                self._delete(name, frame.toArrow())
+                self._delete(name, rows)
             else:
-                self._insert(name, frame.toArrow(), what)
+                self._insert(name, rows, what)
             return
-        with self._lock:
+        acquire(self._lock)
+        try:
             inlet = self._inlet(name, what)
             sequence = inlet.reserve()
+        finally:
+            self._lock.release()
         try:
             parcels = self._spark.upload(frame, self._target(inlet, what, sequence))
         except BaseException:
@@ -353,19 +392,30 @@ class Run:
         from riverrun.spark.streams import start
 
         target = self._target(inlet, f"{mode} {'from' if mode == 'delete' else 'into'}")
-        return start(
-            self._spark, frame, name, stream or name, target, mode, checkpoint, trigger, self._wait
-        )
+        with deferred():
+            return start(
+                self._spark,
+                frame,
+                name,
+                stream or name,
+                target,
+                mode,
+                checkpoint,
+                trigger,
+                self._wait,
+            )
 
     @property
     def spark(self) -> Any:
         """The Spark session that the run is on; None in this process."""
         return None if self._spark is None else self._spark.session
 
+    @_whole
     def await_termination(self, timeout: float | None = None) -> bool:
         """Return when the run is over, True, or after so many seconds, False; raise what it died of, if it did."""
         return self._cluster.await_end(timeout)
 
+    @_whole
     def commit(self, wait: bool = True) -> Commit:
         """Make an epoch of the rows given since the last one; return when its results are complete.
 
@@ -373,12 +423,15 @@ class Run:
         checkpoint path). Where a sink is far behind, wait for it first.
         """
         self._followers.wait_for_room()
-        with self._lock:
+        acquire(self._lock)
+        try:
             self._check_open("commit")
             rows = sum(inlet.rows for inlet in self._inlets.values())
             alone = self._spark is None
             commit = Commit(self, self._submit(logged=alone))
-            done = alone and (not wait or self._reach(commit.epoch, rows))
+            done = alone and (not wait or self._reach_next(commit.epoch, rows))
+        finally:
+            self._lock.release()
         if not alone:  # not in turn: the storage may be away, and others want to read
             self._cluster.await_log(commit.epoch)
             done = not wait
@@ -410,12 +463,16 @@ class Run:
         if self._spark is not None and dropped:
             self._spark.let_go(dropped)
 
+    @_whole
     def _wait(self, epoch: int, rows: int = 0) -> None:
         while not self._reach(epoch, rows):
             self._followers.wait_for_room()  # not in turn: what is written may use the run
 
     @_in_turn
     def _reach(self, epoch: int, rows: int) -> bool:
+        return self._reach_next(epoch, rows)
+
+    def _reach_next(self, epoch: int, rows: int) -> bool:
         """Complete an epoch; where somebody follows, only the next one on the way to it: each is seen at its own
         boundary. Whether it was the one asked for."""
         self._hand_out()
@@ -423,8 +480,10 @@ class Run:
         try:
             with self._progress.watching(at, rows):
                 self._cluster.wait(at)
-        except (RiverrunError, KeyboardInterrupt) as error:
-            if self._cluster.closed:
+        except BaseException as error:
+            if self._cluster.closed or (
+                isinstance(error, Exception) and not isinstance(error, RiverrunError)
+            ):
                 raise
             # Refused, as whoever waits for it is told. Where later ones keep their numbers, it is run without its rows,
             # and that has a boundary too.
@@ -553,8 +612,19 @@ class Run:
         )
         return self._follow(output, table)
 
-    @_in_turn
     def _follow(self, output: str, place: Destination, start: int | str = "all") -> Sink:
+        sink: Sink | None = None
+        try:
+            with deferred():
+                sink = self._begin_sink(output, place, start)
+                return sink
+        except BaseException:
+            if sink is not None:  # interrupted: nobody has it
+                sink.close(timeout=0.0)
+            raise
+
+    @_in_turn
+    def _begin_sink(self, output: str, place: Destination, start: int | str) -> Sink:
         self._check_open(f"follow {output!r}")
         self._cluster.hold_epochs()
         with self._cluster.still():
@@ -659,6 +729,11 @@ class Run:
         that of a ``checkpoint`` is the last epoch that the checkpoint holds. None stands for no epoch. The sizes are
         not there while a worker recovers, or while another thread has its turn and waits.
         """
+        self._mark.check("tell the status", f"the run of {self.plan.name!r}")
+        with deferred():
+            return self._status()
+
+    def _status(self) -> dict[str, Any]:
         states: dict[str, dict[str, Any]] = {}
         cluster = self._cluster
         if self._lock.acquire(timeout=TURN):
@@ -690,6 +765,7 @@ class Run:
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; other numbers of
         workers. Each has a `kind` and the time `at` which it was."""
+        self._mark.check("tell events", f"the run of {self.plan.name!r}")
         return self._cluster.events.list(kind)
 
     @_in_turn
@@ -720,6 +796,11 @@ class Run:
         """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
         committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
         is resumed."""
+        if self._mark.is_ours:
+            with deferred():
+                self._close()
+
+    def _close(self) -> None:
         if self._spark is not None:
             self._spark.stop_streams()
         # Another thread may have its turn, and wait for an epoch that does not come: closing ends that too.
@@ -734,8 +815,10 @@ class Run:
                 self._lock.release()
         if self._serving is not None:
             self._serving.close()
-        self._followers.finish()  # not in turn: what is written may use the run
-        self._cluster.close()
+        try:
+            self._followers.finish()  # not in turn: what is written may use the run
+        finally:
+            self._cluster.close()
 
     def __enter__(self) -> Self:
         return self
@@ -748,6 +831,7 @@ class Run:
         return f"<Run of {self.plan.name!r}: {state}>"
 
     def _inlet(self, name: str, what: str) -> Inlet:
+        self._mark.check(f"{what} {name!r}", f"the run of {self.plan.name!r}")
         self._check_open(f"{what} {name!r}")
         if name not in self._inlets:
             raise PlanError(
@@ -759,6 +843,7 @@ class Run:
         return self._inlets[name]
 
     def _output(self, name: str, what: str) -> Node:
+        self._mark.check(f"{what} {name!r}", f"the run of {self.plan.name!r}")
         if name not in self._outputs:
             raise PlanError(
                 "plan.output_unknown",

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.reading import Portion
+from riverrun.interrupts import check, deferred
 from riverrun.run.columns import one_column
 from riverrun.state.types import EnumType, declared_type
 
@@ -37,7 +38,11 @@ class Result:
         """What the portions of all workers give together."""
 
         def read() -> pa.Table:
-            batches = [batch for portion in portions for batch in portion.batches()]
+            batches = []
+            for portion in portions:
+                for batch in portion.batches():
+                    batches.append(batch)
+                    check()
             return pa.Table.from_batches(batches, schema)
 
         result = cls(name, epoch, schema, read)
@@ -46,7 +51,8 @@ class Result:
 
     @cached_property
     def _table(self) -> pa.Table:
-        table = self._read()
+        with deferred():  # what is read is the run's own memory
+            table = self._read()
         assert isinstance(table, pa.Table)
         return table
 

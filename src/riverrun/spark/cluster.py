@@ -6,12 +6,12 @@ live in one session, beside the user's own jobs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from riverrun import interrupts
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import Parcel
 from riverrun.engine.plan import Plan
@@ -50,7 +50,9 @@ class SparkCluster(RemoteCluster):
         """The queries that feed it, by the names of their streams."""
         self._plan_name = plan.name
         launcher = SparkLauncher(self.site, plan.name, Maker(plan, history + 1, memory))
+        interrupts.renew()  # a new session has installed a handler of its own
         try:
+            interrupts.check()
             super().__init__(
                 launcher,
                 workers,
@@ -66,7 +68,7 @@ class SparkCluster(RemoteCluster):
             raise
 
     def upload(
-        self, frame: Any, target: Target, wait: Callable[[float], object] = time.sleep
+        self, frame: Any, target: Target, wait: Callable[[float], object] = interrupts.sleep
     ) -> list[Parcel]:
         """Hand the rows of a DataFrame to the workers, by Spark's own tasks."""
         return upload(self, self.site, frame, target, wait)

@@ -15,7 +15,6 @@ Each task conforms its rows to the declared columns and hands them to the worker
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.wire import describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.interrupts import exposed, sleep
 from riverrun.retry import is_outage, persist
 from riverrun.spark.session import Site, own_python
 from riverrun.spark.shipping import task
@@ -73,7 +73,7 @@ def upload(
     site: Site,
     frame: Any,
     target: Target,
-    wait: Callable[[float], object] = time.sleep,
+    wait: Callable[[float], object] = sleep,
 ) -> list[Parcel]:
     """Hand the rows of a DataFrame to the workers; the names of the parcels that count.
 
@@ -92,7 +92,7 @@ def _upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> l
     try:
         with own_python(site):
             job = frame.mapInArrow(function, "told binary")
-        told = [unpack(row.told) for row in job.collect()]
+        told = [unpack(row.told) for row in exposed(job.collect)]
     except Exception as error:
         cluster.forget_upload(name, ())
         raise _failed(error, target.attempt) from error

@@ -36,7 +36,7 @@ import pyarrow as pa
 from riverrun.progress import Timestamp
 from riverrun.state.block import NO_CODES, NO_DIFFS
 from riverrun.state.columns import Ints, column_table, take_columns
-from riverrun.state.kernels import sorting
+from riverrun.state.kernels import sorting, values
 from riverrun.state.shards import Shards
 from riverrun.state.times import Codes, Times, codes_in, union
 
@@ -193,6 +193,14 @@ class Changes:
             return Changes(columns, count, self.times, None, diff, many)
         times, kept = _trim(self.times, codes)
         return Changes(columns, count, times, kept, diff, many)
+
+
+def hash_rows(columns: Sequence[pa.Array], rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """A hash of all columns of each row: the same for equal rows."""
+    table = column_table(columns)
+    hashes = np.empty(rows, np.uint64)
+    values.hash_rows(table.ctypes.data, len(table), rows, hashes)
+    return hashes
 
 
 def split_rows(columns: Sequence[pa.Array], rows: int, shards: Shards) -> tuple[Ints, list[int]]:

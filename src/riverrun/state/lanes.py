@@ -29,6 +29,8 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import TypeVar
 
+from riverrun.forks import finalize, forget_in_child
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -45,7 +47,7 @@ class Lane:
         self._dropped = Event()
         self._thread: Thread | None = None
         # Thrown away without an end: the thread does not know this object, and is told all the same.
-        weakref.finalize(self, self._queue.put, None).atexit = False
+        finalize(self, self._queue.put, None).atexit = False
         _LANES.add(self)
 
     def submit(self, act: Callable[[], object]) -> None:
@@ -68,6 +70,7 @@ class Lane:
 
 
 _LANES: weakref.WeakSet[Lane] = weakref.WeakSet()
+forget_in_child(_LANES)
 
 
 @atexit.register

@@ -44,7 +44,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
 
+from riverrun import interrupts
 from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.forks import finalize, forget_in_child
 from riverrun.retry import pause
 from riverrun.state.soundness import read_json
 from riverrun.state.storage import PASSING, Storage
@@ -62,6 +64,7 @@ _HELD: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()
 """The leases of this process, by identity."""
 _KEEPERS: dict[str, Event] = {}
 """The threads that keep them, until they have taken the file away."""
+forget_in_child(_HELD, _KEEPERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class Lease:
         self._thread: Thread | None = None
         _HELD[owner.identity] = self
         # Thrown away without an end: the thread, which does not know this object, is told all the same.
-        weakref.finalize(self, self._stop.set).atexit = False
+        finalize(self, self._stop.set).atexit = False
 
     def start(self) -> Self:
         """The file is there: keep it alive."""
@@ -282,7 +285,7 @@ def _await_death(storage: Storage, found: Owner) -> Owner | None:
         return found
     deadline = time.monotonic() + WATCH
     while time.monotonic() < deadline:
-        time.sleep(BEAT / 4)
+        interrupts.sleep(BEAT / 4)
         now = read_owner(storage)
         if now is None:
             return None

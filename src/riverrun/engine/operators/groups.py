@@ -20,6 +20,7 @@ from riverrun.engine.operator import code_of, failed_function
 from riverrun.engine.operators.aggregates import Evaluated, Part, asked
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.errors import SchemaError
+from riverrun.interrupts import exposed
 from riverrun.progress import Timestamp
 from riverrun.state.keys import Keys
 from riverrun.state.types import empty_batch
@@ -74,7 +75,7 @@ class PolarsGroups(_Whole):
             # Polars takes a column of one row for a scalar, and rounds x / 3.7 another way then (law 4):
             # a group is never alone.
             frame = pl.concat([frame, frame.with_columns(pl.lit(-1, pl.Int64).alias(group))])
-        made = frame.group_by(group, maintain_order=True).agg(*self.expressions)
+        made = exposed(frame.group_by(group, maintain_order=True).agg, *self.expressions)
         made = made.filter(pl.col(group) >= 0)
         present = made[group].to_numpy()
         rows = self.convert(made.drop(group), self.schema, "take what an aggregation gave")
@@ -106,16 +107,13 @@ class PythonGroups(_Whole):
         for start, stop in zip(starts, stops, strict=True):
             group = frame.slice(start, stop - start)
             try:
-                made = self.function(group)
-                found = made if self.many else [made]
-                if self.many and not is_frame(made):
-                    found = list(made)
+                found = exposed(self._call, group)
             except Exception as error:
                 shown = group.row(0)[: self.key]
                 raise failed_function(
                     error, f"the function {self.text} of the group {shown}", group=shown
                 ) from error
-            if not self.many and is_frame(made):
+            if not self.many and is_frame(found[0]):
                 raise SchemaError(
                     "schema.rows",
                     f"the function {self.text} gave a frame for the group {group.row(0)[: self.key]}, not one row",
@@ -145,6 +143,12 @@ class PythonGroups(_Whole):
 
     def _converted(self, rows: Any) -> pa.RecordBatch:
         return self.convert(rows, self.schema, "take what a function of a group gave")
+
+    def _call(self, group: pl.DataFrame) -> Any:
+        made = self.function(group)
+        if not self.many:
+            return [made]
+        return made if is_frame(made) else list(made)
 
 
 def is_frame(given: Any) -> bool:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from riverrun.engine.operator import Actor, Context, Linear, Operator, code_of, hold
 from riverrun.errors import OperatorFailed
+from riverrun.interrupts import exposed
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
@@ -145,7 +146,7 @@ class MapBatches(Linear):
     def apply(self, changes: Changes) -> Changes:
         given = as_record_batch(self.given, changes.columns, changes.rows)
         made = self.convert(
-            self.function(given), self.schema, "take what a function of batches gave"
+            exposed(self.function, given), self.schema, "take what a function of batches gave"
         )
         if made.num_rows != changes.rows:
             raise OperatorFailed(
@@ -176,17 +177,22 @@ class FlatMap(Linear):
 
     def apply(self, changes: Changes) -> Changes | None:
         given = as_record_batch(self.given, changes.columns, changes.rows)
-        rows: list[Any] = []
-        counts = np.zeros(changes.rows, np.int64)
-        for at, row in enumerate(given.to_pylist()):
-            made = list(self.function(row))
-            counts[at] = len(made)
-            rows += made
+        counts, rows = exposed(self._call, given.to_pylist())
         if not rows:
             return None
         batch = self.convert(rows, self.schema, "take what a function of rows gave")
         repeated = changes.with_columns(()).take(np.repeat(np.arange(changes.rows), counts))
         return repeated.with_columns(canonical_columns(batch, self.schema))
+
+    def _call(self, given: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
+        """How many rows each of them gives, and all these rows."""
+        rows: list[Any] = []
+        counts: list[int] = []
+        for row in given:
+            made = list(self.function(row))
+            counts.append(len(made))
+            rows += made
+        return counts, rows
 
 
 def list_parents(lists: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -249,7 +255,7 @@ class Inspect(Linear):
     passes_all: ClassVar[bool] = True
 
     def apply(self, changes: Changes) -> Changes:
-        self.function(with_times(self.given, changes))
+        exposed(self.function, with_times(self.given, changes))
         return changes
 
 

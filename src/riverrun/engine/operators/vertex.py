@@ -33,6 +33,7 @@ from riverrun.engine.operator import (
 )
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns, free_name
 from riverrun.errors import SchemaError, TimeViolation
+from riverrun.interrupts import deferred, exposed, uninterrupted
 from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
@@ -97,7 +98,7 @@ class VertexOperator(Operator):
 
 
 class Link:
-    """How a vertex reaches the engine."""
+    """How a vertex reaches the engine, which is not interrupted meanwhile."""
 
     def __init__(self, actor: VertexActor, tables: Mapping[str, Table]) -> None:
         self._actor = actor
@@ -106,10 +107,12 @@ class Link:
         self.workers = actor.context.workers
 
     def send(self, rows: Any, time: Timestamp | None, output: str | None) -> None:
-        self._actor.send(rows, time, output)
+        with deferred():
+            self._actor.send(rows, time, output)
 
     def notify_at(self, time: Timestamp) -> None:
-        self._actor.notify_at(time)
+        with deferred():
+            self._actor.notify_at(time)
 
 
 class VertexActor(Actor):
@@ -125,9 +128,9 @@ class VertexActor(Actor):
         self._diffs = [free_name(DIFF, given.names) for given in operator.given]
         self._now: Timestamp | None = None
         self._asked: set[Timestamp] = set()
-        self._vertex = operator.make()
+        self._vertex = exposed(operator.make)
         try:
-            self._vertex.bind(Link(self, self._tables))
+            exposed(self._vertex.bind, Link(self, self._tables))
         except Exception as error:
             raise located(self.node, error) from error
 
@@ -147,7 +150,7 @@ class VertexActor(Actor):
     def _handle(self, time: Timestamp, function: Callable[[], None]) -> None:
         before, self._now = self._now, time
         try:
-            function()
+            exposed(function)
         except Exception as error:
             raise located(self.node, error) from error
         finally:
@@ -252,6 +255,7 @@ class Table:
             rows = [row for piece in view.scan(now) for row in _tuples(piece.to_batch())]
             self._whole = {self._key_of(row): row for row in rows}
 
+    @uninterrupted
     def read(self, keys: Any) -> pl.DataFrame:
         """The rows of some keys; a key that has none gives none."""
         asked = self._given(keys, self._key, "read from")
@@ -265,16 +269,19 @@ class Table:
                     found[key] = row
         return self._frame(found.values())
 
+    @uninterrupted
     def write(self, rows: Any) -> None:
         """Put rows in place of those with the same key."""
         for row in self._given(rows, self._columns, "write to"):
             self._written[self._key_of(row)] = row[: self._width], row
 
+    @uninterrupted
     def delete(self, keys: Any) -> None:
         """Take the rows of some keys out."""
         for key in self._given(keys, self._key, "delete from"):
             self._written[self._key_of(key)] = key, None
 
+    @uninterrupted
     def scan(self) -> pl.DataFrame:
         """All rows."""
         found: dict[Any, tuple[Any, ...]] = {}

@@ -21,6 +21,7 @@ from riverrun.errors import PlanError, SchemaError
 from riverrun.frontends.expressions.direct import direct
 from riverrun.frontends.expressions.rowwise import check, check_steady
 from riverrun.frontends.expressions.tree import Node, kind_of, read
+from riverrun.interrupts import exposed
 from riverrun.run.columns import unknown_column
 from riverrun.run.schemas import arrow_type
 from riverrun.run.values import show
@@ -176,7 +177,8 @@ class _Select:
             batch = self._enums.batch(used)
         else:
             batch = pa.RecordBatch.from_arrays(used, self._names)
-        return pl.DataFrame(batch).select(self._expressions)  # a third of what from_arrow costs
+        frame = pl.DataFrame(batch)  # a third of what from_arrow costs
+        return exposed(frame.select, self._expressions)
 
     def arrays(self, columns: Sequence[pa.Array], rows: int) -> list[pa.Array]:
         made = [series.to_arrow() for series in self._made(columns, rows)]

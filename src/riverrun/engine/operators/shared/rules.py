@@ -26,6 +26,7 @@ from riverrun.engine.operator import code_of, failed_function
 from riverrun.engine.operators.expire import ticks_of
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.errors import SchemaError, TimeViolation
+from riverrun.interrupts import exposed
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
@@ -462,7 +463,7 @@ def _frame(columns: pa.Schema, found: Selection) -> pl.DataFrame:
 def called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:
     """What a user's rule gives."""
     try:
-        return function(*arguments)
+        return exposed(function, *arguments)
     except Exception as error:
         name = getattr(function, "__qualname__", None) or type(function).__name__
         raise failed_function(error, f"{what} {name}") from error

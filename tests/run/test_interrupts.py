@@ -1,0 +1,402 @@
+"""Interrupts at any point of any call of a run: each epoch is whole or absent, and the run goes on.
+
+Two ways. *Traced*: the handler of the signal is called, as Python would do it, before the n-th instruction that a
+call executes in the package; n is drawn, so that every place comes up, also those that a clock never hits. *Timed*:
+another thread sends the signal, after a time that is drawn. After each the run must answer, outputs of one input must
+agree, a further commit must be right, and what is resumed from the path must be the same.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import polars as pl
+import pytest
+
+import riverrun as rr
+from riverrun import interrupts
+from tests.soaking import draws, first_seed
+
+PACKAGE = str(Path(rr.__file__).parent)
+HANG = 120.0  # seconds
+pytestmark = [
+    pytest.mark.skipif(
+        threading.current_thread() is not threading.main_thread(),
+        reason="signals are for main threads",
+    ),
+    pytest.mark.filterwarnings("ignore:the sink of"),  # closed before it was done, by an interrupt
+]
+
+
+class Alarm(Exception):
+    """What the handler of another signal raises."""
+
+
+def _alarm(number: int, frame: FrameType | None) -> None:
+    raise Alarm
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(3)
+
+
+RAISED = (KeyboardInterrupt, Alarm, SystemExit)
+HANDLERS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: _leave,
+    signal.SIGALRM: _alarm,
+}
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in HANDLERS.items()}
+    faulthandler.dump_traceback_later(HANG, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def double(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"k": row["k"], "side": 0}, {"k": row["k"], "side": 1}]
+
+
+def largest(group: pl.DataFrame) -> int:
+    return int(group["k"].max())
+
+
+def program() -> rr.Dataflow:
+    """Every row counts once in each output, on ways of different lengths."""
+    flow = rr.Dataflow("counted")
+    rows = flow.input("rows", {"k": pl.Int64})
+    text = pl.col("k").cast(pl.String).str.pad_start(12, "x")
+    flow.output("short", rows.group_by("k").count("n"))
+    long = rows.select(k=text.str.len_chars().cast(pl.Int64) * 0 + pl.col("k"))
+    long = long.flat_map(double, {"k": pl.Int64, "side": pl.Int64}).filter(pl.col("side") == 1)
+    flow.output("long", long.select("k").group_by("k").count("n"))
+    flow.output(
+        "groups",
+        rows.with_columns(g=pl.col("k") % 3).group_by("g").apply(largest, {"most": pl.Int64}),
+    )
+    named = flow.input("named", {"id": pl.Int64, "v": pl.Int64}, key="id")
+    flow.output("latest", named)
+    return flow
+
+
+class Subject:
+    """A run, what it must have, and what it may have besides."""
+
+    def __init__(
+        self, workers: int, path: Path | None, start: Callable[..., Any] | None = None
+    ) -> None:
+        self.workers = workers
+        self.path = path
+        self.rows: Counter[int] = Counter()
+        self.named: dict[int, int] = {}
+        self.sunk: list[int] = []
+        self._start = start
+        self.run = self.start()
+        self.run.insert("rows", [(1,), (2,)])
+        self.run.commit()
+        self.rows.update((1, 2))
+
+    def start(self) -> Any:
+        if self._start is not None:
+            return self._start(self.workers, self.path)
+        durable = {} if self.path is None else {"checkpoint": self.path, "every": None}
+        return program().run(workers=self.workers, **durable)
+
+    def counts(self) -> Counter[int]:
+        """What the outputs say, which must be one thing."""
+        short = dict(self.run.read("short").rows())
+        assert dict(self.run.read("long").rows()) == short, "outputs of one input differ"
+        groups: dict[int, int] = {}
+        for k in short:
+            groups[k % 3] = max(groups.get(k % 3, k), k)
+        assert dict(self.run.read("groups").rows()) == groups
+        return Counter(short)
+
+    def check(self, may: list[Counter[int]]) -> None:
+        """After an interrupt: all is as it was, or as one of these; then something is added."""
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert interrupts._gate.nesting == 0
+        self.run.status()
+        self.run.rollback()
+        self.run.commit()  # what was accepted and not done is done now
+        found = self.counts()
+        assert found in (self.rows, *may), f"{found} is none of {[self.rows, *may]}"
+        self.rows = found
+        self.named = dict(self.run.read("latest").rows())
+        self.run.insert("rows", [(7,)])
+        total = sum(found.values())
+        self.run.upsert("named", [(1, total)])
+        self.run.commit()
+        self.rows[7] += 1
+        self.named[1] = total
+        assert self.counts() == self.rows
+        assert dict(self.run.read("latest").rows()) == self.named
+
+    def resume(self) -> None:
+        """What the path has is what the run had."""
+        self.run.close()
+        if self.path is not None:
+            self.run = self.start()
+            assert self.counts() == self.rows
+
+
+def _plus(subject: Subject, *keys: int) -> list[Counter[int]]:
+    return [subject.rows + Counter(keys)]
+
+
+Call = tuple[Callable[[], Any], list[Counter[int]]]
+
+
+def _calls(
+    subject: Subject, tmp_path: Path, source: random.Random
+) -> dict[str, Callable[[], Call]]:
+    """Of each call by name, what is made ready first, the call, and what may be there after it."""
+    run = subject.run
+    keys = [source.randrange(40) for _ in range(source.randrange(1, 30))]
+
+    def given() -> list[Counter[int]]:
+        run.insert("rows", [(key,) for key in keys])
+        return _plus(subject, *keys)
+
+    def pieces() -> Iterator[tuple[int]]:
+        yield from [(key,) for key in keys]
+
+    def commit() -> Call:
+        return run.commit, given()
+
+    def accept() -> Call:
+        may = given()
+        return lambda: run.commit(wait=False), may
+
+    def wait() -> Call:
+        may = given()
+        return run.commit(wait=False).wait, may
+
+    def wait_for_several() -> Call:
+        after = [subject.rows + Counter(keys)]
+        run.insert("rows", [(key,) for key in keys])
+        run.commit(wait=False)
+        run.insert("rows", [(100,)])
+        last = run.commit(wait=False)
+        return last.wait, [*after, subject.rows + Counter([100]), after[0] + Counter([100])]
+
+    def insert_and_commit() -> Call:
+        def act() -> None:
+            run.insert("rows", pieces())
+            run.commit()
+
+        return act, _plus(subject, *keys)
+
+    def exchange() -> Call:
+        def act() -> None:
+            run.delete("rows", [(1,)])
+            run.insert("rows", [(1,), (1,)])
+            run.upsert("named", [(1, 5), (2, 6)])
+            run.delete("named", [2])
+            run.commit()
+
+        return act, _plus(subject, 1)
+
+    def read() -> Call:
+        return lambda: [list(run.read("long")), run.changes("short").rows(), run.epoch], []
+
+    def follow() -> Call:
+        def act() -> None:
+            folder = tmp_path / f"sink-{source.randrange(1 << 40)}"
+            with run.write_parquet("short", folder) as sink:
+                run.insert("rows", [(5,)])
+                run.commit()
+                sink.wait(timeout=20)
+
+        return act, _plus(subject, 5)
+
+    def tell() -> Call:
+        def act() -> None:
+            seen: list[int] = []
+            with run.for_each_epoch(
+                "short", lambda _, epoch: seen.append(epoch), start="now"
+            ) as sink:
+                for key in (6, 6):
+                    run.insert("rows", [(key,)])
+                    run.commit()
+                sink.wait(timeout=20)
+            assert seen == sorted(set(seen))
+
+        return act, [*_plus(subject, 6), *_plus(subject, 6, 6)]
+
+    def rollback() -> Call:
+        given()
+        return run.rollback, []
+
+    calls: dict[str, Callable[[], Call]] = {
+        "commit": commit,
+        "accept": accept,
+        "wait": wait,
+        "wait for several": wait_for_several,
+        "insert and commit": insert_and_commit,
+        "exchange": exchange,
+        "read": read,
+        "status": lambda: (run.status, []),
+        "rollback": rollback,
+        "follow": follow,
+        "tell": tell,
+        "close": lambda: (run.close, []),
+        "start": lambda: (subject.start, []),
+        "scale": lambda: (lambda: run.scale(source.randrange(1, 4)), []),
+    }
+    if subject.path is not None:
+        calls["checkpoint"] = lambda: (run.checkpoint, [])
+    return calls
+
+
+@contextmanager
+def traced(at: int, number: int, fine: bool, again: int = 0) -> Iterator[list[int]]:
+    """The handler of a signal is called before the instruction or line number `at` (and `again` so many later)."""
+    left = [at]
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes = fine
+        if event == ("opcode" if fine else "line"):
+            left[0] -= 1
+            if left[0] == 0 or left[0] == -again < 0:
+                handler = signal.getsignal(number)
+                assert callable(handler)
+                handler(number, frame)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield left
+    finally:
+        sys.settrace(before)
+
+
+def _length(act: Callable[[], Any], fine: bool) -> int:
+    with traced(1 << 60, signal.SIGINT, fine) as left, suppress(rr.RiverrunError):
+        act()
+    return (1 << 60) - left[0]
+
+
+def _try(
+    subject: Subject, name: str, tmp_path: Path, source: random.Random, lengths: dict[Any, int]
+) -> bool:
+    """One call, interrupted at an instruction that is drawn; whether it was."""
+    fine = source.random() < 0.3
+    key = (name, subject.workers, subject.path is None, fine)
+    act, may = _calls(subject, tmp_path, source)[name]()
+    if name == "start" and subject.path is not None:
+        subject.run.close()  # the path has one run at a time
+    number = source.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+    at = source.randrange(1, lengths.get(key, 4000) + 50)
+    again = source.choice([0, 0, source.randrange(1, 3000)])
+    interrupted, made = False, None
+    with traced(at, number, fine, again) as left:
+        try:
+            made = act()
+        except RAISED:
+            interrupted = True
+        except rr.RiverrunError as error:  # of an epoch or a sink that the interrupt has ended
+            if error.code not in ("sink.never", "run.interrupted"):
+                raise
+    lengths[key] = max(lengths.get(key, 0), at - left[0])
+    if name == "start":
+        if made is not None:
+            made.close()
+        if subject.path is not None:
+            subject.run = subject.start()  # the path is free at once
+            assert subject.counts() == subject.rows
+    elif name == "close":
+        subject.run.close()
+        assert subject.run.status()["closed"]
+        if subject.path is None:
+            subject.__init__(subject.workers, None)  # type: ignore[misc]
+        else:
+            subject.run = subject.start()
+            assert subject.counts() == subject.rows
+    subject.check(may)
+    return interrupted
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_calls_that_are_interrupted_at_any_instruction(
+    workers: int, durable: bool, tmp_path: Path
+) -> None:
+    seed = first_seed(workers * 10 + durable)
+    source = random.Random(seed)
+    subject = Subject(workers, tmp_path / "path" if durable else None)
+    hits = 0
+    lengths: dict[Any, int] = {}
+    for trial in range(draws(30, sample=150, soak=3000)):
+        name = source.choice(list(_calls(subject, tmp_path, source)))
+        try:
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            hits += _try(subject, name, tmp_path, source, lengths)
+            if trial % 25 == 24:
+                subject.resume()
+                if subject.path is None:
+                    subject = Subject(workers, None)
+        except BaseException as error:
+            error.add_note(
+                f"trial {trial}: {name}, {workers} workers, durable: {durable}, SEED={seed}"
+            )
+            raise
+    subject.run.close()
+    assert hits > 5
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_commits_that_are_interrupted_at_any_time(
+    workers: int, durable: bool, tmp_path: Path
+) -> None:
+    seed = first_seed(workers * 10 + durable)
+    source = random.Random(seed)
+    subject = Subject(workers, tmp_path / "path" if durable else None)
+    hits = 0
+    for trial in range(draws(40, sample=300, soak=4000)):
+        faulthandler.dump_traceback_later(HANG, exit=True)
+        keys = [source.randrange(40) for _ in range(20)]
+        may = _plus(subject, *keys)
+        subject.run.insert("rows", [(key,) for key in keys])
+        timer = threading.Timer(source.random() * 0.006, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            try:
+                subject.run.commit()
+                if durable and trial % 5 == 0:
+                    subject.run.checkpoint()
+            finally:
+                timer.join()
+                time.sleep(0.001)
+        except KeyboardInterrupt:
+            hits += 1
+        timer.join()
+        try:
+            subject.check(may)
+        except BaseException as error:
+            error.add_note(f"trial {trial}, SEED={seed}")
+            raise
+    subject.resume()
+    subject.run.close()
+    assert hits > 5

@@ -1,0 +1,164 @@
+"""Rows that an epoch inserts and deletes as often: no function of the user's sees them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import polars as pl
+import pytest
+
+import riverrun as rr
+from tests.soaking import draws, first_seed
+
+BAD = range(90, 100)
+K = {"k": pl.Int64}
+
+
+class Bad(Exception):
+    """What the functions raise."""
+
+
+def _look(k: int) -> int:
+    if k in BAD:
+        raise Bad(k)
+    return k
+
+
+def by_batches(rows: Any) -> Any:
+    return rows.append_column("seen", [[_look(k.as_py()) for k in rows.column("k")]])
+
+
+def by_rows(row: dict[str, Any]) -> list[dict[str, int]]:
+    return [{"k": _look(row["k"])}]
+
+
+def by_groups(group: pl.DataFrame) -> int:
+    return _look(group["k"][0])
+
+
+class Passing(rr.Vertex):
+    def on_recv(self, name: str, rows: pl.DataFrame, time: tuple[int, ...]) -> None:
+        for k in rows["k"]:
+            _look(k)
+        self.send(rows)
+
+
+def _strict(k: str = "k") -> pl.Expr:
+    """An expression that fails for bad rows."""
+    return pl.when(pl.col(k) >= BAD.start).then(pl.lit("bad")).otherwise(pl.lit("1")).cast(pl.Int64)
+
+
+FLOWS: dict[str, Any] = {
+    "flat_map": lambda rows: rows.flat_map(by_rows, K),
+    "group_apply": lambda rows: rows.group_by("k").apply(by_groups, {"seen": pl.Int64}).select("k"),
+    "select": lambda rows: rows.select("k", one=_strict()).select("k"),
+    "filter": lambda rows: rows.filter(_strict() == 1),
+    "inspect": lambda rows: rows.inspect(lambda batch: [_look(k.as_py()) for k in batch["k"]]),
+    "distinct": lambda rows: rows.distinct().flat_map(by_rows, K),
+}
+
+
+def _program(kind: str) -> rr.Dataflow:
+    flow = rr.Dataflow(kind)
+    rows = flow.input("rows", K)
+    flow.output("seen", FLOWS[kind](rows))
+    return flow
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_an_epoch_is_refused_only_for_rows_that_are_left(kind: str) -> None:
+    """Law *net rows*: an epoch is refused exactly when a function fails for a row that the epoch changes, added up."""
+    seed = first_seed()
+    source = random.Random(f"{seed} {kind}")
+    refused = cancelled = 0
+    for _ in range(draws(3, sample=10, soak=200)):
+        workers = source.randrange(1, 4)
+        content: Counter[int] = Counter()
+        with _program(kind).run(workers=workers) as run:
+            for epoch in range(8):
+                given: list[tuple[int, int]] = []
+                for _ in range(source.randrange(6)):
+                    key = source.choice([source.randrange(5), source.choice(BAD)])
+                    given.append((key, 1))
+                    if source.random() < (0.85 if key in BAD else 0.3):
+                        given.append((key, -1))
+                given += [(key, -1) for key in content if source.random() < 0.2]
+                source.shuffle(given)
+                for key, diff in given:
+                    (run.insert if diff > 0 else run.delete)("rows", [(key,)])
+                net: Counter[int] = Counter()
+                for key, diff in given:
+                    net[key] += diff
+                fails = any(key in BAD and count for key, count in net.items())
+                refused += fails
+                cancelled += not fails and any(key in BAD for key, _ in given)
+                told = f"{kind}, epoch {epoch} of {workers} workers: {given}, SEED={seed}"
+                if fails:
+                    with pytest.raises(rr.OperatorFailed):
+                        run.commit()
+                    continue
+                try:
+                    run.commit()
+                except rr.OperatorFailed as error:
+                    raise AssertionError(f"refused though nothing fails: {told}") from error
+                content.update(net)
+                content = +content
+                expected = sorted(
+                    content.keys() if kind in ("group_apply", "distinct") else content.elements()
+                )
+                assert [k for (k,) in run.read("seen").rows()] == expected, told
+    assert refused
+    assert cancelled
+
+
+def test_rows_that_cancel_are_not_given_to_a_vertex() -> None:
+    flow = rr.Dataflow("vertex")
+    rows = flow.input("rows", K)
+    flow.output("seen", flow.vertex(Passing, {"rows": rows}, K, name="passing"))
+    with flow.run(workers=2) as run:
+        run.insert("rows", [(95,), (1,)])
+        run.delete("rows", [(95,)])
+        run.commit()
+        assert run.read("seen").rows() == [(1,)]
+
+
+def test_rows_keep_their_order_where_none_cancels() -> None:
+    seen: list[int] = []
+    flow = rr.Dataflow("order")
+    rows = flow.input("rows", K)
+    flow.output("seen", rows.inspect(lambda batch: seen.extend(k.as_py() for k in batch["k"])))
+    with flow.run() as run:
+        run.insert("rows", [(3,), (1,), (2,)])
+        run.commit()
+        run.delete("rows", [(3,)])
+        run.insert("rows", [(9,), (4,)])
+        run.commit()
+    assert seen == [3, 1, 2, 3, 9, 4]
+
+
+def test_types_are_kept_when_rows_are_added_up() -> None:
+    schema = {
+        "s": pl.String,
+        "c": pl.Categorical,
+        "d": pl.Datetime("us", "UTC"),
+        "l": pl.List(pl.Int32),
+    }
+    flow = rr.Dataflow("types")
+    flow.output("seen", flow.input("rows", schema))
+    at = pl.datetime(2024, 1, 2, time_zone="UTC")
+    frame = pl.select(
+        s=pl.lit("a"), c=pl.lit("b", pl.Categorical), d=at, l=pl.lit([1, None], pl.List(pl.Int32))
+    )
+    other = frame.with_columns(s=pl.lit(None, pl.String))
+    with flow.run() as run, rr.Dataflow.run(flow) as plain:
+        run.insert("rows", frame)
+        run.insert("rows", other)
+        run.insert("rows", other)
+        run.delete("rows", frame)
+        run.commit()
+        plain.insert("rows", other)
+        plain.insert("rows", other)
+        plain.commit()
+        assert run.read("seen").to_arrow() == plain.read("seen").to_arrow()
