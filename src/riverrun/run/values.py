@@ -68,6 +68,8 @@ class Cells:
     """The canonical layout (`riverrun.state.schema`), which the columns have."""
     text: pa.DataType
     """The same with enums as text, as Python has them."""
+    declared: pa.DataType
+    """The type of the field, kept alive: Arrow makes an enum anew for each who asks when nobody has it."""
     plain: frozenset[type]
     """The Python types whose values Arrow takes over exactly, or refuses."""
     packed: tuple[type, Callable[[Any], bytes]] | None
@@ -79,7 +81,8 @@ class Cells:
         text = spelled(field.type) if has_enums(field.type) else kind
         plain = _plain(text)
         packed = _PACKED.get(kind) if text is kind else None
-        return cls(field, kind, text, plain | {_NONE} if field.nullable else plain, packed)
+        plain = plain | {_NONE} if field.nullable else plain
+        return cls(field, kind, text, field.type, plain, packed)
 
     def one(self, value: Any, attempt: str) -> pa.Array:
         """A column of this one value, at a third of what Arrow takes for a list of one."""
@@ -109,7 +112,7 @@ class Cells:
 
     def _made(self, cells: Sequence[Any]) -> pa.Array:
         made = pa.array(cells, self.text)
-        return made if self.text is self.kind else encode(made, self.field.type)
+        return made if self.text is self.kind else encode(made, self.declared)
 
     def _cell(self, value: Any, pandas: bool) -> Any:
         if pandas and _is_missing(value):

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ _POLARS_KEY = b"_PL_ENUM_VALUES2"
 """Where Polars writes the categories of an enum into the metadata of a field, and looks for them."""
 _UNITS = ("s", "ms", "us", "ns")
 _SHOWN = 6
+_FEW = 16  # values up to which looking them up in Python is quicker than in Arrow
 
 
 class EnumType(pa.ExtensionType):  # type: ignore[misc]
@@ -56,12 +57,9 @@ class EnumType(pa.ExtensionType):  # type: ignore[misc]
 
     @classmethod
     def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> EnumType:
-        categories = json.loads(serialized)
-        if not isinstance(categories, list) or not all(isinstance(c, str) for c in categories):
-            raise ValueError("an enum is described by a list of strings")
-        enum = cls(categories)
-        if not enum.storage_type.equals(storage_type) or len(set(categories)) < len(categories):
-            raise ValueError("an enum has each category once, and codes as wide as that needs")
+        enum = _described(serialized)
+        if not enum.storage_type.equals(storage_type):
+            raise ValueError("the codes of an enum are as wide as its categories need")
         return enum
 
     def __eq__(self, other: object) -> bool:
@@ -83,15 +81,26 @@ class EnumType(pa.ExtensionType):  # type: ignore[misc]
     def __repr__(self) -> str:
         return str(self)
 
-    @property
+    @cached_property
     def values(self) -> pa.Array:
         """The categories as an Arrow array; the code of one is its position."""
-        return _category_array(self.categories)
+        return pa.array(self.categories, pa.large_string())
+
+    @cached_property
+    def codes(self) -> dict[str | None, int | None]:
+        """The code of each category, and of null."""
+        return {None: None, **{category: code for code, category in enumerate(self.categories)}}
 
 
 @lru_cache(maxsize=256)
-def _category_array(categories: tuple[str, ...]) -> pa.Array:
-    return pa.array(categories, pa.large_string())
+def _described(serialized: bytes) -> EnumType:
+    """The enum of a description. Arrow asks for it again and again: it keeps no type that nobody in Python has."""
+    categories = json.loads(serialized)
+    if not isinstance(categories, list) or not all(isinstance(c, str) for c in categories):
+        raise ValueError("an enum is described by a list of strings")
+    if len(set(categories)) < len(categories):
+        raise ValueError("an enum has each category once")
+    return EnumType(categories)
 
 
 def _register() -> None:
@@ -230,6 +239,11 @@ def _encode_text(column: pa.Array, enum: EnumType) -> pa.Array:
         if found.null_count > column.null_count:  # a value that no row has may be any
             raise _stranger(column.cast(pa.large_string()), enum)
         return found
+    if len(column) <= _FEW:
+        try:
+            return pa.array([enum.codes[text] for text in column.to_pylist()], enum.storage_type)
+        except KeyError as error:
+            raise NoCategory(error.args[0], enum) from None
     text = column if _T.is_large_string(column.type) else column.cast(pa.large_string())
     found = pc.index_in(text, enum.values)
     if found.null_count > text.null_count:
@@ -347,9 +361,9 @@ def _for_polars(categories: Sequence[str]) -> bytes:
 def _from_polars(written: bytes) -> list[str]:
     categories, at = [], 0
     while at < len(written):
-        size, _, _ = written[at:].partition(b";")
-        start = at + len(size) + 1
-        at = start + int(size)
+        start = written.index(b";", at) + 1
+        size = int(written[at : start - 1])
+        at = start + size
         categories.append(written[start:at].decode())
     return categories
 

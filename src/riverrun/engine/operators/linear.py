@@ -28,8 +28,10 @@ CLOCK = "__clock__"
 """The input that has a row for each epoch, which nobody has to feed."""
 
 PATIENCE = 100_000  # rounds; some ten seconds for a loop that adds a row in each
-_KINDS: dict[int, tuple[pa.Schema, tuple[pa.DataType, ...]]] = {}
-"""Canonical types, by the identity of a schema, which is kept so that no other takes its place."""
+_KNOWN: dict[int, tuple[pa.Schema, tuple[pa.DataType, ...], pa.Schema]] = {}
+"""Canonical types, and the schema that is shown, by the identity of a schema, which is kept so that no other takes its
+place."""
+_KEPT = 1024
 
 
 class Projects(Protocol):
@@ -462,18 +464,25 @@ def as_record_batch(schema: pa.Schema, columns: Columns, rows: int) -> pa.Record
     if not len(schema):
         return pa.record_batch({"": pa.nulls(rows)}).select([])
     declared = [declared_column(c, f) for c, f in zip(columns, schema, strict=True)]
-    return pa.record_batch(declared, schema=shown_schema(schema))
+    return pa.record_batch(declared, schema=_known(schema)[2])
+
+
+def _known(schema: pa.Schema) -> tuple[pa.Schema, tuple[pa.DataType, ...], pa.Schema]:
+    known = _KNOWN.get(id(schema))
+    if known is None or known[0] is not schema:
+        while len(_KNOWN) >= _KEPT:
+            _KNOWN.pop(next(iter(_KNOWN)), None)
+        known = schema, Schema.of({}, schema).canonical, shown_schema(schema)
+        _KNOWN[id(schema)] = known
+    return known
 
 
 def canonical_columns(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Array, ...]:
     """The columns of rows as the engine keeps them."""
-    known = _KINDS.get(id(schema))
-    if known is None or known[0] is not schema:
-        known = _KINDS[id(schema)] = schema, Schema.of({}, schema).canonical
     return tuple(
         [
             conform_column(batch.column(at), field, kind, "take rows in")
-            for at, (field, kind) in enumerate(zip(schema, known[1], strict=True))
+            for at, (field, kind) in enumerate(zip(schema, _known(schema)[1], strict=True))
         ]
     )
 
