@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -14,7 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 import riverrun as rr
-from riverrun.errors import PlanError, SchemaError
+from riverrun import retry
+from riverrun.engine.wire import describe, pack
+from riverrun.errors import PlanError, SchemaError, TransportError
+from riverrun.spark import ingest
 from tests.spark.programs import counting, eventually, joining
 
 DDL = "k long, v long"
@@ -295,6 +299,72 @@ def test_a_refused_batch_fails_the_query_and_comes_again(
         allow.touch()
         finish(run.stream("a", files(spark, source), availableNow=True))
         assert run.read("out").rows() == [(1, 2), (2, 1), (13, 1)]
+
+
+class Losing:
+    """Tasks that find workers lost, so many times in a row; then those that hand rows in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: float) -> None:
+        self.times, self.calls = times, 0
+        self._task = ingest.task
+        monkeypatch.setattr(ingest, "task", self)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.calls += 1
+        if self.calls > self.times:
+            return self._task(*arguments, **named)
+        lost = pack(describe(TransportError("transport.moved", "a worker was lost", hint="")))
+
+        def fail(batches: Any) -> Any:
+            import pyarrow as pa
+
+            list(batches)
+            yield pa.record_batch({"told": [lost]})
+
+        return fail
+
+
+def test_a_stream_outlives_more_losses_than_anybody_counts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "DELAYS", (0.01,))
+    losing = Losing(monkeypatch, 12)
+    put(tmp_path / "in", "0", [(1, 1), (2, 5)])
+    with counting().flow.run(on=spark, workers=1) as run:
+        query = run.stream("a", files(spark, tmp_path / "in"), availableNow=True)
+        finish(query)
+        assert losing.calls == 13
+        assert run.read("out").rows() == counts([(1, 1), (2, 5)])
+
+
+def test_a_stream_that_gets_nowhere_ends_at_the_deadline_and_says_how_often_it_tried(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "DEADLINE", 1.0)
+    Losing(monkeypatch, math.inf)
+    put(tmp_path / "in", "0", [(1, 1)])
+    with counting().flow.run(on=spark, workers=1) as run:
+        query = run.stream("a", files(spark, tmp_path / "in"), availableNow=True)
+        with pytest.raises(Exception, match=r"cannot insert into 'a': tried \d+ times in"):
+            finish(query)
+        assert run.status()["closed"] is None
+
+
+def test_a_stream_that_is_stopped_while_it_tries_again_stops(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing = Losing(monkeypatch, math.inf)
+    put(tmp_path / "in", "0", [(1, 1)])
+    with counting().flow.run(on=spark, workers=1) as run:
+        query = run.stream("a", files(spark, tmp_path / "in"))
+        assert eventually(lambda: losing.calls > 3, 60)
+        begun = time.monotonic()
+        query.stop()
+        assert not query.isActive
+        assert time.monotonic() - begun < 60  # and not the five minutes of the deadline
+        run.insert("a", [(2, 2)])
+        run.commit()
+        assert run.read("out").rows() == counts([(2, 2)])
 
 
 def test_a_stream_ends_when_its_run_does(spark: SparkSession, tmp_path: Path) -> None:
