@@ -12,14 +12,11 @@ import faulthandler
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import polars as pl
@@ -27,10 +24,9 @@ import pytest
 
 import riverrun as rr
 from riverrun import interrupts
+from tests.interrupting import HANG, Alarm, traced, watched_handlers
 from tests.soaking import draws, first_seed
 
-PACKAGE = str(Path(rr.__file__).parent)
-HANG = 120.0  # seconds
 pytestmark = [
     pytest.mark.skipif(
         threading.current_thread() is not threading.main_thread(),
@@ -40,34 +36,13 @@ pytestmark = [
 ]
 
 
-class Alarm(Exception):
-    """What the handler of another signal raises."""
-
-
-def _alarm(number: int, frame: FrameType | None) -> None:
-    raise Alarm
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(3)
-
-
 RAISED = (KeyboardInterrupt, Alarm, SystemExit)
-HANDLERS = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: _leave,
-    signal.SIGALRM: _alarm,
-}
 
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number, handler in HANDLERS.items()}
-    faulthandler.dump_traceback_later(HANG, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with watched_handlers():
+        yield
 
 
 def double(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -266,37 +241,6 @@ def _calls(
     return calls
 
 
-@contextmanager
-def traced(at: int, number: int, fine: bool, again: int = 0) -> Iterator[list[int]]:
-    """The handler of a signal is called before the instruction or line number `at` (and `again` so many later)."""
-    left = [at]
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        frame.f_trace_opcodes = fine
-        if event == ("opcode" if fine else "line"):
-            left[0] -= 1
-            if left[0] == 0 or left[0] == -again < 0:
-                handler = signal.getsignal(number)
-                assert callable(handler)
-                handler(number, frame)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield left
-    finally:
-        sys.settrace(before)
-
-
-def _length(act: Callable[[], Any], fine: bool) -> int:
-    with traced(1 << 60, signal.SIGINT, fine) as left, suppress(rr.RiverrunError):
-        act()
-    return (1 << 60) - left[0]
-
-
 def _try(
     subject: Subject, name: str, tmp_path: Path, source: random.Random, lengths: dict[Any, int]
 ) -> bool:
@@ -308,7 +252,7 @@ def _try(
         subject.run.close()  # the path has one run at a time
     number = source.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
     at = source.randrange(1, lengths.get(key, 4000) + 50)
-    again = source.choice([0, 0, source.randrange(1, 3000)])
+    again = source.choice([0, source.randrange(1, 3000)]) if number == signal.SIGINT else 0
     interrupted, made = False, None
     with traced(at, number, fine, again) as left:
         try:
@@ -337,17 +281,31 @@ def _try(
     return interrupted
 
 
-@pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize("workers", [1, 2, 3])
+EVERYWHERE = [(1, False), (1, True), (2, False), (2, True), (3, False), (3, True)]
+
+
+@pytest.mark.parametrize(("workers", "durable"), EVERYWHERE)
 def test_calls_that_are_interrupted_at_any_instruction(
     workers: int, durable: bool, tmp_path: Path
 ) -> None:
-    seed = first_seed(workers * 10 + durable)
+    _interrupt_calls(workers, durable, tmp_path, 30, workers * 10 + durable)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("workers", "durable"), EVERYWHERE)
+def test_many_calls_that_are_interrupted_at_any_instruction(
+    workers: int, durable: bool, tmp_path: Path
+) -> None:
+    trials = draws(30, sample=70, soak=3000)
+    _interrupt_calls(workers, durable, tmp_path, trials, first_seed(100 + workers * 10 + durable))
+
+
+def _interrupt_calls(workers: int, durable: bool, tmp_path: Path, trials: int, seed: int) -> None:
     source = random.Random(seed)
     subject = Subject(workers, tmp_path / "path" if durable else None)
     hits = 0
     lengths: dict[Any, int] = {}
-    for trial in range(draws(30, sample=150, soak=3000)):
+    for trial in range(trials):
         name = source.choice(list(_calls(subject, tmp_path, source)))
         try:
             faulthandler.dump_traceback_later(HANG, exit=True)
@@ -365,16 +323,27 @@ def test_calls_that_are_interrupted_at_any_instruction(
     assert hits > 5
 
 
-@pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "durable"), EVERYWHERE[:4])
 def test_commits_that_are_interrupted_at_any_time(
     workers: int, durable: bool, tmp_path: Path
 ) -> None:
-    seed = first_seed(workers * 10 + durable)
+    _interrupt_commits(workers, durable, tmp_path, 40, workers * 10 + durable)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("workers", "durable"), EVERYWHERE[:4])
+def test_many_commits_that_are_interrupted_at_any_time(
+    workers: int, durable: bool, tmp_path: Path
+) -> None:
+    trials = draws(40, sample=150, soak=4000)
+    _interrupt_commits(workers, durable, tmp_path, trials, first_seed(workers * 10 + durable))
+
+
+def _interrupt_commits(workers: int, durable: bool, tmp_path: Path, trials: int, seed: int) -> None:
     source = random.Random(seed)
     subject = Subject(workers, tmp_path / "path" if durable else None)
     hits = 0
-    for trial in range(draws(40, sample=300, soak=4000)):
+    for trial in range(trials):
         faulthandler.dump_traceback_later(HANG, exit=True)
         keys = [source.randrange(40) for _ in range(20)]
         may = _plus(subject, *keys)

@@ -70,10 +70,19 @@ def _program(kind: str) -> rr.Dataflow:
 @pytest.mark.parametrize("kind", FLOWS)
 def test_an_epoch_is_refused_only_for_rows_that_are_left(kind: str) -> None:
     """Law *net rows*: an epoch is refused exactly when a function fails for a row that the epoch changes, added up."""
-    seed = first_seed()
+    _commit_rows_that_cancel(kind, 3, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", FLOWS)
+def test_many_epochs_are_refused_only_for_rows_that_are_left(kind: str) -> None:
+    _commit_rows_that_cancel(kind, draws(3, sample=10, soak=300), first_seed(2))
+
+
+def _commit_rows_that_cancel(kind: str, programs: int, seed: int) -> None:
     source = random.Random(f"{seed} {kind}")
     refused = cancelled = 0
-    for _ in range(draws(3, sample=10, soak=200)):
+    for _ in range(programs):
         workers = source.randrange(1, 4)
         content: Counter[int] = Counter()
         with _program(kind).run(workers=workers) as run:

@@ -313,7 +313,7 @@ class Cluster(ABC):
             try:
                 self._pump(done)
             except BaseException as error:
-                if not isinstance(error, Exception):
+                if not isinstance(error, Exception) and getattr(error, "refuses", True):
                     self._interrupted(error)
                 raise
             if epoch in errors:

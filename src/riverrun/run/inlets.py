@@ -138,7 +138,7 @@ class Inlet:
         gathered = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         if not self.key and len({diff for batch, diff, _ in self._pieces if batch is not None}) > 1:
             gathered = self._net(gathered)
-        return gathered, parcels
+        return (gathered if gathered.num_rows else None), parcels
 
     def _net(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that are left when all are added up; as they came, where no two cancel."""

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -44,6 +44,9 @@ AT_ONE_TIME = 20
 
 class Strike(BaseException):
     """The moment that was chosen for a blow has come. Not an Exception, so that no worker handles it."""
+
+    refuses: ClassVar[bool] = False
+    """All is to stay as it stands: the epoch goes on with whoever is left."""
 
 
 class Watch:
