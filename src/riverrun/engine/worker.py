@@ -84,6 +84,7 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.engine.outage import is_outage
+from riverrun.engine.wire import BadFrame
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError
 from riverrun.state.joining import join_views
 from riverrun.state.shards import Range, intersect, subtract
@@ -211,6 +212,8 @@ class Worker:
         assert self.instance is not None
         try:
             self.instance.receive(index, message.payload)
+        except BadFrame:  # nothing of it was taken in: it counts as lost
+            self.disconnected(sender)
         except BaseException as error:
             self._fail(error)
 
