@@ -241,6 +241,20 @@ def test_a_torn_record_at_the_end_of_the_log_is_left_out_with_a_warning(
     assert f"log/{last.name}" in caplog.text
 
 
+def test_a_flipped_bit_in_the_last_record_of_the_log_is_refused(kept: Path) -> None:
+    last = max((kept / "log").iterdir())
+    flipped(last)
+    for _ in range(2):
+        error = refused(kept)
+        assert error.code == "log.corrupt"
+        assert f"log/{last.name}" in error.message
+        assert "may have been answered for" in error.message
+        assert "delete the file" in (error.hint or "")
+    last.unlink()  # as the hint says
+    with words().run(checkpoint=kept) as run:
+        assert counts(run) == {word: n for word, n in EXPECTED.items() if word != "end"}
+
+
 @pytest.mark.parametrize("damage", HOW)
 def test_rows_that_were_handed_in_and_are_damaged_are_named(tmp_path: Path, damage: Damage) -> None:
     flow = words()
@@ -283,11 +297,11 @@ def test_a_manifest_of_another_version(kept: Path) -> None:
 
 def test_a_log_of_another_version(kept: Path) -> None:
     last = max((kept / "log").iterdir())
-    last.write_bytes(last.read_bytes().replace(b"riverrun log 1\n", b"riverrun log 12\n", 1))
+    last.write_bytes(last.read_bytes().replace(b"riverrun log 2\n", b"riverrun log 12\n", 1))
     error = refused(kept)
     assert error.code == "checkpoint.incompatible"
     assert f"log/{last.name}" in error.message
-    assert "version 12, and this Riverrun reads version 1" in error.message
+    assert "version 12, and this Riverrun reads version 2" in error.message
     assert "version of Riverrun that wrote it" in (error.hint or "")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from riverrun.errors import CheckpointError, TransportError
-from riverrun.state import Checkpoints
+from riverrun.state import Checkpoints, log
+from riverrun.state.inspecting import verify
 from riverrun.state.log import (
     Log,
     Record,
@@ -19,7 +21,7 @@ from riverrun.state.log import (
     record_name,
     take_over,
 )
-from riverrun.state.storage import Storage, open_storage
+from riverrun.state.storage import Storage, checksum, open_storage
 
 ROWS = pa.record_batch({"n": pa.array([1, None, 3], pa.int64()), "s": ["a", "b", None]})
 
@@ -321,3 +323,141 @@ def test_an_owner_that_has_a_successor_collects_nothing(storage: Storage) -> Non
     assert before.collect(second.owner) == []
     assert before.positions() == there
     assert after.collect(second.owner) == [pending.position for pending in second.pending]
+
+
+# ---- records that are damaged, torn, or forged
+
+
+def resealed(data: bytes) -> bytes:
+    """A record whose checksums are right, whatever was done to the rest of it."""
+    head = data[: len(log.MAGIC)] + len(data).to_bytes(8, "little")
+    head += checksum(data[log._BODY :]).encode()
+    return head + checksum(head).encode() + data[log._BODY :]
+
+
+def one_epoch(storage: Storage, inputs: Any = None) -> tuple[str, bytes]:
+    opened(storage, "a")
+    Log(storage).append(*epoch(1, 0, inputs or {"a": ROWS}))
+    name = record_name(1)
+    return name, storage.get(name).to_pybytes()
+
+
+@pytest.mark.parametrize("ends", [[0, 1, 5000], [0, 4000, 2], [-16, 1, 2]])
+def test_offsets_outside_of_a_record_are_refused(storage: Storage, ends: list[int]) -> None:
+    rows = pa.record_batch({"s": pa.array(["a", "b"], pa.large_string())})
+    name, data = one_epoch(storage, {"a": rows})
+    was = np.array([0, 1, 2], np.int64).tobytes()
+    assert data.count(was) == 1
+    storage.put(name, resealed(data.replace(was, np.array(ends, np.int64).tobytes())))
+    for read in (lambda: Log(storage).read(1), lambda: opened(storage, "b")):
+        with pytest.raises(CheckpointError, match="the rows of 'a' are damaged") as caught:
+            read()
+        assert caught.value.code == "log.corrupt"
+
+
+def test_a_flipped_bit_in_the_last_record_is_refused_and_a_cut_one_is_left_out(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, data = one_epoch(storage)
+    for bit in range(0, 8 * len(data), 37):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        storage.put(name, bytes(damaged))
+        with pytest.raises(CheckpointError) as caught:
+            opened(storage, "b")
+        if caught.value.code != "checkpoint.incompatible":  # its version
+            assert caught.value.code == "log.corrupt"
+            assert "may have been answered for" in caught.value.message
+            assert "delete the file" in (caught.value.hint or "")
+    for torn in (b"", data[:10], data[: log._BODY], data[:-1], bytes(len(data))):
+        storage.put(name, torn)
+        assert opened(storage, "b").pending == ()
+        assert "the log ends with a torn record, which is left out" in caplog.text
+        storage.delete([record_name(2)])
+        caplog.clear()
+
+
+def test_more_bytes_than_a_record_has_are_damage(storage: Storage) -> None:
+    name, data = one_epoch(storage)
+    storage.put(name, data + b"\0")
+    with pytest.raises(CheckpointError, match="bytes of"):
+        opened(storage, "b")
+
+
+def test_records_of_the_first_version_are_read(storage: Storage) -> None:
+    name, data = one_epoch(storage)
+    body = data[log._BODY :]
+    storage.put(name, b"riverrun log 1\n" + checksum(body).encode() + body)
+    (pending,) = opened(storage, "b").pending
+    assert pending.inputs["a"].equals(ROWS)
+    assert Log(storage).header(1, storage.files("log")[1].size)["kind"] == "epoch"
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[]",
+        "null",
+        '{"kind": "other"}',
+        '{"kind": ["epoch"]}',
+        '{"kind": "epoch"}',
+        '{"kind": "epoch", "epoch": "0"}',
+        '{"kind": "epoch", "epoch": -1}',
+        '{"kind": "epoch", "epoch": true}',
+        '{"kind": "epoch", "epoch": 1e400}',
+        '{"kind": "epoch", "epoch": 0, "parcels": []}',
+        '{"kind": "epoch", "epoch": 0, "parcels": {"a": [{}]}}',
+        '{"kind": "epoch", "epoch": 0, "parcels": {"a": [{"file": "manifests/1", "rows": 1, "holder": 1}]}}',
+        '{"kind": "epoch", "epoch": 0, "offsets": 3}',
+        '{"kind": "epoch", "epoch": 0, "reported": []}',
+        '{"kind": "refused", "epoch": 0}',
+        '{"kind": "opened", "void": "all"}',
+        '{"kind": "opened", "void": [{}]}',
+        '{"kind": "opened", "fingerprint": []}',
+        DEEP,
+        '{"kind": "epoch", "epoch": ' + DEEP + "}",
+        '{"kind": "epoch", "epoch": ' + "9" * 5000 + "}",
+    ],
+    ids=lambda header: header[:70],
+)
+def test_a_header_of_another_shape_is_refused_by_name(storage: Storage, header: str) -> None:
+    one_epoch(storage)
+    text = f'{{"header": {header}, "inputs": {{}}}}'.encode()
+    body = len(text).to_bytes(8, "little") + text
+    storage.put(record_name(1), resealed(log.MAGIC + bytes(log._BODY - len(log.MAGIC)) + body))
+    for read in (
+        lambda: Log(storage).read(1),
+        lambda: Log(storage).header(1, log._BODY + len(body)),
+        lambda: opened(storage, "b"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            read()
+        assert caught.value.code == "log.corrupt"
+        assert record_name(1) in caught.value.message
+        assert len(caught.value.message) < 1000
+    Log(storage).collect(2)
+    Log(storage).sweep(5)
+    assert verify(Checkpoints(storage)).damages[0].file == record_name(1)
+
+
+@pytest.mark.parametrize("inputs", ["[]", '{"a": -1}', '{"a": 1000000}', '{"a": "x"}', '{"a": 0}'])
+def test_inputs_that_lie_outside_of_a_record_are_refused(storage: Storage, inputs: str) -> None:
+    text = f'{{"header": {{"kind": "epoch", "epoch": 0}}, "inputs": {inputs}}}'.encode()
+    body = len(text).to_bytes(8, "little") + text
+    data = resealed(log.MAGIC + bytes(log._BODY - len(log.MAGIC)) + body)
+    with pytest.raises(CheckpointError, match="another shape"):
+        decode_record("x", pa.py_buffer(data))
+
+
+def test_a_stray_record_far_away_is_a_gap_that_is_named_at_once(storage: Storage) -> None:
+    one_epoch(storage)
+    stray = record_name(10**16 - 1)
+    storage.put(stray, b"")
+    with pytest.raises(CheckpointError) as caught:
+        opened(storage, "b")
+    assert caught.value.code == "log.gap"
+    damages = verify(Checkpoints(storage)).damages
+    assert [damage.file for damage in damages] == [record_name(2), stray]

@@ -34,6 +34,7 @@ from riverrun.engine.messages import Failed, Feed, Parcel
 from riverrun.engine.outage import delay
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.state.log import PARCELS
+from riverrun.state.soundness import UnsoundRows, read_file, read_stream
 from riverrun.state.storage import Storage, checksum
 
 PARCEL = 64 << 20  # about so many bytes are one parcel
@@ -128,8 +129,8 @@ class Staging:
                 return self._kept[parcel.name]
             path = self._files.get(parcel.name) if parcel.holder == self._holder else None
         if path is not None:
-            with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
-                return [reader.get_batch(at) for at in range(reader.num_record_batches)]
+            with pa.memory_map(path) as source:
+                return _sound(parcel, path, read_file, source.read_buffer())
         if self._storage is not None and parcel.file is not None:
             return self._read(self._storage, parcel)
         raise TransportError(
@@ -144,14 +145,8 @@ class Staging:
         assert file is not None
         data = storage.get(file)
         if checksum(data) != parcel.checksum:
-            raise CheckpointError(
-                "checkpoint.corrupt",
-                f"cannot read {parcel.file}: its checksum differs from the one in the log",
-                hint="the file was damaged; what it held is lost, and what came after needs it",
-                file=parcel.file,
-            )
-        with pa.ipc.open_stream(data) as reader:
-            return list(reader)
+            raise _damaged(file, "its checksum differs from the one in the log")
+        return _sound(parcel, file, read_stream, data)
 
     def filled(self, feed: Feed) -> Feed | Failed:
         """A feed with the rows of its parcels; or why they cannot be had. A storage that cannot be reached raises: it
@@ -224,6 +219,29 @@ class Staging:
         self._kept.clear()
         if self._directory is not None:
             self._directory.cleanup()
+
+
+def _sound(
+    parcel: Parcel, file: str, read: Callable[[pa.Buffer], list[pa.RecordBatch]], data: pa.Buffer
+) -> list[pa.RecordBatch]:
+    """The rows in a file, all that were handed in, and such as may be looked at."""
+    try:
+        batches = read(data)
+    except UnsoundRows as error:
+        raise _damaged(file, f"its rows are damaged: {error}") from error
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != parcel.rows:
+        raise _damaged(file, f"it has {rows} rows, and {parcel.rows} were handed in")
+    return batches
+
+
+def _damaged(file: str, why: str) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.corrupt",
+        f"cannot read {file}: {why}",
+        hint="the file was damaged; what it held is lost, and what came after needs it",
+        file=file,
+    )
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ it. Laws:
 Cost: looking reads the manifests and the first bytes of each record. Verifying reads every file once,
 `parallel` at a time, which is also how many it holds in memory (of a local disk: mapped).
 
+>>> import pyarrow as pa
 >>> from riverrun.state.schema import Schema
 >>> from riverrun.state.spine import Spine
 >>> stock = Spine("stock", Schema.of({"item": pa.string()}, {"left": pa.int64()}))
@@ -41,7 +42,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-import pyarrow as pa
 
 from riverrun.errors import CheckpointError
 from riverrun.state.checkpoint import PARALLEL, Checkpoints
@@ -57,6 +57,7 @@ from riverrun.state.manifest import (
     parse_block_name,
 )
 from riverrun.state.schema import Schema
+from riverrun.state.soundness import UnsoundRows, read_stream
 from riverrun.state.storage import FileFound, Storage, checksum
 
 TRIES = 5
@@ -370,20 +371,25 @@ def _verify_log(storage: Storage, manifests: Iterable[Manifest]) -> tuple[list[D
         try:
             return Log(storage).read(position).header, None
         except CheckpointError as error:
+            if error.fields.get("torn"):
+                torn.add(position)
             return None, _why(error)
 
+    torn: set[int] = set()
     read = dict(zip(positions, _in_parallel(check, positions), strict=True))
     headers = {at: header for at, (header, _) in read.items() if header is not None}
     void = {at for header in headers.values() for at in header.get("void", ())}
     damages = []
-    for position in range(floor, positions[-1] + 1 if positions else floor):
-        if position not in read:
-            damages.append(Damage(record_name(position), "it is missing, and later ones are there"))
+    expected = floor
+    for position in (at for at in positions if at >= floor):
+        if position > expected:
+            damages.append(Damage(record_name(expected), _missing(expected, position)))
+        expected = position + 1
     for position, (_, why) in read.items():
         if why is None or position in void:
             continue
-        if not any(at > position for at in headers):
-            why += "; as it is the last, the next run takes it for one that was never answered for"
+        if position in torn and not any(at > position for at in headers):
+            why += "; as it is torn and the last, the next run leaves it out"
         damages.append(Damage(record_name(position), why))
     parcels = [p for at, header in headers.items() if at >= floor for p in _parcels(header)]
     for parcel, why in zip(
@@ -394,6 +400,12 @@ def _verify_log(storage: Storage, manifests: Iterable[Manifest]) -> tuple[list[D
     return damages, len(positions), len(parcels)
 
 
+def _missing(first: int, following: int) -> str:
+    if following == first + 1:
+        return "it is missing, and later ones are there"
+    return f"it and the next {following - first - 1} are missing, and later ones are there"
+
+
 def _refused_parcel(storage: Storage, parcel: Mapping[str, Any]) -> str | None:
     try:
         data = storage.get(parcel["file"])
@@ -402,10 +414,9 @@ def _refused_parcel(storage: Storage, parcel: Mapping[str, Any]) -> str | None:
     if checksum(data) != parcel["checksum"]:
         return "its checksum differs from the one in the log"
     try:
-        with pa.ipc.open_stream(data) as reader:
-            rows = sum(batch.num_rows for batch in reader)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        return f"it is no stream of Arrow: {error}"
+        rows = sum(batch.num_rows for batch in read_stream(data))
+    except UnsoundRows as error:
+        return f"its rows are damaged: {error}"
     return None if rows == parcel["rows"] else f"it has {rows} rows, and not {parcel['rows']}"
 
 

@@ -11,9 +11,10 @@ this one is known to be there. Three kinds:
 Laws:
 
 1. **In order.** Records stand without a gap, from the first that is kept up to the last.
-2. **Whole or refused.** A record carries a checksum. A torn one at the very end was never answered
-   for (a put is atomic; a power cut can leave part of one), so the next owner declares it void; any
-   other one that is damaged is named and refused.
+2. **Whole or refused.** A record carries its length and checksums: of its head, which says the length, and of the
+   rest. One at the very end that is *torn* (shorter than it says, or nothing but zeros: what a power cut leaves of a
+   file that was not `synced`) is declared void by the next owner, with a warning. Any other damage is named and
+   refused, at the end too: a record that has its length was written whole, and its epoch may have been answered for.
 3. **Repeatable.** Appending the same record again does nothing: that is how a lost answer is
    found out. Somebody else's record at the position means that the path has another owner.
 4. **One owner.** The run whose ``opened`` record is last owns the path. An owner before it appends
@@ -78,13 +79,15 @@ import pyarrow as pa
 from riverrun.errors import CheckpointError, TransportError
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.manifest import Manifest, manifest_name, say_version
+from riverrun.state.soundness import UnsoundRows, read_json, read_stream
 from riverrun.state.storage import Storage, checksum
 
 LOG = "log"
 PARCELS = "parcels"
 """Where rows are that an epoch takes by name; the name begins with the owner they were handed in to."""
-VERSION = 1
+VERSION = 2
 MAGIC = b"riverrun log %d\n" % VERSION
+_OLD = b"riverrun log 1\n"  # the same without its length and the checksum of its head
 TRIES = 5
 KEEP = 256 << 20  # bytes of rows
 
@@ -92,8 +95,10 @@ _NAME = re.compile(rf"{LOG}/(\d{{16}})\.record")
 _UNFINISHED = re.compile(rf"{LOG}/(\d{{16}})\.record#\d+")
 _MAGIC = re.compile(rb"riverrun log (\d+)\n")
 _PARCEL = re.compile(rf"{PARCELS}/(\d+)\..*")
+_PARCEL_KEYS = frozenset(("name", "holder", "rows", "file", "checksum"))
 _SUM = 32  # a checksum in hex
 _LENGTH = 8
+_BODY = len(MAGIC) + _LENGTH + 2 * _SUM  # where what the head is about begins
 _HEAD = 1 << 14  # a header is rarely longer
 _LOG = logging.getLogger(__name__)
 
@@ -224,19 +229,18 @@ class Log:
 
     def header(self, position: int, size: int) -> Mapping[str, Any]:
         """The header of the record at a position, a file of so many bytes, without its rows; unverified."""
-        name, start = record_name(position), len(MAGIC) + _SUM + _LENGTH
+        name = record_name(position)
         data = self.storage.head(name, min(size, _HEAD))
+        start = (len(_OLD) + _SUM if data.startswith(_OLD) else _BODY) + _LENGTH
         length = int.from_bytes(data[start - _LENGTH : start], "little")
-        if not data.startswith(MAGIC) or start + length > size:
+        if not data.startswith((MAGIC, _OLD)) or start + length > size:
             raise _corrupt(name, "it does not begin like one, or ends too early")
         if start + length > len(data):
             data = self.storage.head(name, start + length)
         try:
-            header = json.loads(data[start : start + length])["header"]
-            _ = header["kind"]
+            return _check_header(read_json(data[start : start + length])["header"])
         except (ValueError, LookupError, TypeError) as error:
             raise _corrupt(name, f"it has another shape: {error}") from error
-        return dict(header)
 
     def collect(self, floor: int) -> list[int]:
         """Delete the records below a position, but those that say who owned the path (law 4); none by who is not the
@@ -503,7 +507,9 @@ def _read(
             raise
         following = _next_whole(log, position, last)
         if following is None:
-            _LOG.warning("the log ends with a torn record, never answered for: %s", error.message)
+            if not error.fields.get("torn"):
+                raise _answered_for(error) if position == last else error
+            _LOG.warning("the log ends with a torn record, which is left out: %s", error.message)
             return [*void, position]
         if position not in following.header.get("void", ()):
             raise
@@ -598,7 +604,7 @@ def _size(inputs: Mapping[str, pa.RecordBatch]) -> int:
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of a record: a checksum, then lengths, the header and the inputs."""
+    """The bytes of a record: a head with its length and checksums, then the length of the header, it, and the inputs."""
     streams = []
     for batch in record.inputs.values():
         sink = pa.BufferOutputStream()
@@ -608,45 +614,116 @@ def encode_record(record: Record) -> bytes:
     sizes = {name: s.size for name, s in zip(record.inputs, streams, strict=True)}
     header = json.dumps({"header": dict(record.header), "inputs": sizes}).encode()
     # Padded, so that Arrow's buffers lie where its readers want them.
-    header += b" " * (-(len(MAGIC) + _SUM + _LENGTH + len(header)) % 64)
+    header += b" " * (-(_BODY + _LENGTH + len(header)) % 64)
     body = b"".join((len(header).to_bytes(_LENGTH, "little"), header, *streams))
-    return b"".join((MAGIC, checksum(body).encode(), body))
+    head = MAGIC + (_BODY + len(body)).to_bytes(_LENGTH, "little") + checksum(body).encode()
+    return b"".join((head, checksum(head).encode(), body))
 
 
 def decode_record(name: str, data: pa.Buffer) -> Record:
     """The record in a file called `name`, or a `CheckpointError` that says why it is none."""
-    start = len(MAGIC) + _SUM
-    begin = data.slice(0, min(2 * len(MAGIC), data.size)).to_pybytes()
+    begin = data.slice(0, min(_BODY, data.size)).to_pybytes()
     match = _MAGIC.match(begin)
-    if match and int(match[1]) != VERSION:
+    if match and int(match[1]) not in (1, VERSION):
         raise CheckpointError(
             "checkpoint.incompatible",
             f"cannot read {name}: its format has version {int(match[1])}, and this Riverrun reads version {VERSION}",
             hint="resume with the version of Riverrun that wrote it, or start anew on another path",
             file=name,
         )
-    if not begin.startswith(MAGIC):
-        raise _corrupt(name, "it does not begin like one")
-    body = data.slice(min(start, data.size))
-    if checksum(body) != data.slice(
-        len(MAGIC), min(_SUM, data.size - len(MAGIC))
-    ).to_pybytes().decode("ascii", "replace"):
-        raise _corrupt(name, "its checksum differs from the one it carries")
+    body, expected = (_old_body if begin.startswith(_OLD) else _body)(name, data, begin)
+    if checksum(body).encode() != expected:
+        raise _corrupt(
+            name, "its checksum differs from the one it carries", torn=begin.startswith(_OLD)
+        )
     try:
         size = int.from_bytes(body.slice(0, _LENGTH).to_pybytes(), "little")
-        about = json.loads(body.slice(_LENGTH, size).to_pybytes())
+        if size > body.size - _LENGTH:
+            raise ValueError(f"its header has {size} bytes, and the record {body.size}")
+        about = read_json(body.slice(_LENGTH, size).to_pybytes())
+        header = _check_header(about["header"])
         at, inputs = _LENGTH + size, {}
         for key, length in about["inputs"].items():
-            inputs[key] = _read_batch(body.slice(at, length))
+            if not (_is_count(length) and at + length <= body.size):
+                raise ValueError(f"the rows of {key!r} do not lie inside of it")
+            inputs[key] = _read_batch(body.slice(at, length), key)
             at += length
-        return Record(about["header"], inputs)
-    except (ValueError, LookupError, TypeError, pa.ArrowException) as error:
+        return Record(header, inputs)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _corrupt(name, f"it has another shape: {error}") from error
 
 
-def _read_batch(data: pa.Buffer) -> pa.RecordBatch:
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_next_batch()
+def _body(name: str, data: pa.Buffer, begin: bytes) -> tuple[pa.Buffer, bytes]:
+    """What the head of a record is about, and its checksum there; refused where the length is not that of the head."""
+    if len(begin) < _BODY or not any(begin):
+        whole = data.size <= _BODY or not any(data.to_pybytes())
+        raise _corrupt(name, f"it ends after {data.size} bytes, or is empty", torn=whole)
+    if not begin.startswith(MAGIC):
+        raise _corrupt(name, "it does not begin like one")
+    head, summed = begin[:-_SUM], begin[-_SUM:]
+    if checksum(head).encode() != summed:
+        raise _corrupt(name, "the checksum of its head differs from the one it carries")
+    length = int.from_bytes(head[len(MAGIC) : len(MAGIC) + _LENGTH], "little")
+    if data.size != length:
+        raise _corrupt(name, f"it has {data.size} bytes of {length}", torn=bool(data.size < length))
+    return data.slice(_BODY), head[-_SUM:]
+
+
+def _old_body(name: str, data: pa.Buffer, begin: bytes) -> tuple[pa.Buffer, bytes]:
+    start = len(_OLD) + _SUM
+    if data.size < start:
+        raise _corrupt(name, f"it ends after {data.size} bytes", torn=True)
+    return data.slice(start), begin[len(_OLD) : start]
+
+
+def _check_header(header: Any) -> Mapping[str, Any]:
+    """The header of a record, if it has the shape of one; a ValueError says what it has not."""
+    if not isinstance(header, dict):
+        raise ValueError(f"its header is {type(header).__name__}, not an object")
+    kind = header.get("kind")
+    counts = {"opened": (), "epoch": ("epoch",), "refused": ("epoch", "refused")}
+    if kind not in counts:
+        raise ValueError(f"its kind is {str(kind)[:80]!r}")
+    for key in (*counts[kind], *({"reported", "owner"} & header.keys())):
+        if not _is_count(header.get(key)):
+            raise ValueError(f"its {key} is {str(header.get(key))[:80]!r}")
+    for key in ("parcels", "offsets", "fingerprint"):
+        if not isinstance(header.get(key, {}), dict):
+            raise ValueError(f"its {key} are no object")
+    void = header.get("void", [])
+    if not (isinstance(void, list) and all(map(_is_count, void))):
+        raise ValueError("what it declares void is no list of positions")
+    for name, listed in header.get("parcels", {}).items():
+        for parcel in listed if isinstance(listed, list) else [None]:
+            if not _is_parcel(parcel):
+                raise ValueError(f"what was handed in for {name!r} is not named as such")
+    return header
+
+
+def _is_parcel(parcel: Any) -> bool:
+    if not isinstance(parcel, dict) or parcel.keys() != _PARCEL_KEYS:
+        return False
+    file = parcel["file"]
+    return (
+        _is_count(parcel["rows"])
+        and _is_count(parcel["holder"])
+        and all(isinstance(parcel[key], str) for key in ("name", "checksum"))
+        and (file is None or (isinstance(file, str) and _PARCEL.fullmatch(file) is not None))
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _read_batch(data: pa.Buffer, name: str) -> pa.RecordBatch:
+    try:
+        batches = read_stream(data)
+    except UnsoundRows as error:
+        raise ValueError(f"the rows of {name!r} are damaged: {error}") from error
+    if len(batches) != 1:
+        raise ValueError(f"{name!r} has {len(batches)} batches, not one")
+    return batches[0]
 
 
 def record_name(position: int) -> str:
@@ -682,13 +759,25 @@ def _other_input(name: str, was: str | None, now: str | None) -> CheckpointError
     )
 
 
-def _corrupt(name: str, why: str) -> CheckpointError:
+def _corrupt(name: str, why: str, *, torn: bool = False) -> CheckpointError:
     return CheckpointError(
         "log.corrupt",
         f"cannot read {name} as a record of the log: {why}",
         hint="the file was damaged, or another program wrote it; what it held is lost, and what came after needs it: "
         "put a copy of the file there, or start anew on another path",
         file=name,
+        torn=torn,
+    )
+
+
+def _answered_for(error: CheckpointError) -> CheckpointError:
+    """The last record is damaged, and not as a power cut leaves one."""
+    return CheckpointError(
+        "log.corrupt",
+        f"{error.message}; it is the last record, and was written whole: its epoch may have been answered for",
+        hint="put a copy of the file there; or delete the file, if its rows may be lost or can be inserted again: the "
+        "log then ends with the record before",
+        **error.fields,
     )
 
 

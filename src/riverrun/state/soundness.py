@@ -5,9 +5,9 @@ whoever follows it, and kernels, which check no bounds, would follow it into oth
 mapped or decoded from storage, or that a peer sent, goes through this module before anything else sees it: the files of
 blocks, the records of the log, uploads, and frames.
 
-Whoever reads such bytes calls `read_stream` (a whole Arrow stream) or `read_frame` (one message of a known schema).
-Whoever has a batch already, mapped perhaps, calls `check_rows`. All three raise `UnsoundRows`, which says what is wrong
-and in which column; the caller knows the name of the file or of the peer, and adds it. Laws:
+Whoever reads such bytes calls `read_stream`, `read_file` (of a whole Arrow file) or `read_frame` (one message of a known schema).
+Whoever has a batch already, mapped perhaps, calls `check_rows`. All of them raise `UnsoundRows`, which says what is
+wrong and in which column; the caller knows the name of the file or of the peer, and adds it. Laws:
 
 - **Bounds.** Every offset, length, code and size of a batch that passes stays inside of the buffers of that batch; its
   counts of nulls are those of its bitmaps, its texts and names are UTF-8, its decimals and times are in range. (Arrow's
@@ -35,6 +35,7 @@ are not looked at, since any bits are a number. A batch of a few rows costs some
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any, TypeVar
 
@@ -45,6 +46,7 @@ WEIGHTLESS = 1 << 24
 """So many values at most may take no space."""
 WORD = 8
 DIGITS = 76  # of the widest decimals
+_BEGIN = b"ARROW1\0\0"
 _RECORD_BATCH = 3  # kinds of messages in Arrow's format
 _DICTIONARY_BATCH = 2
 
@@ -68,6 +70,25 @@ def read_stream(data: pa.Buffer) -> list[pa.RecordBatch]:
         raise UnsoundRows(f"no Arrow stream: {_brief(error)}") from error
     for batch in batches:
         check_rows(batch)
+    return batches
+
+
+def read_file(data: pa.Buffer) -> list[pa.RecordBatch]:
+    """The batches of an Arrow file, where they lie, each of them sound.
+
+    The footer is opened, as a file that is cut short has none, but the batches are those of the stream in front of it:
+    a footer may point anywhere.
+    """
+    try:
+        with pa.ipc.open_file(data) as reader:
+            count = reader.num_record_batches
+    except _ARROW as error:
+        raise UnsoundRows(f"no Arrow file: {_brief(error)}") from error
+    if data.slice(0, len(_BEGIN)).to_pybytes() != _BEGIN:
+        raise UnsoundRows("no Arrow file: it does not begin like one")
+    batches = read_stream(data.slice(len(_BEGIN)))
+    if len(batches) != count:
+        raise UnsoundRows(f"{len(batches)} batches, where the footer has {count}")
     return batches
 
 
@@ -106,6 +127,14 @@ def check_rows(rows: Rows) -> Rows:
     except _ARROW as error:
         raise UnsoundRows(_brief(error)) from error
     return rows
+
+
+def read_json(data: bytes) -> Any:
+    """The value of a JSON text; a ValueError for whatever is none, be it nested deeper than anybody can follow."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("its values are nested too deep") from None
 
 
 def check_codes(codes: np.ndarray[Any, Any] | None, count: int, rows: int) -> None:
