@@ -74,7 +74,9 @@ def _collect(checkpoints: Checkpoints, log: Log, collect: Collect) -> None:
     checkpoints.collect(retain)
     if collect.keep_log:
         return
-    kept = [checkpoints.load(number) for number in checkpoints.numbers()[-retain:]]
+    kept = checkpoints.newest(
+        retain
+    )  # a torn one that stands between them is nothing to go back to
     if len(kept) == retain:
         log.collect(min(int(manifest.about["position"]) for manifest in kept))
 

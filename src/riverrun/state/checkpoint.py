@@ -68,6 +68,7 @@ from riverrun.state.joining import join_views
 from riverrun.state.lanes import in_parallel
 from riverrun.state.manifest import (
     BLOCKS,
+    LAST,
     MANIFESTS,
     BatchEntry,
     BlockEntry,
@@ -121,6 +122,7 @@ class Checkpoints:
         self._scratch = scratch
         self._cached: Manifest | None = None
         self._written: set[str] = set()  # files of parts that are whole
+        self._strays: set[str] = set()  # files that were named as no manifests of runs
 
     def save(self, views: Mapping[str, View], about: Mapping[str, Any] | None = None) -> Manifest:
         """Write and publish the next checkpoint, where one worker has everything."""
@@ -129,7 +131,9 @@ class Checkpoints:
 
     def next_number(self) -> int:
         """The number of the next checkpoint."""
-        return max(self.numbers(), default=0) + 1
+        number = max(self.numbers(), default=0) + 1
+        _check_number(number, f"write checkpoint {number}")
+        return number
 
     def write(
         self, views: Mapping[str, View], number: int, ranges: Sequence[Range] = ((0, END),)
@@ -140,6 +144,7 @@ class Checkpoints:
         """
         for low, high in ranges:
             _check_range(low, high)
+        _check_number(number, f"write checkpoint {number}")
         _check_views(views)
         base = self._base(number, f"write checkpoint {number}")
         saved = {} if base is None else {_uid(name): file for name, file in base.files.items()}
@@ -226,9 +231,17 @@ class Checkpoints:
         return found
 
     def numbers(self) -> list[int]:
-        """The numbers of all checkpoints, torn ones included, in order."""
-        numbers = map(manifest_number, self.storage.names(MANIFESTS))
-        return [number for number in numbers if number is not None]
+        """The numbers of all checkpoints, torn ones included, in order; other files there are named, once."""
+        names = self.storage.names(MANIFESTS)
+        numbers = {name: manifest_number(name) for name in names}
+        strays = {name for name, number in numbers.items() if number is None} - self._strays
+        if strays:
+            self._strays |= strays
+            _LOG.warning(
+                "what no run has published is passed over in %r: %s",
+                self.storage, ", ".join(sorted(strays)[:5]),
+            )  # fmt: skip
+        return [number for number in numbers.values() if number is not None]
 
     def load(self, number: int) -> Manifest:
         """The manifest of a checkpoint."""
@@ -345,6 +358,10 @@ class Checkpoints:
         for error in manifest.skipped:
             _LOG.warning("going back to checkpoint %d: %s", manifest.number, error.message)
         return manifest
+
+    def newest(self, count: int) -> list[Manifest]:
+        """Up to `count` manifests that are whole, newest first."""
+        return self._newest(self.numbers(), count)
 
     def _newest(self, numbers: list[int], count: int) -> list[Manifest]:
         """Up to `count` manifests that are whole, newest first; the first knows which newer ones are torn."""
@@ -474,6 +491,16 @@ def _check_views(views: object) -> None:
         f"cannot save {views!r}: what is saved is a mapping from names to views",
         hint='for instance save({"stock": stock.view()})',
     )
+
+
+def _check_number(number: int, attempt: str) -> None:
+    if number > LAST:
+        raise CheckpointError(
+            "checkpoint.numbers",
+            f"cannot {attempt}: {LAST} is the last number of a checkpoint",
+            hint=f"no run gets so far: look where {manifest_name(LAST)} comes from, and move it away",
+            number=number,
+        )
 
 
 def _check_range(low: int, high: int) -> None:

@@ -42,7 +42,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-
 from riverrun.errors import CheckpointError
 from riverrun.state.checkpoint import PARALLEL, Checkpoints
 from riverrun.state.log import LOG, PARCELS, Log, record_name

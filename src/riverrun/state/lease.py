@@ -42,9 +42,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
-from typing import Self
+from typing import Any, Self
 
 from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.state.soundness import read_json
 from riverrun.state.storage import Storage
 
 OWNER = "owner.json"
@@ -52,6 +53,7 @@ VERSION = 1
 BEAT = 2.0  # seconds between signs of life
 WATCH = 3 * BEAT  # seconds without one, after which an owner elsewhere is thought dead
 RELEASE = 2.0  # seconds that a clean end may take here
+TRIES = 100  # to see a file that is there
 
 _LOG = logging.getLogger(__name__)
 _HELD: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()
@@ -132,7 +134,7 @@ class Lease:
             time.time(),
         )  # fmt: skip
         lease = cls(storage, owner)  # before the file is there: other threads find it alive
-        while True:
+        for _ in range(TRIES):
             found = read_owner(storage)
             if found is not None and not take_over:
                 found = _await_death(storage, found)
@@ -142,6 +144,14 @@ class Lease:
                 break
             if storage.create(OWNER, _encode(owner)):
                 break  # else somebody else has come at the same time
+        else:
+            lease.stop()
+            raise CheckpointError(
+                "checkpoint.refused",
+                f"cannot use {storage!r}: {OWNER} is there and cannot be read, tried {TRIES} times",
+                hint=f"look what {OWNER} is (a run keeps a small file there), and move it away if no run is alive",
+                file=OWNER,
+            )
         with suppress(RiverrunError):
             storage.delete(storage.unfinished("", OWNER))
         return lease.start()
@@ -173,12 +183,11 @@ def _release_all() -> None:
 def read_owner(storage: Storage) -> Owner | None:
     """Who uses a path, as far as its file says; None where nobody does."""
     try:
-        said = json.loads(storage.get(OWNER).to_pybytes())
-        return Owner(**{key: said[key] for key in Owner.__dataclass_fields__ if key in said})
+        return _decode(storage.get(OWNER).to_pybytes())
     except CheckpointError as error:
         if error.code != "checkpoint.missing":
             raise
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         _LOG.warning("%s in %r cannot be read, and is ignored: %s", OWNER, storage, error)
         storage.delete([OWNER])
     return None
@@ -225,6 +234,29 @@ def _taken_away(storage: Storage, owner: Owner) -> bool:
 
 def _write(storage: Storage, owner: Owner) -> None:
     storage.put(OWNER, _encode(owner))
+
+
+_TEXTS = ("identity", "application", "host", "boot", "namespace", "started")
+_COUNTS = {"pid": 1 << 31, "term": 1 << 62, "beat": 1 << 62, "version": 1 << 31}
+_END_OF_TIME = 253402300800  # the year 10000, in seconds since 1970
+
+
+def _decode(data: bytes) -> Owner:
+    """What the file says; a ValueError where it is no file of ours, whatever it is."""
+    said = read_json(data)
+    if not isinstance(said, dict):
+        raise ValueError(f"it holds {type(said).__name__}, not an object")
+    fields: dict[str, Any] = {"term": 1, "beat": 0, "version": VERSION} | said
+    for key in _TEXTS:
+        if not isinstance(fields.get(key), str):
+            raise ValueError(f"its {key} is {str(fields.get(key))[:80]!r}, no text")
+    for key, bound in _COUNTS.items():
+        if type(fields.get(key)) is not int or not 0 <= fields[key] < bound:
+            raise ValueError(f"its {key} is {str(fields.get(key))[:80]!r}, no plausible number")
+    since: Any = fields.get("since")
+    if type(since) not in (int, float) or not 0 <= since < _END_OF_TIME:
+        raise ValueError(f"its since is {str(since)[:80]!r}, no time")
+    return Owner(**{key: fields[key] for key in Owner.__dataclass_fields__})
 
 
 def _encode(owner: Owner) -> bytes:

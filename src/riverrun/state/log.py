@@ -508,7 +508,9 @@ def _read(
         following = _next_whole(log, position, last)
         if following is None:
             if not error.fields.get("torn"):
-                raise _answered_for(error) if position == last else error
+                if position < last:
+                    raise
+                raise _answered_for(error) from error
             _LOG.warning("the log ends with a torn record, which is left out: %s", error.message)
             return [*void, position]
         if position not in following.header.get("void", ()):
@@ -604,7 +606,7 @@ def _size(inputs: Mapping[str, pa.RecordBatch]) -> int:
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of a record: a head with its length and checksums, then the length of the header, it, and the inputs."""
+    """The bytes of a record: a head with lengths and checksums, then the header and the inputs."""
     streams = []
     for batch in record.inputs.values():
         sink = pa.BufferOutputStream()

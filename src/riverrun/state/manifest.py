@@ -10,6 +10,8 @@ still that of the whole. Laws:
    schema and one `upper`.
 3. **Names are checked.** A file is called ``blocks/NUMBER-UID.arrow``, after the checkpoint that
    first wrote it and the block; nothing else is ever opened or deleted.
+4. **Numbers are plausible.** A manifest whose number is above `LAST` was not published by a run, which would need 31
+   years for it at a checkpoint each second; it is a file like any other that is not ours.
 
 >>> manifest = Manifest(7, {}, {"epoch": 12})
 >>> decode_manifest(manifest_name(7), encode_manifest(manifest)) == manifest
@@ -37,11 +39,13 @@ from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.progress import Antichain
 from riverrun.state.schema import Order, Schema
 from riverrun.state.shards import END
+from riverrun.state.soundness import read_json
 from riverrun.state.storage import checksum
 from riverrun.version import __version__
 
 FORMAT = 2
 HASH = 1  # the version of the key hash, see `kernels.values`
+LAST = 10**9  # the greatest number of a checkpoint
 
 BLOCKS, MANIFESTS = "blocks", "manifests"
 _BLOCK = re.compile(rf"{BLOCKS}/(\d{{12}})-([0-9a-f]{{32}})\.arrow(?:#\d+)?")
@@ -125,9 +129,9 @@ def manifest_name(number: int) -> str:
 
 
 def manifest_number(name: str) -> int | None:
-    """The number in the name of a manifest; None for any other file."""
+    """The number in the name of a manifest; None for any other file (law 4)."""
     match = _MANIFEST.fullmatch(name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match and int(match[1]) <= LAST else None
 
 
 def unfinished_number(name: str) -> int | None:
@@ -201,11 +205,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(name: str, data: bytes) -> Manifest:
     """The manifest in a file called `name`, or a `CheckpointError` that says why it is none."""
     try:
-        body = json.loads(data)
+        body = read_json(data)
         expected = body.pop("checksum")
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        summed = _checksum(body)
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
         raise _refuse(name, f"it is torn, or no JSON: {type(error).__name__}: {error}") from error
-    if _checksum(body) != expected:
+    if summed != expected:
         raise _refuse(name, "its checksum differs from the one it carries")
     for what, ours in (("format", FORMAT), ("hash", HASH)):
         if body.get(what) != ours:
@@ -218,13 +223,30 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
             )
     try:
         states = {state: _decode_state(entry) for state, entry in body["states"].items()}
-        manifest = Manifest(int(body["number"]), states, dict(body["about"]))
+        manifest = Manifest(int(body["number"]), states, _check_about(body["about"]))
     except _MISSHAPEN as error:
         raise _refuse(name, f"it has another shape: {type(error).__name__}: {error}") from error
     if manifest_name(manifest.number) != name:
         raise _refuse(name, f"it is the manifest of checkpoint {manifest.number}")
     check_whole(states, f"read {name}")
     return manifest
+
+
+_COUNTS = ("epoch", "position", "owner", "kept", "workers")
+_OBJECTS = ("fingerprint", "application", "offsets", "outputs")
+
+
+def _check_about(about: Any) -> dict[str, Any]:
+    """What a run keeps beside its states, if it has the shape that those who resume it rely on."""
+    if not isinstance(about, dict):
+        raise ValueError(f"what it says about itself is {type(about).__name__}, not an object")
+    for key in _COUNTS:
+        if key in about and not (type(about[key]) is int and about[key] >= 0):
+            raise ValueError(f"its {key} is {str(about[key])[:80]!r}")
+    for key in _OBJECTS:
+        if not isinstance(about.get(key, {}), dict):
+            raise ValueError(f"its {key} is {type(about[key]).__name__}, not an object")
+    return about
 
 
 def say_version(manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ whoever follows it, and kernels, which check no bounds, would follow it into oth
 mapped or decoded from storage, or that a peer sent, goes through this module before anything else sees it: the files of
 blocks, the records of the log, uploads, and frames.
 
-Whoever reads such bytes calls `read_stream`, `read_file` (of a whole Arrow file) or `read_frame` (one message of a known schema).
+Whoever reads such bytes calls `read_stream`, `read_file` or `read_frame` (one message of a known schema).
 Whoever has a batch already, mapped perhaps, calls `check_rows`. All of them raise `UnsoundRows`, which says what is
 wrong and in which column; the caller knows the name of the file or of the peer, and adds it. Laws:
 

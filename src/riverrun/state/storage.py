@@ -25,6 +25,7 @@ Hint: it was collected, never written, or written somewhere else: check the path
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _WORD = 8  # kernels read words where they lie
+_UNFINISHED = re.compile(r"#\d+$")
 
 # What trying again cannot mend.
 _REFUSED = (
@@ -213,6 +215,9 @@ class Storage:
         """The same, with their sizes and when they were written."""
         start = len(self.prefix)
         with self._translated("list", folder):
+            if self.root is not None:
+                found = list(_local_files(self.root, folder))
+                return sorted(found, key=lambda file: file.name)
             chunks = obstore.list(self.store, self.prefix + folder)
             found = [
                 FileFound(meta["path"][start:], meta["size"], meta["last_modified"])
@@ -226,7 +231,8 @@ class Storage:
         if self.root is None:
             return []
         start = f"{folder}/" if folder else ""
-        return sorted(start + path.name for path in (self.root / folder).glob(f"{name}#*"))
+        left = (path.name for path in (self.root / folder).glob(f"{name}#*"))
+        return sorted(start + each for each in left if each.isprintable())
 
     def unfinished_files(self, folder: str) -> list[FileFound]:
         """The same, with their sizes and when they were written."""
@@ -271,6 +277,28 @@ class Storage:
             if self._directory is not None:
                 self._directory.check()
             yield
+
+
+def _local_files(root: Path, folder: str) -> Iterator[FileFound]:
+    """The files in a local folder. What no store could have is passed over: names that are not UTF-8 or not printable,
+    pipes, links that lead nowhere; and what is being written."""
+    try:
+        with os.scandir(root / folder) as entries:
+            listed = list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in listed:
+        name = f"{folder}/{entry.name}" if folder else entry.name
+        if not entry.name.isprintable():
+            continue
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _local_files(root, name)
+            elif entry.is_file() and not _UNFINISHED.search(name):
+                about = entry.stat()
+                yield FileFound(name, about.st_size, datetime.fromtimestamp(about.st_mtime, UTC))
+        except OSError:  # it is gone by now, or a link in a circle
+            continue
 
 
 def _mapped(path: Path) -> pa.Buffer:
