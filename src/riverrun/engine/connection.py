@@ -147,15 +147,24 @@ class Security:
         """What only one who has the token can say about two numbers."""
         return hmac.digest(self.token.encode(), who + ours + theirs, hashlib.sha256)
 
-    def admit(self, raw: socket.socket, deadline: float) -> tuple[socket.socket, bool]:
-        """The accepting end: TLS where it is asked for, and whether the other one has the token.
+    def wrap(self, raw: socket.socket) -> socket.socket:
+        """The accepting end of a connection, inside TLS where that is asked for. Nothing is read or written yet."""
+        raw.getpeername()  # who has left already is no connection
+        if self.key is None:
+            return raw
+        return _context(self, True).wrap_socket(
+            raw, server_side=True, do_handshake_on_connect=False
+        )
+
+    def admit(self, raw: socket.socket, deadline: float) -> bool:
+        """At the accepting end: whether the other one has the token.
 
         Raises `OSError` for whoever does not say that in time, or says something else. It remains to be said what
         comes of it: `WELCOME`, or another of these.
         """
         raw.settimeout(_left(deadline))
-        if self.key is not None:
-            raw = _context(self, True).wrap_socket(raw, server_side=True)
+        if isinstance(raw, ssl.SSLSocket):
+            raw.do_handshake()
         opening = receive_exactly(raw, len(MAGIC) + NONCE, deadline)
         if opening[: len(MAGIC)] != MAGIC:
             raise ConnectionAbortedError("it speaks something else")
@@ -163,7 +172,7 @@ class Security:
         raw.settimeout(_left(deadline))
         raw.sendall(ours + self.proof(b"who accepts", theirs, ours))
         proof = receive_exactly(raw, PROOF, deadline)
-        return raw, hmac.compare_digest(proof, self.proof(b"who opens", theirs, ours))
+        return hmac.compare_digest(proof, self.proof(b"who opens", theirs, ours))
 
 
 class Connection:
@@ -235,10 +244,7 @@ class Connection:
     def _receive_body(self, size: int) -> pa.Buffer:
         reserved = min(size, _STEP)
         body = pa.allocate_buffer(reserved, resizable=size > reserved)
-        view = memoryview(body).cast("B")
-        have = min(len(self._ahead), reserved)
-        view[:have] = self._ahead[:have]
-        self._ahead = self._ahead[have:]
+        view, have = memoryview(body).cast("B"), 0
         while have < size:
             if have == reserved:
                 view.release()
@@ -253,6 +259,10 @@ class Connection:
         return body
 
     def _receive_into(self, view: memoryview) -> int:
+        if self._ahead:
+            got = min(len(self._ahead), len(view))
+            view[:got], self._ahead = self._ahead[:got], self._ahead[got:]
+            return got
         if self._plain and self._raw.gettimeout() is None:
             return self._raw.recv_into(view, 0, socket.MSG_WAITALL)  # one wait for all of it
         return self._raw.recv_into(view)

@@ -184,13 +184,12 @@ class Endpoint:
     def _welcome(self, guest: _Guest) -> None:
         """In a thread: see who it is, and hear what they have to say."""
         try:
-            settle(guest.raw)
-            deadline = guest.since + ADMISSION
-            try:
-                guest.raw, known = self._security.admit(guest.raw, deadline)
-            except (OSError, ValueError):
-                return
-            if not known:
+            with self._lock:
+                if guest not in self._guests:  # it had to make room
+                    return
+                settle(guest.raw)
+                guest.raw = self._security.wrap(guest.raw)
+            if not self._security.admit(guest.raw, guest.since + ADMISSION):
                 self.refused += 1
                 guest.raw.sendall(REFUSED)
                 return
@@ -387,7 +386,7 @@ def _schema(definition: Any) -> pa.Schema:
 def _room() -> int:
     """How many members there can be: half of the files that this process may open are for them."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MEMBERS if files == resource.RLIM_INFINITY else max(8, min(MEMBERS, files // 2))
+    return MEMBERS if files == resource.RLIM_INFINITY else min(MEMBERS, max(8, files // 2))
 
 
 def _listen(host: str, port: int) -> socket.socket:

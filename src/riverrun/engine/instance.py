@@ -37,6 +37,7 @@ from riverrun.engine.plan import Node, Plan, Port
 from riverrun.engine.reading import ChangesPortion, ViewPortion
 from riverrun.engine.resuming import Resume
 from riverrun.engine.scheduling import Alone, Together
+from riverrun.engine.wire import BadFrame
 from riverrun.errors import RiverrunError
 from riverrun.forks import finalize
 from riverrun.interrupts import is_due
@@ -44,6 +45,7 @@ from riverrun.progress import Antichain
 from riverrun.progress.reachability import ProgressChange
 from riverrun.state import Spine
 from riverrun.state.changes import Changes
+from riverrun.state.schema import Schema
 from riverrun.state.scratch import Scratch
 from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
@@ -127,6 +129,8 @@ class Instance:
         self._onward: dict[Port, list[_Taker]] = {}
         self._pushed: list[tuple[Sequence[_Taker], Changes]] | None = None
         """While changes are led through takers: what these send besides."""
+        self._expected: dict[int, tuple[tuple[pa.DataType, ...], int]] = {}
+        """Of each exchange that others have sent to, the types of its columns, and how deep its times are."""
         self._turns = 0
         self._notes: list[dict[str, Any]] = []
         self._scope = plan.scopes[0]
@@ -221,13 +225,30 @@ class Instance:
         if isinstance(payload, Told):
             self._schedule.apply(payload)
             return
-        assert isinstance(payload, Data)
+        if not isinstance(payload, Data):
+            raise BadFrame(f"a worker has no business to send a {type(payload).__name__}")
         number, changes = payload
+        self._check_expected(number, changes)
         ports = self.plan.ports[number]
         assert ports is not None
         self._schedule.takes(ports.inputs[0], changes.times)
         self._push(Port(number))(changes)
         self._settle()
+
+    def _check_expected(self, number: int, changes: Changes) -> None:
+        """Refuse what no worker of this plan sends: kernels read columns as the plan says that they are."""
+        expected = self._expected.get(number)
+        if expected is None:
+            nodes = self.plan.nodes
+            if number >= len(nodes) or not isinstance(nodes[number].operator, Exchange):
+                raise BadFrame(f"nothing is sent to node {number}")
+            node = nodes[number]
+            kinds = Schema(pa.schema([]), node.schemas[0]).canonical
+            expected = self._expected[number] = kinds, node.depth
+        kinds, depth = expected
+        found = tuple([column.type for column in changes.columns])
+        if found != kinds or len(changes.times[0]) != depth:
+            raise BadFrame(f"rows of {found} at {changes.times[0]} are not what node {number} has")
 
     def work(self) -> bool:
         """Run a few actors whose turn it is; whether there was one."""

@@ -86,6 +86,7 @@ from riverrun.engine.messages import (
     Write,
     Wrote,
 )
+from riverrun.engine.wire import BadFrame
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError
 from riverrun.retry import is_outage
 from riverrun.state.joining import join_views
@@ -232,6 +233,8 @@ class Worker:
         assert self.instance is not None
         try:
             self.instance.receive(index, message.payload)
+        except BadFrame:  # nothing of it was taken in: it counts as lost
+            self.disconnected(sender)
         except BaseException as error:
             self._fail(error)
 
