@@ -417,8 +417,8 @@ class Instance:
     def read(self, name: str, epoch: int) -> ViewPortion:
         """Its part of an output as of an epoch that is kept."""
         tap = self.outputs[name]
-        tap.check_kept(epoch)
-        return ViewPortion(name, tap.node.schemas[0], tap.view(), epoch)
+        view, at = tap.view(epoch)
+        return ViewPortion(name, tap.node.schemas[0], view, at)
 
     def changes(self, name: str, epoch: int) -> ChangesPortion:
         """Its part of what an epoch changed in an output."""
