@@ -188,8 +188,15 @@ def write_files(run: Any, kind: str, path: Path) -> None:
 
 
 def save(run: Any, kind: str, path: Path) -> None:
-    """A checkpoint is made, and the same program goes on from it, without a word."""
-    run.checkpoint()
+    """A checkpoint of this program is made: it can be read with no run alive, and gone on from without a word."""
+    number = run.checkpoint()
+    assert run.checkpoint() == number  # there is nothing new
+    for name, rows in from_scratch(kind, len(EPOCHS)).items():
+        assert Counter(rr.read_checkpoint(path, name, number=number).rows()) == rows
+    read(run, kind, path)
+    run._cluster.kill(0)
+    read(run, kind, path)
+    run.scale(3)
     read(run, kind, path)
     run.close()
     with program(kind).run(checkpoint=path, every=None, workers=2) as again:

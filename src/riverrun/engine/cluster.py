@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -154,7 +154,7 @@ class Cluster(ABC):
                 application=durability.application,
                 take_over=durability.take_over,
             )
-            return take_over(
+            opening = take_over(
                 self._checkpoints,
                 self._log,
                 identity=identity,
@@ -163,6 +163,9 @@ class Cluster(ABC):
                 decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
                 keep_inputs=durability.keep_inputs,
             )
+            if self._resume is not None:  # one that was gone back to has a new number
+                self._resume = replace(self._resume, number=opening.number)
+            return opening
         except TransportError as error:
             self._let_go()
             raise _unusable(self._checkpoints.storage, error) from error

@@ -172,6 +172,7 @@ class Coordinator:
             owner=0 if opening is None else opening.owner,
             base=None if opening is None else opening.base,
         )
+        self._others = self._of_another_program(opening, fingerprint, about)
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
         self._said = dict(about or {})
@@ -219,6 +220,19 @@ class Coordinator:
         }
         policy = "replace" if opening is None else policy
         self.roster = Roster(workers, lambda to, message: self._out.append((to, message)), policy)
+
+    @staticmethod
+    def _of_another_program(
+        opening: Opening | None,
+        fingerprint: Mapping[str, Any] | None,
+        about: Mapping[str, Any] | None,
+    ) -> int:
+        """The number of the checkpoint that the run goes on from, where another program wrote it; otherwise 0."""
+        if opening is None or not opening.about:
+            return 0
+        said = {"fingerprint": dict(fingerprint or {}), **(about or {})}
+        same = all(opening.about.get(key) == word for key, word in said.items())
+        return 0 if same else opening.number
 
     @property
     def members(self) -> list[int]:
@@ -653,7 +667,7 @@ class Coordinator:
             saver.surveying = True
             self._out.append((STORAGE, Survey()))
             return
-        if saver.epoch == epoch and saver.number:
+        if saver.epoch == epoch and saver.number and saver.number != self._others:
             saver.wanted = False
             self._out.append((CLIENT, Saved(saver.number, epoch)))
             return

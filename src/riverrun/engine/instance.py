@@ -76,8 +76,8 @@ class Instance:
         memory: int | None = None,
         resume: Resume | None = None,
     ) -> None:
-        """`memory` is how many bytes of state stay in memory; the rest is in files. `resume` is how to go on from
-        the states of another program, where they are those of its epoch."""
+        """`memory` is how many bytes of state stay in memory; the rest is in files. `resume` is what of the states of
+        another program is built anew, where these are those of its epoch."""
         self.plan = plan
         self.index = index
         self._shards = shards
@@ -93,7 +93,6 @@ class Instance:
         self._content: Iterator[None] | None = None
         giving: tuple[Port, ...] = ()
         if resume is not None and resume.epoch == epoch and states is not None:
-            states = resume.take(states)
             if resume.flow.fresh:
                 given = [n.number for n in plan.nodes if states.keys() & set(states_of(n))]
                 self._backfill = Backfill(resume.flow, epoch, frozenset(given), spill)
@@ -481,6 +480,10 @@ class Maker:
             memory=self.memory,
             resume=self.resume,
         )
+
+    def translate(self, number: int, states: Mapping[str, View]) -> Mapping[str, View]:
+        """The states that a checkpoint has, under the names that they have in this plan."""
+        return states if self.resume is None else self.resume.translate(number, states)
 
     def resuming(self, resume: Resume) -> Maker:
         """One that makes instances that know how to go on from the states of another program."""

@@ -167,6 +167,8 @@ class Opening:
     """The position of the first record that the newest checkpoint does not cover."""
     kept: int | None = None
     """The log keeps all epochs from this one on; None where it keeps what recovery needs."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What the checkpoint to go back to says of the program that wrote it."""
 
 
 class Log:
@@ -457,6 +459,7 @@ def _take_over(
         done=done,
         base=base,
         covered=covered,
+        about={} if number == 0 or manifest is None else manifest.about,
     )
 
 
