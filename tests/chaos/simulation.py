@@ -160,7 +160,7 @@ class Simulation:
         finally:
             self.contending -= 1
         self.check_promise(name, opening, self.promised if wanted is None else {wanted})
-        if self.current is old and not self.contending:
+        if name == f"life-{self.born}" and not self.contending:  # nobody else has come meanwhile
             self.promised = {opening.kept is not None}
         if self.current is not old:
             return  # somebody else has been started while we were waiting for the storage
@@ -329,7 +329,8 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Do everything; raise where something is wrong."""
-        with mock.patch("riverrun.state.block.uuid4", Names(self.seed)):
+        names = mock.patch("riverrun.state.block.uuid4", Names(self.seed))
+        with names, mock.patch("riverrun.state.log.PAUSE", 0.0):
             while self.steps < STEPS and self.submissions < self.epochs + 1:
                 self.step()
                 if self.submissions == self.epochs and self.steps > STEPS // 2:

@@ -312,7 +312,7 @@ def test_a_longer_history_shows_what_is_there_for_as_long(tmp_path: Path, writte
         last = run.epoch
         for number in range(3):
             assert Counter(run.read("items", as_of=last).rows()) == then
-            with pytest.raises(rr.TimeViolation, match="time|only"):
+            with pytest.raises(rr.TimeViolation, match="only"):
                 run.read("items", as_of=last - 1)
             run.upsert("items", [(f"new {number}", number)])
             run.commit()

@@ -467,11 +467,17 @@ class Cluster(ABC):
 
     def _say_refused(self, refused: Refused) -> None:
         """An epoch that a run before this one logged fails, and is left out for good."""
+        told = "acknowledged" if refused.acknowledged else "never acknowledged"
         _LOG.warning(
-            "epoch %d was logged, never acknowledged, and fails: it is refused, and none of its rows count: %s",
-            refused.epoch, refused.error.message,
+            "epoch %d was logged, %s, and fails now: it is refused, and none of its rows count: %s",
+            refused.epoch, told, refused.error.message,
         )  # fmt: skip
-        self.events.record("refused", epoch=refused.epoch, error=refused.error.message)
+        self.events.record(
+            "refused",
+            epoch=refused.epoch,
+            acknowledged=refused.acknowledged,
+            error=refused.error.message,
+        )
 
     def _acknowledge(self, instruction: Acknowledge) -> None:
         """Note, before the client is told where that is cheap, that epochs are complete."""

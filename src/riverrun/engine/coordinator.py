@@ -22,9 +22,9 @@ storage and supervisor are spoken to by messages (`messages`); time comes in by 
    else's record there means that the path has a new owner, and the run ends.
 8. **An outage is no end.** While the storage fails, what needs it waits and is tried again
    (`appending`, `saving`, and workers that read), all else goes on; beyond `patience` the run ends.
-9. **Acknowledged epochs stay.** An epoch is acknowledged when it is reported; that it was is noted (`Acknowledge`) before.
-   An epoch of the log that fails when it is done again is refused if it was never acknowledged, by nobody, as its owner
-   would have refused it. If it was, or may have been, the run ends with what fails, unless the user has said otherwise.
+9. **Acknowledged epochs stay.** An epoch is acknowledged when it is reported, and noted as such before (`Acknowledge`).
+   An epoch of the log that fails when it is done again is refused if it was never acknowledged, as its owner would
+   have refused it. If it was, or may have been, the run ends with what fails, unless the user has said otherwise.
 
 Why laws 2 and 5 give exactly-once results: the state at a boundary is a function of the log up to
 it (law 1, and laws 4 to 6 of DESIGN), whatever executions led there; and of the epochs the client
@@ -146,9 +146,9 @@ class Coordinator:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
 
         An epoch that owners before us acknowledged, and that fails when it is done again, is refused with
-        `skip_failing`; otherwise the run ends, and the log keeps it (law 9). `deadline` is how many ticks a member may be silent. With `keep_numbers`
-        the number of a refused epoch is never given to another: for clients that do not wait for each epoch.
-        `routes` say where the rows of some inputs go first, `keep` how many bytes
+        `skip_failing`; otherwise the run ends, and the log keeps it (law 9). `deadline` is how many ticks a member may
+        be silent. With `keep_numbers` the number of a refused epoch is never given to another: for clients that do not
+        wait for each epoch. `routes` say where the rows of some inputs go first, `keep` how many bytes
         of rows stay in memory for when they are needed again (`backlog`). A storage
         that fails for longer than `patience`, in seconds, ends the run.
         """
@@ -646,12 +646,12 @@ class Coordinator:
         """The log knows: go back to the boundary before."""
         assert self._refusing is not None
         (epoch, error), self._refusing = self._refusing, None
-        inherited = epoch < self._inherited
+        refused = Refused(epoch, error, epoch < self._inherited, epoch < self._acknowledged)
         if self.next == epoch + 1 and not self._keeps_number(epoch):
             self.next = epoch
             self._inherited = min(self._inherited, epoch)
             self._backlog.remove(epoch)
-        self._out.append((CLIENT, Refused(epoch, error, inherited)))
+        self._out.append((CLIENT, refused))
         if self.phase is Phase.REFUSING:
             self._begin(self.completed, PINNED)
         else:  # a member was lost meanwhile, and the run begins further back already

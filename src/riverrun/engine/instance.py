@@ -92,11 +92,11 @@ class Instance:
         self._backfill: Backfill | None = None
         self._content: Iterator[None] | None = None
         giving: tuple[Port, ...] = ()
-        if resume is not None and resume.epoch == epoch and states is not None:
-            if resume.flow.fresh:
-                given = [n.number for n in plan.nodes if states.keys() & set(states_of(n))]
-                self._backfill = Backfill(resume.flow, epoch, frozenset(given), spill)
-                giving = resume.flow.giving
+        fresh = resume is not None and resume.epoch == epoch and resume.flow.fresh
+        if resume is not None and states is not None and fresh:
+            given = [n.number for n in plan.nodes if states.keys() & set(states_of(n))]
+            self._backfill = Backfill(resume.flow, epoch, frozenset(given), spill)
+            giving = resume.flow.giving
         self._schedule = (
             Alone(plan, epoch) if workers == 1 else Together(plan, epoch, index, workers, giving)
         )

@@ -277,6 +277,8 @@ class Refused:
     error: RiverrunError
     inherited: bool = False
     """Whether a run before this one logged it."""
+    acknowledged: bool = False
+    """Whether that run, or one before it, may have told somebody that it was complete."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,8 +354,12 @@ class Worker:
         states = pin.states
         assert self._begin is not None
         if message.epoch == self._begin.epoch and getattr(self._make, "resume", None) is not None:
-            states = None  # what the checkpoint of another program has is not all that this one keeps
-        if states is None:  # the run stands where it started: from nothing, or from another program's states
+            states = (
+                None  # what the checkpoint of another program has is not all that this one keeps
+            )
+        if (
+            states is None
+        ):  # the run stands where it started: from nothing, or from another program's states
             if self.instance is None:  # it raised, and what it began with is not to be had any more
                 wrote = Wrote(message.attempt, None, _nothing_to_write(message, self))
                 self._out.append((COORDINATOR, wrote))

@@ -1,9 +1,9 @@
 """Acknowledging: how far a run has told that its epochs are complete, noted where its successor finds it.
 
-An epoch is *logged* before it is worked on, and *acknowledged* when somebody is told that it is complete: its ``commit()``
-returns, its results can be read, sinks are given it. A logged epoch can fail; the run then refuses it. If the process
-dies before the refusal is in the log, its successor does the epoch again, it fails again, and the successor has to know
-whether anybody was ever told that the epoch is complete: if so, it must not be taken away. Laws:
+An epoch is *logged* before it is worked on, and *acknowledged* when somebody is told that it is complete: its
+``commit()`` returns, its results can be read, sinks are given it. A logged epoch can fail; the run then refuses it. If
+the process dies before the refusal is in the log, its successor does the epoch again, it fails again, and the
+successor has to know whether anybody was ever told that the epoch is complete: if so, it must not be taken away. Laws:
 
 1. **Known from the log.** Every record of an epoch says how many epochs were acknowledged when it was written. So only
    the epochs after the last record's word are in doubt: as a rule the last one.
@@ -13,9 +13,9 @@ whether anybody was ever told that the epoch is complete: if so, it must not be 
    exact for readers in the same start of the machine only, since a power cut may take it and leave the records.
 3. **Noted soon, elsewhere.** An object store has no such cheap write. There the note is put in the background, at most
    twice a second, only where no later record says the same, and when the run is closed.
-4. **In doubt, by what is the same.** Where no exact note tells, an epoch that fails now, in the very program that logged
-   it, failed then: functions give the same result for the same input. In another program that does not follow, and
-   the epoch counts as acknowledged (`state.log.Opening.reported`).
+4. **In doubt, by what is the same.** Where no exact note tells, an epoch that fails now, in the very program that
+   logged it, failed then: functions give the same result for the same input. In another program that does not
+   follow, and the epoch counts as acknowledged (`state.log.Opening.reported`).
 5. **One file for each owner.** An owner that was put out and does not know it overwrites nobody's note. Notes of
    different owners are about the same epochs: the greatest counts.
 

@@ -50,10 +50,11 @@ Laws:
 11. **Acknowledged or not.** `Opening.reported` is how many epochs anybody may have been told of as complete
    (`acknowledging`). Those after it were never acknowledged: where one fails again, it is refused.
 
-Why the checkpoint of law 10 stays: let M be the newest checkpoint after the ``opened`` record was there. Whoever decides
-to collect after that record finds it, and deletes nothing. Whoever has decided before has seen no checkpoint newer than
-M; the newest one that it has seen, K, is kept, with all files that K names. M is K, or was built on it: then its files
-are numbered higher than K, or K names them. Records of the log go only below what K covers, and M covers no less.
+Why the checkpoint of law 10 stays: let M be the newest checkpoint after the ``opened`` record was there. Whoever
+decides to collect after that record finds it, and deletes nothing. Whoever has decided before has seen no checkpoint
+newer than M; the newest one that it has seen, K, is kept, with all files that K names. M is K, or was built on it: then
+its files are numbered higher than K, or K names them. Records of the log go only below what K covers, and M covers no
+less.
 
 >>> from riverrun.state.storage import open_storage
 >>> storage = open_storage("memory:///")
@@ -79,12 +80,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -101,6 +102,8 @@ VERSION = 1
 MAGIC = b"riverrun log %d\n" % VERSION
 TRIES = 20
 LOOKS = 5  # so often what is gone on from is looked at before the path is owned
+INSISTS = 6  # so often what fails then is tried
+PAUSE = 0.1  # seconds
 CHASES = 8  # so often the owner before may be faster
 KEEP = 256 << 20  # bytes of rows
 
@@ -112,6 +115,8 @@ _SUM = 32  # a checksum in hex
 _LENGTH = 8
 _HEAD = 1 << 14  # a header is rarely longer
 _LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +276,9 @@ class Log:
         for position in positions:
             if position >= floor:
                 break
-            if not any(position in known for known in (self._opened, self._others, self._unreadable)):
+            if not any(
+                position in known for known in (self._opened, self._others, self._unreadable)
+            ):
                 try:
                     self.read(position)
                 except CheckpointError as error:
@@ -297,7 +304,7 @@ class Log:
         if positions is None:
             positions = self.positions()
         # One that cannot be read is being written, by us or by the other.
-        return any([self.is_opened(position) for position in positions if position > ours])
+        return any(self.is_opened(position) for position in positions if position > ours)
 
     def own(self, position: int) -> None:
         """Whoever uses this owns the path, by the record at a position."""
@@ -420,12 +427,16 @@ class _TakingOver:
         else:
             self._read_on(found)
         owner = self._own(found)
-        self._check_end(owner)
-        newest = self._latest()
-        if blind or _number(newest) != _number(manifest):
-            found = self._open(newest, keep)
-        self._read_on(found, owner - 1)
-        return self._opening(found, owner)
+
+        def owned() -> Opening:
+            self._check_end(owner)
+            newest, now = self._latest(), found
+            if blind or _number(newest) != _number(manifest):
+                now = self._open(newest, keep)
+            self._read_on(now, owner - 1)
+            return self._opening(now, owner)
+
+        return _insist(owned)
 
     def go_back(self, number: int, keep: int) -> Opening:
         """Go on from an older checkpoint, which becomes the newest one (law 6)."""
@@ -442,10 +453,14 @@ class _TakingOver:
         found = self._open(checkpoints.load(number), keep)
         self._read_on(found)
         owner = self._own(found)
-        self._check_end(owner)
-        self._read_on(found, owner - 1)
-        opening = self._opening(found, owner)
-        if number == checkpoints.numbers()[-1]:
+
+        def owned() -> Opening:
+            self._check_end(owner)
+            self._read_on(found, owner - 1)
+            return self._opening(found, owner)
+
+        opening = _insist(owned)
+        if number == _insist(checkpoints.numbers)[-1]:
             return opening
         newest = checkpoints.again(number, {"owner": opening.owner})
         _LOG.warning(
@@ -503,9 +518,7 @@ class _TakingOver:
             last = positions[-1] if positions else -1
         compared = self._fingerprint if self._decide is None else None
         while found.position <= last:
-            found.void = _read(
-                self._log, found.position, last, found.replay, compared, found.void
-            )
+            found.void = _read(self._log, found.position, last, found.replay, compared, found.void)
             found.position += 1
         if self._decide is not None:
             found.replay.check_inputs(self._fingerprint, found.done)
@@ -550,9 +563,10 @@ class _TakingOver:
 
     def _opening(self, found: _Found, owner: int) -> Opening:
         replay, about = found.replay, found.about
-        replay.close()
-        pending, epoch = replay.pending, found.epoch
         reported = max(self._acknowledged(replay), found.done)
+        top = max(self._checkpoints.numbers(), default=0)
+        replay.close()  # when all is read: whoever insists comes here again
+        pending, epoch = replay.pending, found.epoch
         if found.way is Way.BACKFILL:
             epoch -= 1
             pending = [Pending(found.start - 1, {}), *pending]
@@ -561,7 +575,7 @@ class _TakingOver:
             number=found.number,
             epoch=epoch,
             start=found.start,
-            top=max(self._checkpoints.numbers(), default=0),
+            top=top,
             next=owner + 1,
             pending=tuple(pending),
             reported=reported,
@@ -598,6 +612,16 @@ class _TakingOver:
         if self._checkpoints.latest() is None and self._checkpoints.numbers():
             return _nothing_whole(self._checkpoints, error)
         return error
+
+
+def _insist(act: Callable[[], T]) -> T:
+    """Try again what fails, a few times: the owner before is put out, and nobody else would go on."""
+    for tries in range(1, INSISTS):
+        try:
+            return act()
+        except TransportError:
+            time.sleep(tries * PAUSE)
+    return act()
 
 
 def _number(manifest: Manifest | None) -> int:
