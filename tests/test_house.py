@@ -80,7 +80,7 @@ ACCEPTED = [
     ("engine/shapes.py", "import msgspec\nimport pyarrow.ipc"),
     ("engine/operators/join.py", "import polars as pl\nfrom pyarrow import compute"),
     ("spark/sources.py", "from pyspark.sql import DataFrame"),
-    ("engine/worker.py", "x = 1\n" * 800),
+    ("engine/worker.py", "x = 1\n" * 1000),
 ]
 
 

@@ -276,6 +276,45 @@ def taking_over_leaves_no_record() -> Any:
 
 
 @mutant
+def who_was_put_out_collects() -> Any:
+    return replaced(Log, "has_successor", lambda self, positions=None: False)
+
+
+@mutant
+def what_was_looked_at_first_is_gone_on_from() -> Any:
+    original = log._TakingOver._latest
+
+    def latest(self: Any) -> Any:
+        if self._manifest is None:
+            return original(self)
+        return self._manifest
+
+    return replaced(log._TakingOver, "_latest", latest)
+
+
+@mutant
+def promises_wait_for_a_checkpoint() -> Any:
+    original = log.encode_record
+
+    def encode(record: Any) -> bytes:
+        header = {key: word for key, word in record.header.items() if key != "kept"}
+        return original(replace(record, header=header))
+
+    return replaced(log, "encode_record", encode)
+
+
+@mutant
+def whatever_was_logged_counts_as_acknowledged() -> Any:
+    original = Coordinator.__init__
+
+    def init(self: Coordinator, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self._acknowledged = self.next
+
+    return replaced(Coordinator, "__init__", init)
+
+
+@mutant
 def published_checkpoints_are_not_surveyed() -> Any:
     original = Saver.is_due
 

@@ -16,7 +16,9 @@ execute a storage instruction, or do harm:
   take so long that others act in between, at every single put, get, list and delete; or all of them,
   for a long while (an *outage*);
 - *lose the process*: all workers and the coordinator are gone, or go on for a while as zombies, and
-  a new one takes the path over with another number of workers. What was being written may be torn;
+  a new one takes the path over with another number of workers. What was being written may be torn. The owner before may
+  go on to commit, to publish and to collect while its successor takes over, and another one may take over from both;
+- have a process *promised* that the log is kept whole, or not, or nothing, at its start;
 - ask for checkpoints, for another number of workers, and submit epochs, some of which fail.
 
 What must hold:
@@ -24,7 +26,11 @@ What must hold:
 1. when an epoch is reported, the instances hold what the oracle computes from scratch over the
    committed input, and an epoch is reported once;
 2. what was answered for (`Logged`) is in every later life of the run, and nothing that was refused;
-3. at the end, when no more harm is done, all that was submitted gets done, and a fresh process that
+3. an epoch that fails is refused, also by a life that finds it in the log and never heard that it was refused; one that
+   was reported never is, and no life takes an epoch for acknowledged that was not;
+4. what a life was promised at its start, later ones keep, also if it never made a checkpoint;
+5. a life that has taken the path over goes on, unless another one takes it over;
+6. at the end, when no more harm is done, all that was submitted gets done, and a fresh process that
    resumes has the same result.
 
     python -m tests.chaos.simulation --seed 17             # replays a seed with a trace
@@ -48,7 +54,7 @@ from riverrun.engine import messages as m
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.messages import COORDINATOR
 from riverrun.errors import RiverrunError, TransportError
-from riverrun.state.log import Log, Record, encode_record, record_name, take_over
+from riverrun.state.log import Log, Opening, Record, encode_record, record_name, take_over
 from riverrun.state.manifest import manifest_name
 from riverrun.state.storage import Storage
 from tests.chaos.lives import Disk, Life, Sequential, Violation, same
@@ -89,6 +95,15 @@ class Simulation:
         self.disk = Disk(self, MemoryStore())
         self.lives: list[Life] = []
         self.born = 0
+        self.acknowledged = 0
+        """Epochs below were reported by some life."""
+        self.promised: set[bool] = {False}
+        """Whether the log is kept whole, as far as those can know who take over: one may die before it says so."""
+        self.contending = 0
+        self.is_busy = self.random.random() < 0.3
+        """Whether an owner goes on committing and publishing while somebody takes over from it."""
+        self.kept_whole: bool | None = True
+        """Whether it must have all records: the promise was given by the first life, and never taken back."""
         self.current: Life | None = None
 
     def trace(self, *what: Any) -> None:
@@ -102,9 +117,10 @@ class Simulation:
         self, verb: str, name: str, torn: Callable[[], None] | None = None
     ) -> Iterator[None]:
         """A request to the storage: others act meanwhile, and it may fail before or after it is done."""
-        if self.harmful and self.depth < 2 and self.random.random() < 0.05:
+        chased = self.is_busy and self.contending > 0 and self.depth == 0
+        if self.harmful and self.depth < 2 and self.random.random() < (0.5 if chased else 0.05):
             self.depth += 1
-            for _ in range(self.random.randint(1, 40)):
+            for _ in range(self.random.randint(1, 120 if chased else 40)):
                 self.step()
             self.depth -= 1
         fault = ""
@@ -130,12 +146,22 @@ class Simulation:
         workers = self.random.choice((1, 2, 2, 3, 3, 4))
         old = self.current
         checkpoints, log = Sequential(self.disk), Log(self.disk)
+        wanted = self.random.choice((None, None, None, True, False))
+        known = set(self.promised)
+        self.kept_whole = self.kept_whole and (wanted or (wanted is None and known == {True}))
+        self.promised |= known if wanted is None else {wanted}  # whether or not it gets to start
+        self.contending += 1
         try:
             keep = None if self.born % 2 else 0  # every other life brings no rows along
-            opening = take_over(checkpoints, log, identity=name, keep=keep)
+            opening = take_over(checkpoints, log, identity=name, keep=keep, keep_inputs=wanted)
         except TransportError as error:
             self.trace(name, "cannot start:", error.message)
             return
+        finally:
+            self.contending -= 1
+        self.check_promise(name, opening, self.promised if wanted is None else {wanted})
+        if name == f"life-{self.born}" and not self.contending:  # nobody else has come meanwhile
+            self.promised = {opening.kept is not None}
         if self.current is not old:
             return  # somebody else has been started while we were waiting for the storage
         life = Life(self, name, opening, log, workers)
@@ -145,6 +171,14 @@ class Simulation:
         self.lives.append(life)
         if old is not None and old in self.lives and old.until == float("inf"):
             old.until = self.steps
+
+    def check_promise(self, name: str, opening: Opening, promise: set[bool]) -> None:
+        """Whoever takes over keeps the log as was promised, and has all of it where it was never to be collected."""
+        if (opening.kept is not None) not in promise:
+            raise Violation(f"{name} keeps the log from {opening.kept}, and was promised {promise}")
+        there = Log(Storage(self.disk.store)).positions()
+        if self.kept_whole and there[: opening.next] != [*range(opening.next)]:
+            raise Violation(f"{name} was promised a whole log, and finds another")
 
     def end(self, life: Life) -> None:
         """A process is gone; what it was writing may be torn."""
@@ -236,7 +270,7 @@ class Simulation:
                     process.worker.tick()
                     life.send(incarnation, process.worker.take())
         elif self.harmful:
-            if roll < 0.88:
+            if roll < 0.88 or self.contending:
                 coordinator.checkpoint()
             else:
                 coordinator.scale(self.random.choice((1, 2, 3, 4)))
@@ -268,8 +302,8 @@ class Simulation:
             other = self.random.choice(others)
             self.trace(life, "disconnect", incarnation, other)
             life.disconnect(incarnation, other)
-        elif self.depth == 0 and life is self.current:
-            if self.random.random() < 0.5:
+        elif self.depth <= 1 and life is self.current:
+            if self.depth or self.random.random() < 0.5:  # deeper: two contend for the path
                 life.until = self.steps + self.random.randint(50, 600)
                 self.trace(life, "is thought dead")
                 self.begin()
@@ -295,7 +329,8 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Do everything; raise where something is wrong."""
-        with mock.patch("riverrun.state.block.uuid4", Names(self.seed)):
+        names = mock.patch("riverrun.state.block.uuid4", Names(self.seed))
+        with names, mock.patch("riverrun.state.log.PAUSE", 0.0):
             while self.steps < STEPS and self.submissions < self.epochs + 1:
                 self.step()
                 if self.submissions == self.epochs and self.steps > STEPS // 2:

@@ -23,7 +23,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from riverrun.engine.events import Events
 from riverrun.engine.long_loops import LongLoops, LoopRound
 from riverrun.engine.messages import (
     COORDINATOR,
+    Acknowledge,
     Closed,
     Inputs,
     Logged,
@@ -57,6 +58,7 @@ from riverrun.engine.shares import routes_of
 from riverrun.engine.storing import execute
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.progress import Antichain
+from riverrun.state.acknowledging import Acknowledger
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.lanes import Lane
 from riverrun.state.lease import Lease
@@ -119,6 +121,7 @@ class Cluster(ABC):
         self._changed = Condition(RLock())
         """Holds the coordinator still; told of whatever it says."""
         self._lease: Lease | None = None
+        self._acknowledger: Acknowledger | None = None
         sweep()
         opening: Opening | None = None
         plan = durability.plan
@@ -165,7 +168,7 @@ class Cluster(ABC):
                 application=durability.application,
                 take_over=durability.take_over,
             )
-            return take_over(
+            opening = take_over(
                 self._checkpoints,
                 self._log,
                 identity=identity,
@@ -174,6 +177,13 @@ class Cluster(ABC):
                 decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
                 keep_inputs=durability.keep_inputs,
             )
+            self._acknowledger = Acknowledger(
+                self._checkpoints.storage, opening.owner, opening.reported,
+                logged=partial(getattr, self._log, "acknowledged"),
+            )  # fmt: skip
+            if self._resume is not None:  # one that was gone back to has a new number
+                self._resume = replace(self._resume, number=opening.number)
+            return opening
         except TransportError as error:
             self._let_go()
             raise _unusable(self._checkpoints.storage, error) from error
@@ -183,6 +193,8 @@ class Cluster(ABC):
 
     def _let_go(self) -> None:
         """The path is free for others."""
+        if self._acknowledger is not None:
+            self._acknowledger.close()
         if self._lease is not None:
             self._lease.release()
 
@@ -461,6 +473,8 @@ class Cluster(ABC):
                 self.events.add(**note)
         elif kind is Refused:
             self._errors[message.epoch] = message.error
+            if message.inherited:
+                self._say_refused(message)
         elif kind is Logged:
             self._logged = message.epoch
         elif kind is Saved or kind is Scaled:
@@ -470,6 +484,25 @@ class Cluster(ABC):
             _LOG.log(message.level, "%s", message.text)
         elif kind is Closed and self._lease is not None:
             self._lease.stop()
+
+    def _say_refused(self, refused: Refused) -> None:
+        """An epoch that a run before this one logged fails, and is left out for good."""
+        told = "acknowledged" if refused.acknowledged else "never acknowledged"
+        _LOG.warning(
+            "epoch %d was logged, %s, and fails now: it is refused, and none of its rows count: %s",
+            refused.epoch, told, refused.error.message,
+        )  # fmt: skip
+        self.events.record(
+            "refused",
+            epoch=refused.epoch,
+            acknowledged=refused.acknowledged,
+            error=refused.error.message,
+        )
+
+    def _acknowledge(self, instruction: Acknowledge) -> None:
+        """Note, before the client is told where that is cheap, that epochs are complete."""
+        if self._acknowledger is not None:
+            self._acknowledger.note(instruction.epoch)
 
     def _note(self, message: Saved | Scaled) -> None:
         error = None if message.error is None else message.error.message

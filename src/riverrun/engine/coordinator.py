@@ -22,6 +22,9 @@ storage and supervisor are spoken to by messages (`messages`); time comes in by 
    else's record there means that the path has a new owner, and the run ends.
 8. **An outage is no end.** While the storage fails, what needs it waits and is tried again
    (`appending`, `saving`, and workers that read), all else goes on; beyond `patience` the run ends.
+9. **Acknowledged epochs stay.** An epoch is acknowledged when it is reported, and noted as such before (`Acknowledge`).
+   An epoch of the log that fails when it is done again is refused if it was never acknowledged, as its owner would
+   have refused it. If it was, or may have been, the run ends with what fails, unless the user has said otherwise.
 
 Why laws 2 and 5 give exactly-once results: the state at a boundary is a function of the log up to
 it (law 1, and laws 4 to 6 of DESIGN), whatever executions led there; and of the epochs the client
@@ -67,6 +70,7 @@ from riverrun.engine.messages import (
     ORIGIN,
     PINNED,
     STORAGE,
+    Acknowledge,
     Announce,
     Append,
     Begin,
@@ -135,7 +139,7 @@ class Coordinator:
         lineage: Mapping[str, str] | None = None,
         policy: Policy = "replace",
         deadline: int | None = None,
-        skip_failing: bool = True,
+        skip_failing: bool = False,
         keep_numbers: bool = False,
         routes: Mapping[str, Route] | None = None,
         keep: int | None = None,
@@ -143,10 +147,10 @@ class Coordinator:
     ) -> None:
         """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
 
-        An epoch of the log that fails when it is done again is refused with `skip_failing`; otherwise
-        the run ends, and the log keeps it. `deadline` is how many ticks a member may be silent. With `keep_numbers`
-        the number of a refused epoch is never given to another: for clients that do not wait for each epoch.
-        `routes` say where the rows of some inputs go first, `keep` how many bytes
+        An epoch that owners before us acknowledged, and that fails when it is done again, is refused with
+        `skip_failing`; otherwise the run ends, and the log keeps it (law 9). `deadline` is how many ticks a member may
+        be silent. With `keep_numbers` the number of a refused epoch is never given to another: for clients that do not
+        wait for each epoch. `routes` say where the rows of some inputs go first, `keep` how many bytes
         of rows stay in memory for when they are needed again (`backlog`). A storage
         that fails for longer than `patience`, in seconds, ends the run.
         """
@@ -174,6 +178,7 @@ class Coordinator:
             owner=0 if opening is None else opening.owner,
             base=None if opening is None else opening.base,
         )
+        self._others = self._of_another_program(opening, fingerprint, about)
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
         self._said = dict(about or {})
@@ -208,7 +213,11 @@ class Coordinator:
                 self._backlog.drop_rows(self.next)
                 self.next += 1
             self.opening = replace(opening, pending=())
-        self._accepted = 0 if skip_failing else self.next
+        self._inherited = self.next
+        """Epochs below were logged by owners before us."""
+        self._acknowledged = 0 if opening is None else opening.reported
+        """Epochs below may have been acknowledged by owners before us."""
+        self._skip_failing = skip_failing
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Completed: self._on_completed,
             Ready: self._on_ready,
@@ -221,6 +230,19 @@ class Coordinator:
         }
         policy = "replace" if opening is None else policy
         self.roster = Roster(workers, lambda to, message: self._out.append((to, message)), policy)
+
+    @staticmethod
+    def _of_another_program(
+        opening: Opening | None,
+        fingerprint: Mapping[str, Any] | None,
+        about: Mapping[str, Any] | None,
+    ) -> int:
+        """The number of the checkpoint that the run goes on from, where another program wrote it; otherwise 0."""
+        if opening is None or not opening.about:
+            return 0
+        said = {"fingerprint": dict(fingerprint or {}), **(about or {})}
+        same = all(opening.about.get(key) == word for key, word in said.items())
+        return 0 if same else opening.number
 
     @property
     def members(self) -> list[int]:
@@ -242,7 +264,7 @@ class Coordinator:
         entry = Entry(self.log.position, inputs, parcels or {}, offsets or {})
         self._backlog.add(epoch, entry)
         if self.opening is not None:
-            header = {"kind": "epoch", "epoch": epoch, "reported": self.reported}
+            header = {"kind": "epoch", "epoch": epoch, "reported": self._said_complete()}
             if offsets:
                 header["offsets"] = dict(offsets)
             if parcels:
@@ -542,6 +564,8 @@ class Coordinator:
             self.saver.wanted = True  # what was built anew is not built again
         if epoch >= self.reported:
             self.reported = epoch + 1
+            if self.opening is not None and self.reported > self._acknowledged:
+                self._out.append((STORAGE, Acknowledge(self.opening.owner, self.reported)))
             if not self._backlog[epoch].refused:
                 self._out.append((CLIENT, Reported(epoch, notes)))
         self._forget()
@@ -583,7 +607,7 @@ class Coordinator:
                     self.close(error)
             elif self.opening is not None and self.opening.epoch == epoch == self.opening.done - 1:
                 self.close(not_rebuilt(error))
-            elif epoch < self._said_complete() or self._backlog[epoch].refused:
+            elif epoch < self._not_to_be_refused() or self._backlog[epoch].refused:
                 # A file that is damaged says so itself: its rows would not be there the next time either.
                 damaged = isinstance(error, CheckpointError)
                 self.close(error if damaged else not_repeatable(epoch, error))
@@ -608,9 +632,12 @@ class Coordinator:
         return self.completed if self._can_refuse(self.completed) else None
 
     def _said_complete(self) -> int:
-        """Epochs below were reported, by us or by the owner before us."""
-        said = self.reported if self.opening is None else max(self.reported, self.opening.reported)
-        return max(said, self._accepted)
+        """Epochs below were acknowledged, by us or, as far as can be known, by the owners before us."""
+        return max(self.reported, self._acknowledged)
+
+    def _not_to_be_refused(self) -> int:
+        """Epochs below cannot be refused any more (law 9)."""
+        return self.reported if self._skip_failing else self._said_complete()
 
     def _refuse(self, epoch: int, error: RiverrunError) -> None:
         """Forget the rows of an epoch (law 6)."""
@@ -621,16 +648,30 @@ class Coordinator:
         if self.opening is None:
             self._refused()
         else:
-            self._append({"kind": "refused", "epoch": epoch, "refused": entry.position})
+            header = {
+                "kind": "refused", "epoch": epoch, "refused": entry.position,
+                "reported": self._said_complete(),
+            }  # fmt: skip
+            if self._keeps_number(epoch):
+                header["keeps_number"] = True
+            self._append(header)
+
+    def _keeps_number(self, epoch: int) -> bool:
+        """Whether no other epoch may have the number of a refused one: somebody may know it by that number."""
+        if epoch < self._inherited:  # of those that were never acknowledged nobody knows
+            return epoch < self._acknowledged
+        return self._keep_numbers
 
     def _refused(self) -> None:
         """The log knows: go back to the boundary before."""
         assert self._refusing is not None
         (epoch, error), self._refusing = self._refusing, None
-        if self.next == epoch + 1 and not self._keep_numbers:
+        refused = Refused(epoch, error, epoch < self._inherited, epoch < self._acknowledged)
+        if self.next == epoch + 1 and not self._keeps_number(epoch):
             self.next = epoch
+            self._inherited = min(self._inherited, epoch)
             self._backlog.remove(epoch)
-        self._out.append((CLIENT, Refused(epoch, error)))
+        self._out.append((CLIENT, refused))
         if self.phase is Phase.REFUSING:
             self._begin(self.completed, PINNED)
         else:  # a member was lost meanwhile, and the run begins further back already
@@ -673,7 +714,7 @@ class Coordinator:
             saver.surveying = True
             self._out.append((STORAGE, Survey()))
             return
-        if saver.epoch == epoch and saver.number:
+        if saver.epoch == epoch and saver.number and saver.number != self._others:
             saver.wanted = False
             self._out.append((CLIENT, Saved(saver.number, epoch)))
             return

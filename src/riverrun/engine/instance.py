@@ -96,8 +96,8 @@ class Instance:
         memory: int | None = None,
         resume: Resume | None = None,
     ) -> None:
-        """`memory` is how many bytes of state stay in memory; the rest is in files. `resume` is how to go on from
-        the states of another program, where they are those of its epoch."""
+        """`memory` is how many bytes of state stay in memory; the rest is in files. `resume` is what of the states of
+        another program is built anew, where these are those of its epoch."""
         self.plan = plan
         self.index = index
         self._shards = shards
@@ -112,12 +112,11 @@ class Instance:
         self._backfill: Backfill | None = None
         self._content: Iterator[None] | None = None
         giving: tuple[Port, ...] = ()
-        if resume is not None and resume.epoch == epoch and states is not None:
-            states = resume.take(states)
-            if resume.flow.fresh:
-                given = [n.number for n in plan.nodes if states.keys() & set(states_of(n))]
-                self._backfill = Backfill(resume.flow, epoch, frozenset(given), spill)
-                giving = resume.flow.giving
+        fresh = resume is not None and resume.epoch == epoch and resume.flow.fresh
+        if resume is not None and states is not None and fresh:
+            given = [n.number for n in plan.nodes if states.keys() & set(states_of(n))]
+            self._backfill = Backfill(resume.flow, epoch, frozenset(given), spill)
+            giving = resume.flow.giving
         self._schedule = (
             Alone(plan, epoch) if workers == 1 else Together(plan, epoch, index, workers, giving)
         )
@@ -500,8 +499,8 @@ class Instance:
     def read(self, name: str, epoch: int, ranges: Sequence[Range] | None = None) -> ViewPortion:
         """Its part of an output as of an epoch that is kept; of that, the rows in these ranges of hashes."""
         tap = self.outputs[name]
-        tap.check_kept(epoch)
-        return ViewPortion(name, tap.node.schemas[0], tap.view(), epoch, ranges)
+        view, at = tap.view(epoch)
+        return ViewPortion(name, tap.node.schemas[0], view, at, ranges)
 
     def changes(
         self, name: str, epoch: int, ranges: Sequence[Range] | None = None
@@ -576,6 +575,10 @@ class Maker:
             memory=self.memory,
             resume=self.resume,
         )
+
+    def translate(self, number: int, states: Mapping[str, View]) -> Mapping[str, View]:
+        """The states that a checkpoint has, under the names that they have in this plan."""
+        return states if self.resume is None else self.resume.translate(number, states)
 
     def resuming(self, resume: Resume) -> Maker:
         """One that makes instances that know how to go on from the states of another program."""

@@ -149,12 +149,12 @@ def not_durable(index: int, why: str) -> CheckpointError:
 
 
 def not_repeatable(epoch: int, error: RiverrunError) -> CheckpointError:
-    """What ends a run in which an epoch fails that was accepted before."""
+    """What ends a run in which an epoch fails that was acknowledged before."""
     wrapped = CheckpointError(
         "run.not_repeatable",
-        f"cannot do epoch {epoch} again: it was accepted before, and now fails: {error.message}",
+        f"cannot do epoch {epoch} again: it was complete before, or may have been, and now fails: {error.message}",
         hint="nothing is lost: mend what fails and run again; functions that a run calls must give the same result "
-        "for the same input. run(skip_failing=True) refuses such an epoch for good",
+        "for the same input. run(skip_failing=True) drops the rows of such an epoch for good",
         epoch=epoch,
     )
     wrapped.__cause__ = error

@@ -339,6 +339,10 @@ class Refused:
 
     epoch: int
     error: RiverrunError
+    inherited: bool = False
+    """Whether a run before this one logged it."""
+    acknowledged: bool = False
+    """Whether that run, or one before it, may have told somebody that it was complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +430,17 @@ class Collect:
     retain: int
     keep_log: bool = False
     """Whether the log keeps all records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Note that the epochs below `epoch` were complete, for whoever owns the path next; nobody waits for an answer.
+
+    Whoever carries it out sees to it, where that is cheap, that this is noted before the client is told.
+    """
+
+    owner: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ from riverrun.engine.messages import (
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
+    Acknowledge,
     Append,
     Beat,
     Begin,
@@ -662,6 +663,9 @@ class RemoteCluster(Cluster):
                     self._launch()
 
     def _instruct(self, instruction: Any) -> None:
+        if type(instruction) is Acknowledge:
+            self._acknowledge(instruction)
+            return
         thread = self._store_thread
         if type(instruction) in (Append, Recall):
             thread = self._log_thread

@@ -14,8 +14,14 @@ Otherwise the run is refused, with what differs and what would be needed. Laws:
    that wrote it, and nothing else. Records of the log hold rows of inputs, whatever was made of them: there, an
    input that an epoch still to be done has rows for must be what it was when they were logged (`state.log`).
    So a run that ends before its first checkpoint leaves things as they were, whichever program comes next.
-2. **Said once.** `Resume` is what instances are told. It applies to instances that begin at its epoch, which
-   are those that are given the states of that checkpoint: later boundaries hold what the new program made.
+2. **Translated where it is read.** `Resume` says under which names the states of one checkpoint, the one that the run
+   goes on from, are to be had now. Workers give them their new names when they read that checkpoint, so what they pin,
+   send and save has the names of the new program, also at the very boundary that the run began at.
+3. **Filled once.** What is built anew is built by instances that begin at `Resume.epoch`, before the checkpoint's own
+   epoch is run: later boundaries hold what the new program made.
+4. **A checkpoint of its own.** The checkpoint that a changed program goes on from is not one of that program. Asked for
+   a checkpoint before its first epoch, the run publishes one (`Coordinator`): with its own names, outputs and lineage,
+   and the same blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from riverrun.engine.comparing import Comparison, Flow, Stored, compare
+from riverrun.engine.comparing import Comparison, Flow, Stored, compare, states_of
 from riverrun.engine.messages import MakeInstance
 from riverrun.engine.plan import Plan
 from riverrun.errors import CheckpointError, RiverrunError
@@ -37,16 +43,21 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resume:
-    """What instances that begin at `epoch` do with the states they are given."""
+    """How the states of a checkpoint are gone on with."""
 
     epoch: int
+    """The epoch that instances begin at which are given these states."""
     keep: Mapping[str, str]
     """Of each state, the name that it has in the checkpoint."""
     flow: Flow = field(default_factory=Flow)
     """What they build anew, and from what."""
+    number: int = 0
+    """The number of the checkpoint."""
 
-    def take(self, states: Mapping[str, View]) -> dict[str, View]:
-        """The states of a checkpoint under the names that they have now."""
+    def translate(self, number: int, states: Mapping[str, View]) -> Mapping[str, View]:
+        """The states of a checkpoint under the names that they have now (law 2)."""
+        if number != self.number:
+            return states
         return {
             name: states[old] if name == old else replace(states[old], name=name)
             for name, old in self.keep.items()
@@ -80,15 +91,16 @@ def decide(
     if found.is_straight:
         if found.dropped:
             _LOG.info("resuming %s: not needed any more: %s", where, ", ".join(found.dropped))
-        if found.keep == {name: name for name in stored.states}:
+        needed = {name for node in plan.nodes for name in states_of(node)}
+        if needed == stored.states and all(new == old for new, old in found.keep.items()):
             return Way.STRAIGHT, None
-        return Way.STRAIGHT, Resume(stored.epoch, found.keep)
+        return Way.STRAIGHT, Resume(stored.epoch, found.keep, number=manifest.number)
     if not rebuild:
         raise _incompatible(where, found, whole)
     flow = found.flow
     if not flow.inputs and not flow.stuck:
         _LOG.info("resuming %s: built anew: %s", where, ", ".join(found.rebuild))
-        return Way.BACKFILL, Resume(stored.epoch - 1, found.keep, flow)
+        return Way.BACKFILL, Resume(stored.epoch - 1, found.keep, flow, manifest.number)
     if whole:
         _LOG.info("resuming %s: all epochs are done again", where)
         return Way.REPLAY, None

@@ -59,6 +59,7 @@ from riverrun.engine.messages import (
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
+    Acknowledge,
     Append,
     Failed,
     Feed,
@@ -448,6 +449,9 @@ class LocalCluster(Cluster):
     # ---- the storage
 
     def _instruct(self, sender: int, instruction: Any) -> None:
+        if type(instruction) is Acknowledge:
+            self._acknowledge(instruction)
+            return
         if self._random is not None:  # the same for the same seed: no thread
             outcome = self._execute(instruction)
             if type(instruction) is Append or outcome.error is not None:

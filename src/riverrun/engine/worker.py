@@ -380,7 +380,14 @@ class Worker:
             return
         pin = self._pins[message.epoch]
         states = pin.states
-        if states is None:  # the run started from nothing, and stands where it started
+        assert self._begin is not None
+        if message.epoch == self._begin.epoch and getattr(self._make, "resume", None) is not None:
+            states = (
+                None  # what the checkpoint of another program has is not all that this one keeps
+            )
+        if (
+            states is None
+        ):  # the run stands where it started: from nothing, or from another program's states
             if self.instance is None:  # it raised, and what it began with is not to be had any more
                 wrote = Wrote(message.attempt, None, _nothing_to_write(message, self))
                 self._out.append((COORDINATOR, wrote))
@@ -418,7 +425,11 @@ class Worker:
         if assembly is None or not assembly.lacks(instruction):
             return
         if error is None:
-            self._assembled(message.result)
+            translate = getattr(self._make, "translate", None)
+            pieces = message.result
+            if translate is not None:
+                pieces = [translate(instruction.source, piece) for piece in pieces]
+            self._assembled(pieces)
             return
         self._out.append((COORDINATOR, NotReady(assembly.begin.execution, error)))
         if is_outage(error):  # whoever carries this waits a little

@@ -280,8 +280,9 @@ class Dataflow:
         `workers` share the state among them by key. With a `checkpoint` path or URL, what is
         committed survives the process, and a later run with the same path goes on from there;
         `every` is how often a checkpoint is made, in epochs or time. `history` is how many epochs
-        back results can be read. When a logged epoch fails on resuming, the run does not start, and nothing is
-        lost; with `skip_failing` such an epoch is dropped for good. A `seed` has workers take turns at
+        back results can be read. When a logged epoch fails on resuming, it is refused if nobody was told that it was
+        complete; otherwise the run does not start, and nothing is lost; with `skip_failing` such an epoch is dropped
+        for good. A `seed` has workers take turns at
         random, for tests.
 
         When a worker is lost, another takes its place (`recovery` "replace"), or the others share what it had at once,

@@ -104,6 +104,20 @@ class Directory:
                 ):
                     os.fsync(each)
 
+    def open_in_place(self, name: str) -> int:
+        """The descriptor of a file to be written in place, made if need be; whoever asks for it closes it.
+
+        For what is small enough to be written at once, and of use only while its writer lives or as it left it.
+        """
+        *folders, file = name.split("/")
+        with ExitStack() as stack:
+            here = stack.enter_context(self._opened())
+            for folder in folders:
+                with suppress(FileExistsError):
+                    os.mkdir(folder, dir_fd=here)
+                here = stack.enter_context(_open(folder, os.O_DIRECTORY, here))
+            return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=here)
+
     def _found(self) -> tuple[int, int] | None:
         try:
             found = self.path.stat()

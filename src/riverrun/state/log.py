@@ -4,7 +4,7 @@ A log is a sequence of *records*, one file each, named by its position. A record
 changed: `Storage.create` lets one caller have a position, and the next position is used only when
 this one is known to be there. Three kinds:
 
-- ``opened``: a run owns the path from here on;
+- ``opened``: a run owns the path from here on; with what it was promised at its start (law 9);
 - ``epoch``: the input of an epoch, an Arrow batch for each input;
 - ``refused``: the epoch at that position failed, and its rows do not count.
 
@@ -39,9 +39,23 @@ Laws:
    that was, or the checkpoint where it covers that record. (Rows of an input that is gone do not
    count in epochs that a checkpoint has, and that are done again from the start.)
 8. **Bounded.** Whoever takes over reads one record after the other, and brings along the rows that fit into
-   `keep` bytes. Those of the other epochs are in the log only, and `Pending.dropped` says so. They stay there: where
-   the owner before has published a checkpoint meanwhile, that one is gone on from; and when it publishes one later,
-   it finds the new owner in the log, and collects nothing of it.
+   `keep` bytes. Those of the other epochs are in the log only, and `Pending.dropped` says so. They stay there (law 10).
+9. **Promised at the start.** What later runs at the path rely on, and a user says once, is in the ``opened`` record, so
+   it is durable before the first epoch is: whether the log is kept whole (``kept``), and what the program and its
+   inputs are (``fingerprint``). The last ``opened`` record counts; what a checkpoint says is older.
+10. **Someone runs.** Whoever takes over looks first, and refuses what it cannot go on from while the owner before still
+   owns the path. Then it puts that owner out, by its ``opened`` record, also where the owner appends faster than
+   its successor reads. After that it goes on from the checkpoint that is the newest *then*. The owner before may
+   still publish one of a prefix of the log, but collects nothing: whoever collects looks for a successor before it
+   looks at what is retained (`engine.storing`).
+11. **Acknowledged or not.** `Opening.reported` is how many epochs anybody may have been told of as complete
+   (`acknowledging`). Those after it were never acknowledged: where one fails again, it is refused.
+
+Why the checkpoint of law 10 stays: let M be the newest checkpoint after the ``opened`` record was there. Whoever
+decides to collect after that record finds it, and deletes nothing. Whoever has decided before has seen no checkpoint
+newer than M; the newest one that it has seen, K, is kept, with all files that K names. M is K, or was built on it: then
+its files are numbered higher than K, or K names them. Records of the log go only below what K covers, and M covers no
+less.
 
 >>> from riverrun.state.storage import open_storage
 >>> storage = open_storage("memory:///")
@@ -67,17 +81,17 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from riverrun.errors import CheckpointError
 from riverrun.retry import SOON, persist
+from riverrun.state.acknowledging import read_notes
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.manifest import Manifest, manifest_name, say_version
 from riverrun.state.soundness import UnsoundRows, read_json, read_stream
@@ -89,7 +103,9 @@ PARCELS = "parcels"
 VERSION = 2
 MAGIC = b"riverrun log %d\n" % VERSION
 _OLD = b"riverrun log 1\n"  # the same without its length and the checksum of its head
-TRIES = 5
+TRIES = 20
+LOOKS = 5  # so often what is gone on from is looked at before the path is owned
+CHASES = 8  # so often the owner before may be faster
 KEEP = 256 << 20  # bytes of rows
 
 _NAME = re.compile(rf"{LOG}/(\d{{16}})\.record")
@@ -102,6 +118,8 @@ _LENGTH = 8
 _BODY = len(MAGIC) + _LENGTH + 2 * _SUM  # where what the head is about begins
 _HEAD = 1 << 14  # a header is rarely longer
 _LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +178,7 @@ class Opening:
     pending: tuple[Pending, ...]
     """The epochs from `epoch` on."""
     reported: int = 0
-    """Epochs below were complete before, as far as the log knows."""
+    """Epochs below may have been acknowledged; those from here on never were (law 11)."""
     application: Mapping[str, Any] = field(default_factory=dict)
     """What the checkpoint keeps for the application."""
     offsets: Mapping[str, Any] = field(default_factory=dict)
@@ -173,6 +191,8 @@ class Opening:
     """The position of the first record that the newest checkpoint does not cover."""
     kept: int | None = None
     """The log keeps all epochs from this one on; None where it keeps what recovery needs."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What the checkpoint to go back to says of the program that wrote it."""
 
 
 class Log:
@@ -182,7 +202,11 @@ class Log:
         self.storage = storage
         self._opened: set[int] = set()  # positions below which nothing else is kept
         self._others: set[int] = set()  # positions that are known to hold another kind
+        self._unreadable: set[int] = set()  # positions that are kept, whatever they hold
         self._files: dict[int, list[str]] = {}  # what the rows of an epoch are in besides
+        self._owner: int | None = None
+        self.acknowledged = 0
+        """Epochs below were acknowledged, by the word of a record that was appended here."""
 
     def append(
         self, position: int, header: Mapping[str, Any], inputs: Mapping[str, pa.RecordBatch]
@@ -197,6 +221,7 @@ class Log:
                 position=position,
             )
         self._note(position, header)
+        self.acknowledged = max(self.acknowledged, int(header.get("reported", 0)))
 
     def _note(self, position: int, header: Mapping[str, Any]) -> None:
         (self._opened if header["kind"] == "opened" else self._others).add(position)
@@ -248,19 +273,21 @@ class Log:
         owner any more (law 8)."""
         gone: list[int] = []
         positions = self.positions()
-        if self._has_successor(positions):
+        if self.has_successor(positions):
             return gone
         for position in positions:
             if position >= floor:
                 break
-            if position not in self._opened and position not in self._others:
+            if not any(
+                position in known for known in (self._opened, self._others, self._unreadable)
+            ):
                 try:
                     self.read(position)
                 except CheckpointError as error:
                     if error.code != "log.corrupt":
                         raise
-                    self._opened.add(position)  # it cannot be told what it was
-            if position not in self._opened:
+                    self._unreadable.add(position)  # it cannot be told what it was
+            if position not in self._opened and position not in self._unreadable:
                 gone.append(position)
         # The records first: one that is there names files that are there.
         self.storage.delete(map(record_name, gone))
@@ -271,16 +298,27 @@ class Log:
         self._others.difference_update(gone)
         return gone
 
-    def _has_successor(self, positions: Sequence[int]) -> bool:
+    def has_successor(self, positions: Sequence[int] | None = None) -> bool:
         """Whether somebody has taken the path over since whoever uses this did."""
-        if not self._opened:
+        ours = self._owner
+        if ours is None:
             return False
-        ours = max(self._opened)
-        for position in positions:
-            if position > ours and position not in self._others:
-                with suppress(CheckpointError):  # one of ours that is being written, or the other's
-                    self.read(position)
-        return max(self._opened) > ours
+        if positions is None:
+            positions = self.positions()
+        # One that cannot be read is being written, by us or by the other.
+        return any(self.is_opened(position) for position in positions if position > ours)
+
+    def own(self, position: int) -> None:
+        """Whoever uses this owns the path, by the record at a position."""
+        self._owner = position
+        self._opened.add(position)
+
+    def is_opened(self, position: int) -> bool:
+        """Whether the record at a position says that a run owns the path."""
+        if position not in self._opened and position not in self._others:
+            with suppress(CheckpointError):
+                self.read(position)
+        return position in self._opened
 
     def sweep(self, owner: int) -> list[str]:
         """Delete rows that were handed in to owners before this one, and that no record names."""
@@ -317,167 +355,274 @@ def take_over(
     bytes of rows are brought along (law 8).
     """
     keep = KEEP if keep is None else keep
+    taking = _TakingOver(checkpoints, log, identity, dict(fingerprint or {}), decide, keep_inputs)
     if number is not None:
-        opening = _go_back(
-            checkpoints, log, number, identity, dict(fingerprint or {}), decide, keep
-        )
-        return _keeping(opening, checkpoints.latest(), keep_inputs)
+        return taking.go_back(number, keep)
     for tries in range(TRIES):
-        manifest = checkpoints.latest()
-        for skipped in manifest.skipped if manifest is not None else ():
-            assert manifest is not None
-            _LOG.warning(
-                "a damaged manifest is left out, the run goes on from checkpoint %d and the log: %s",
-                manifest.number, skipped.message,
-            )  # fmt: skip
-        room = keep if tries + 1 < TRIES else sys.maxsize  # what is here nobody can take away
         try:
-            opening = _take_over(
-                checkpoints, log, manifest, identity, dict(fingerprint or {}), decide, room
-            )
-            if any(pending.dropped for pending in opening.pending):
-                newest = checkpoints.latest()
-                if newest is not None and (manifest is None or newest.number != manifest.number):
-                    continue  # the owner before may be collecting what we would have to read again (law 8)
-            return _keeping(opening, manifest, keep_inputs)
+            return taking.newest(keep, blind=tries >= LOOKS)
         except CheckpointError as error:
             # The owner before may have published and collected while we were reading.
             if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
                 raise
-            newest = checkpoints.latest()
-            if newest is None and checkpoints.numbers():
-                raise _nothing_whole(checkpoints, error) from error
-            if newest is None or (manifest is not None and newest.number == manifest.number):
-                raise
+            if not taking.is_overtaken:
+                raise taking.explained(error) from error
     raise AssertionError("not reached")
 
 
-def _go_back(
-    checkpoints: Checkpoints,
-    log: Log,
-    number: int,
-    identity: str,
-    fingerprint: dict[str, Any],
-    decide: Decide | None,
-    keep: int,
-) -> Opening:
-    """Take the path over at an older checkpoint, which becomes the newest one (law 6)."""
-    there = checkpoints.numbers()
-    if number not in there:
-        listed = ", ".join(map(str, there)) or "none"
-        raise CheckpointError(
-            "checkpoint.missing",
-            f"cannot go back to checkpoint {number}: there are: {listed}",
-            hint="`riverrun checkpoints PATH` lists them; flow.run(retain=N) keeps more of them",
-            number=number,
-        )
-    opening = _take_over(
-        checkpoints, log, checkpoints.load(number), identity, fingerprint, decide, keep
-    )
-    if number == there[-1]:
-        return opening
-    newest = checkpoints.again(number, {"owner": opening.owner})
-    _LOG.warning(
-        "checkpoint %d is taken in place of %d, and is the newest now, as %d; %d epochs of the log are done again",
-        number, there[-1], newest.number, len(opening.pending),
-    )  # fmt: skip
-    number = newest.number if opening.number else 0  # 0: all is done again from the start
-    return replace(opening, number=number, base=newest.number, top=newest.number)
+@dataclass(slots=True)
+class _Found:
+    """A checkpoint, or the beginning, and the epochs of the log from there on, as far as they were read."""
+
+    manifest: Manifest | None
+    way: Way
+    number: int
+    epoch: int
+    start: int
+    replay: _Replay
+    offsets: Mapping[str, Any]
+    position: int
+    """The first record that was not read."""
+    void: list[int] = field(default_factory=list)
+    """Torn records before that one, which the next owner declares void."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        return {} if self.manifest is None else self.manifest.about
+
+    @property
+    def done(self) -> int:
+        """Epochs below are in the newest checkpoint."""
+        return int(self.about.get("epoch", 0))
 
 
-def _take_over(
-    checkpoints: Checkpoints,
-    log: Log,
-    manifest: Manifest | None,
-    identity: str,
-    fingerprint: dict[str, Any],
-    decide: Decide | None,
-    keep: int,
-) -> Opening:
-    epoch = start = number = 0
-    way, program = Way.STRAIGHT, {}
-    positions = log.positions()
-    application: Mapping[str, Any] = {}
-    offsets: Mapping[str, Any] = {}
-    if manifest is not None:
-        about = manifest.about
+class _TakingOver:
+    """The work of `take_over`: what is looked at, and in which order (law 10)."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        log: Log,
+        identity: str,
+        fingerprint: dict[str, Any],
+        decide: Decide | None,
+        keep_inputs: bool | None,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._log = log
+        self._identity = identity
+        self._fingerprint = fingerprint
+        self._decide = decide
+        self._keep_inputs = keep_inputs
+        self._manifest: Manifest | None = None
+        self._warned: set[str] = set()
+
+    # ---- the two ways in
+
+    def newest(self, keep: int, *, blind: bool) -> Opening:
+        """Go on from the newest checkpoint. `blind`: own the path before the log is read, which went away meanwhile."""
+        manifest = self._manifest = self._latest()
+        found = self._open(manifest, keep)
+        if blind:
+            positions = self._log.positions()
+            found.position = max(found.position, positions[-1] + 1 if positions else 0)
+        else:
+            self._read_on(found)
+        owner = self._own(found)
+
+        def owned() -> Opening:
+            self._check_end(owner)
+            newest, now = self._latest(), found
+            if blind or _number(newest) != _number(manifest):
+                now = self._open(newest, keep)
+            self._read_on(now, owner - 1)
+            return self._opening(now, owner)
+
+        return _insist(owned)
+
+    def go_back(self, number: int, keep: int) -> Opening:
+        """Go on from an older checkpoint, which becomes the newest one (law 6)."""
+        checkpoints = self._checkpoints
+        there = checkpoints.numbers()
+        if number not in there:
+            listed = ", ".join(map(str, there)) or "none"
+            raise CheckpointError(
+                "checkpoint.missing",
+                f"cannot go back to checkpoint {number}: there are: {listed}",
+                hint="`riverrun checkpoints PATH` lists them; flow.run(retain=N) keeps more of them",
+                number=number,
+            )
+        found = self._open(checkpoints.load(number), keep)
+        self._read_on(found)
+        owner = self._own(found)
+
+        def owned() -> Opening:
+            self._check_end(owner)
+            self._read_on(found, owner - 1)
+            return self._opening(found, owner)
+
+        opening = _insist(owned)
+        if number == _insist(checkpoints.numbers)[-1]:
+            return opening
+        newest = checkpoints.again(number, {"owner": opening.owner})
+        _LOG.warning(
+            "checkpoint %d is taken in place of %d, and is the newest now, as %d; %d epochs of the log are done again",
+            number, there[-1], newest.number, len(opening.pending),
+        )  # fmt: skip
+        number = newest.number if opening.number else 0  # 0: all is done again from the start
+        return replace(opening, number=number, base=newest.number, top=newest.number)
+
+    # ---- one step after the other
+
+    def _latest(self) -> Manifest | None:
+        """The newest checkpoint that is whole; newer ones that are not are said, once."""
+        manifest = self._checkpoints.latest()
+        for skipped in manifest.skipped if manifest is not None else ():
+            assert manifest is not None
+            if skipped.message not in self._warned:
+                self._warned.add(skipped.message)
+                _LOG.warning(
+                    "a damaged manifest is left out, the run goes on from checkpoint %d and the log: %s",
+                    manifest.number, skipped.message,
+                )  # fmt: skip
+        return manifest
+
+    def _open(self, manifest: Manifest | None, keep: int) -> _Found:
+        """Decide how to go on from a checkpoint; nothing of the log is read yet."""
+        if manifest is None:
+            return _Found(None, Way.STRAIGHT, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
+        about, number, way = manifest.about, manifest.number, Way.STRAIGHT
         for missing in ("epoch", "position", "owner"):
             if missing not in about:
                 raise CheckpointError(
                     "checkpoint.foreign",
-                    f"cannot resume from checkpoint {manifest.number}: it has no {missing}, so no run wrote it",
+                    f"cannot resume from checkpoint {number}: it has no {missing}, so no run wrote it",
                     hint="check the path: this one holds states that were saved by hand",
                 )
         say_version(manifest)
-        number, epoch, start = manifest.number, int(about["epoch"]), int(about["position"])
-        application = about.get("application", {})
-        offsets = about.get("offsets", {})
+        epoch, start = int(about["epoch"]), int(about["position"])
         program = about.get("fingerprint", {})
-        if decide is None:
-            _check_fingerprint(program, fingerprint, f"checkpoint {number}")
+        if self._decide is None:
+            _check_fingerprint(program, self._fingerprint, f"checkpoint {number}")
         else:
-            way = decide(manifest, positions[:start] == list(range(start)))
-    base, covered, done = number, start, epoch
-    if way is Way.REPLAY:
-        epoch = start = number = 0
-        offsets, program = {}, {}
-    replay = _Replay(epoch, start, program, keep)
-    position = start
-    last = positions[-1] if positions and positions[-1] >= start else start - 1
-    void: list[int] = []
-    while True:
-        while position <= last:
-            compared = fingerprint if decide is None else None
-            void = _read(log, position, last, replay, compared, void)
-            position += 1
-        if decide is not None:
-            replay.check_inputs(fingerprint, done)
+            way = self._decide(manifest, self._log.positions()[:start] == list(range(start)))
+        if way is Way.REPLAY:
+            return _Found(manifest, way, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
+        replay = _Replay(epoch, start, program, keep)
+        replay.kept = about.get("kept")
+        replay.owner = int(about["owner"])
+        return _Found(manifest, way, number, epoch, start, replay, about.get("offsets", {}), start)
+
+    def _read_on(self, found: _Found, last: int | None = None) -> None:
+        """Read the records up to the last one, and refuse epochs that this program cannot do."""
+        if last is None:
+            positions = self._log.positions()
+            last = positions[-1] if positions else -1
+        compared = self._fingerprint if self._decide is None else None
+        while found.position <= last:
+            found.void = _read(self._log, found.position, last, found.replay, compared, found.void)
+            found.position += 1
+        if self._decide is not None:
+            found.replay.check_inputs(self._fingerprint, found.done)
+
+    def _own(self, found: _Found) -> int:
+        """Own the path: the position of the record that says so."""
+        for _ in range(CHASES):
+            if _create(self._log, found.position, self._opened(found)):
+                break
+            self._read_on(found, found.position)  # the owner before was faster: its record counts
+        else:
+            # It appends faster than we read: own the path first, and read then what it has appended.
+            record, position = self._opened(found), found.position
+            while not _create(self._log, position, record):
+                position += 1
+            self._log.own(position)
+            return position
+        self._log.own(found.position)
+        return found.position
+
+    def _opened(self, found: _Found) -> bytes:
         header = {
-            "kind": "opened", "identity": identity, "fingerprint": fingerprint, "void": void,
+            "kind": "opened", "identity": self._identity, "fingerprint": self._fingerprint,
+            "void": found.void, "kept": self._kept(found),
         }  # fmt: skip
-        if _create(log, position, encode_record(Record(header))):
-            break
-        last = position  # the owner before was faster: its record counts
-    log._opened.add(position)
-    newest = checkpoints.latest()
-    if newest is not None and int(newest.about["position"]) > position:
-        # We were so slow that this position was used, covered and collected: it is not the end.
-        raise _gap(position, int(newest.about["position"]))
-    replay.close()
-    pending = replay.pending
-    if way is Way.BACKFILL:
-        epoch -= 1
-        pending = [Pending(start - 1, {}), *pending]
-    return Opening(
-        owner=position,
-        number=number,
-        epoch=epoch,
-        start=start,
-        top=max(checkpoints.numbers(), default=0),
-        next=position + 1,
-        pending=tuple(pending),
-        reported=max(replay.reported, done),
-        application=application,
-        offsets=offsets,
-        done=done,
-        base=base,
-        covered=covered,
-    )
+        return encode_record(Record(header))
+
+    def _kept(self, found: _Found) -> int | None:
+        """The first epoch of a log that is kept whole: as is asked for now, or else as it was promised (law 9)."""
+        kept = found.replay.kept
+        if self._keep_inputs is None:
+            return kept
+        if not self._keep_inputs:
+            return None
+        return found.done if kept is None else kept
+
+    def _check_end(self, owner: int) -> None:
+        """We may have been so slow that our position was used, covered and collected: then it is not the end."""
+        newest = self._checkpoints.latest()
+        if newest is not None and int(newest.about["position"]) > owner:
+            raise _gap(owner, int(newest.about["position"]))
+
+    def _opening(self, found: _Found, owner: int) -> Opening:
+        replay, about = found.replay, found.about
+        reported = max(self._acknowledged(replay), found.done)
+        top = max(self._checkpoints.numbers(), default=0)
+        replay.close()  # when all is read: whoever insists comes here again
+        pending, epoch = replay.pending, found.epoch
+        if found.way is Way.BACKFILL:
+            epoch -= 1
+            pending = [Pending(found.start - 1, {}), *pending]
+        return Opening(
+            owner=owner,
+            number=found.number,
+            epoch=epoch,
+            start=found.start,
+            top=top,
+            next=owner + 1,
+            pending=tuple(pending),
+            reported=reported,
+            application=about.get("application", {}),
+            offsets=found.offsets,
+            done=found.done,
+            base=0 if found.manifest is None else found.manifest.number,
+            covered=int(about.get("position", 0)),
+            kept=self._kept(found),
+            about=about if found.number else {},
+        )
+
+    def _acknowledged(self, replay: _Replay) -> int:
+        """How many epochs somebody may have been told of as complete (law 11)."""
+        notes = read_notes(self._log.storage)
+        reported = max([replay.reported, *(note.epoch for note in notes)])
+        if any(note.is_exact and note.owner == replay.owner for note in notes):
+            return reported
+        ours = json.loads(json.dumps(self._fingerprint))
+        for at, pending in enumerate(replay.pending):
+            if not pending.refused and replay.program_of(pending) != ours:
+                reported = max(reported, replay.epoch + at + 1)
+        return reported
+
+    # ---- when something is gone
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether there is a newer checkpoint than the one that was looked at."""
+        return _number(self._checkpoints.latest()) not in (0, _number(self._manifest))
+
+    def explained(self, error: CheckpointError) -> CheckpointError:
+        """Why what is gone cannot be had elsewhere either."""
+        if self._checkpoints.latest() is None and self._checkpoints.numbers():
+            return _nothing_whole(self._checkpoints, error)
+        return error
 
 
-def _keeping(opening: Opening, manifest: Manifest | None, keep_inputs: bool | None) -> Opening:
-    """Whether the log is kept whole: as asked for, or else as it was."""
-    before = manifest is not None and "kept" in manifest.about
-    keeps = before if keep_inputs is None else keep_inputs
-    return replace(opening, kept=_kept_since(manifest)) if keeps else opening
+def _insist(act: Callable[[], T]) -> T:
+    """Try again what fails: the owner before is put out, and nobody else would go on."""
+    return persist(act, "take the path over", deadline=SOON)
 
 
-def _kept_since(manifest: Manifest | None) -> int:
-    """The first epoch of a log that is kept whole from now on."""
-    if manifest is None:
-        return 0
-    about = manifest.about
-    return int(about.get("kept", about["epoch"]))
+def _number(manifest: Manifest | None) -> int:
+    return 0 if manifest is None else manifest.number
 
 
 def _create(log: Log, position: int, data: bytes) -> bool:
@@ -540,6 +685,10 @@ class _Replay:
         self._programs: dict[int, Mapping[str, Any]] = {}
         self.pending: list[Pending] = []
         self.reported = epoch
+        self.kept: int | None = None
+        """The first epoch of a log that was promised to be kept whole."""
+        self.owner = -1
+        """The position of the last ``opened`` record."""
         self._room = keep
 
     def take(self, position: int, record: Record) -> None:
@@ -559,10 +708,18 @@ class _Replay:
             self.pending.append(self._kept(Pending(position, record.inputs, header=header)))
             self._programs[position] = self.program
             self.reported = max(self.reported, int(header.get("reported", 0)))
+        elif header["kind"] == "opened":
+            self.owner, self.kept = position, header.get("kept", self.kept)
         elif header["kind"] == "refused" and header["refused"] >= self.start:
             at = header["epoch"] - self.epoch
             self._room += _size(self.pending[at].inputs)
-            self.pending[at] = Pending(self.pending[at].position, {}, refused=True)
+            refused = Pending(self.pending[at].position, {}, refused=True, header=header)
+            self.pending[at] = refused
+            self.reported = max(self.reported, int(header.get("reported", 0)))
+
+    def program_of(self, pending: Pending) -> Mapping[str, Any]:
+        """The fingerprint of the program that logged an epoch."""
+        return self._programs[pending.position]
 
     def _kept(self, pending: Pending) -> Pending:
         """With its rows, where there is room for them."""
@@ -591,8 +748,10 @@ class _Replay:
                 self.pending[at] = replace(pending, inputs=inputs, header=header, names=left)
 
     def close(self) -> None:
-        """The number of a refused epoch is free, where no other epoch has come after it."""
-        if self.pending and self.pending[-1].refused:
+        """The number of a refused epoch is free, where no other epoch has come after it, unless it was promised that
+        no other epoch will have it."""
+        last = self.pending[-1] if self.pending else None
+        if last is not None and last.refused and not last.header.get("keeps_number"):
             self.pending.pop()
 
 

@@ -182,6 +182,13 @@ class Storage:
     ) -> bool:
         return directory.write(self.prefix + name, _octets(data), fresh=fresh, synced=synced)
 
+    def open_in_place(self, name: str) -> int | None:
+        """The descriptor of a file to be written in place; None where files are not on local disk."""
+        with self._translated("open", name):
+            if self._directory is None:
+                return None
+            return self._directory.open_in_place(self.prefix + name)
+
     def get(self, name: str) -> pa.Buffer:
         """The bytes under a name, in memory."""
         with self._translated("read", name):

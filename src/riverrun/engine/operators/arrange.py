@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operator import Actor, Arranged, Arrangement, Context, Operator, hold
+from riverrun.engine.operator import Actor, Arranged, Arrangement, Context, Operator, hold, present
 from riverrun.engine.operators.linear import as_record_batch
 from riverrun.errors import TimeViolation
 from riverrun.progress import Antichain, Timestamp
@@ -122,7 +122,12 @@ class Output(Operator):
 
 
 class Tap(Arranged):
-    """An output on a worker: keeps the last epochs readable."""
+    """An output on a worker: keeps the last epochs readable.
+
+    **The beginning is readable.** An execution that begins at boundary e can read its outputs as of e - 1, whatever was
+    compacted before: an arrangement that had no output may have had all its times advanced to e, and its content at the
+    boundary is still what it was as of e - 1. The view of that moment is kept for as long as `history` asks for e - 1.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -130,7 +135,13 @@ class Tap(Arranged):
         assert isinstance(source, Arranged)
         self.arrangement = source.arrangement
         self._history = context.history
-        self._hold = self.arrangement.spine.hold()
+        spine = self.arrangement.spine
+        self._hold = spine.hold()
+        self._beginning: tuple[int, View] | None = None
+        """The epoch before the first, and the view to read it from; where the arrangement cannot tell it."""
+        begin = Antichain.boundary(context.epoch)
+        if context.epoch and spine.upper == begin and self._hold.frontier == begin:
+            self._beginning = context.epoch - 1, present(spine)[0]
         self._recent: dict[int, list[Batch]] = {}
         self._first = context.epoch
         self._oldest = context.epoch
@@ -147,6 +158,8 @@ class Tap(Arranged):
 
     def boundary(self, epoch: int) -> None:
         oldest = max(epoch - self._history, 0)
+        if self._beginning is not None and self._beginning[0] < oldest:
+            self._beginning = None
         for old in [e for e in self._recent if e < oldest]:
             del self._recent[old]
         self._oldest = max(self._oldest, oldest)
@@ -154,20 +167,32 @@ class Tap(Arranged):
         if self._hold.frontier != wanted and self._hold.frontier.dominates(wanted):
             self._hold.advance(wanted)
 
+    @property
+    def oldest(self) -> int:
+        """The first epoch that can be read."""
+        if self._beginning is not None:
+            return self._beginning[0]
+        ((epoch, *_),) = self._hold.frontier
+        return epoch
+
     def check_kept(self, epoch: int) -> None:
         """Refuse an epoch before those that can be told apart."""
-        (oldest,) = self._hold.frontier
-        if epoch < oldest[0]:
+        if epoch < self.oldest:
+            assert isinstance(self.node.operator, Output)
             raise TimeViolation(
                 "time.compacted",
-                f"cannot read {self.node.name!r} as of epoch {epoch}: only those from {oldest[0]} on are kept",
-                hint="run with a longer history=",
+                f"cannot read {self.node.operator.name!r} as of epoch {epoch}: only those from {self.oldest} on are "
+                "kept",
+                hint="run with a longer history=; an output that was added can be read from the epoch before it was",
                 epoch=epoch,
             )
 
-    def view(self) -> View:
-        """The result as it stands, for reading as of any epoch that is kept."""
-        return self.arrangement.spine.view()
+    def view(self, epoch: int) -> tuple[View, int]:
+        """What to read the result as of an epoch from, and at which epoch."""
+        self.check_kept(epoch)
+        if self._beginning is not None and epoch == self._beginning[0]:
+            return self._beginning[1], epoch + 1
+        return self.arrangement.spine.view(), epoch
 
     def changes(self, epoch: int, ranges: Sequence[Range] | None = None) -> list[pa.RecordBatch]:
         """What changed in an epoch, in some ranges of hashes or in all, as rows with a last column `diff`."""
@@ -194,17 +219,16 @@ class Tap(Arranged):
 
     def _difference(self, epoch: int, ranges: Sequence[Range] | None) -> list[Changes]:
         """The same for an epoch before this execution: what is there as of it, less what was before."""
-        (oldest,) = self._hold.frontier
-        if epoch and epoch <= oldest[0]:
+        if epoch and epoch <= self.oldest:
             assert isinstance(self.node.operator, Output)
             raise TimeViolation(
                 "time.compacted",
                 f"cannot tell the changes of {self.node.operator.name!r} in epoch {epoch}: the run has started anew "
-                f"since, and can look back to epoch {oldest[0]} only",
+                f"since, and can look back to epoch {self.oldest} only",
                 hint="run with a longer history=, by one more than the epochs whose changes are asked for",
                 epoch=epoch,
             )
-        whole, pieces = self.view(), []
+        whole, pieces = self.arrangement.spine.view(), []
         width = range(len(whole.schema.columns))
         views = [whole] if ranges is None else [whole.slice(*each) for each in ranges]
         times = [(at, sign) for at, sign in ((epoch, 1), (epoch - 1, -1)) if at >= 0]
