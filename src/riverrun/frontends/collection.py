@@ -180,7 +180,15 @@ class Collection:
                 hint='rename({"old": "new"}), or rename(new="old")',
             )
         attempt, pairs = f"rename columns of {self._name}", list((names or {}).items())
-        for new, old in named.items():
+        given: Mapping[str, Any] = named
+        for new, old in given.items():
+            if isinstance(old, str) and old not in self.columns and new in self.columns:
+                raise PlanError(
+                    "plan.column_unknown",
+                    f"cannot {attempt}: column {old!r} does not exist; there are: {', '.join(self.columns)}",
+                    hint=f"the new name comes first: rename({old}={new!r}); or rename({{{new!r}: {old!r}}})",
+                    column=old,
+                )
             pairs.append((one_column(old, self.columns, attempt), new))
         checked = checked_columns([old for old, _ in pairs], self.columns, attempt, least=0)
         wanted = {old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)}
@@ -283,8 +291,9 @@ class Collection:
         made = self.schema.set(at, pa.field(column, field.type.value_type))
         return self._add(Explode(at), [self], made)
 
-    def concat(self, *others: Collection) -> Collection:
+    def concat(self, *given: Collection | Iterable[Collection]) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates."""
+        others: list[Any] = list(flat(given))
         for other in others:
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
@@ -480,7 +489,7 @@ class Collection:
         """The rows in groups that agree in these columns or expressions; null is a value like any other."""
         from riverrun.frontends.grouping import Grouped
 
-        attempt = f"group {self._name} by"
+        attempt = f"group {self._name}"
         return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
 
     def count(self, name: str = "count") -> Collection:

@@ -21,6 +21,11 @@ from riverrun.run.values import fields_of, show
 ELSEWHERE = {
     "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
     "read(...).rows() is sorted",
+    **dict.fromkeys(
+        ("limit", "tail", "take"),
+        "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
+    ),
+    "len": "count() is a collection of one row",
     "head": "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
     "unique": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
     "drop_duplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
@@ -204,7 +209,7 @@ class RowsOf(partial[Any]):
             raise SchemaError(
                 "schema.rows",
                 f"the function gave {show(made)} for the row {show(row)}, not a list of rows",
-                hint="give a list of rows: [row] for one, [] for none; a frame goes as frame.rows()",
+                hint="give a list of rows: [row] for one, [] for none; or a Polars frame",
             )
         rows: Iterable[Any] = made
         return rows
