@@ -70,6 +70,7 @@ from riverrun.errors import PlanError, users_line
 from riverrun.frontends.expressions import compile_columns, compile_filter
 from riverrun.frontends.given import (
     ELSEWHERE,
+    MOST,
     RowsOf,
     as_ticks,
     check_callable,
@@ -382,11 +383,15 @@ class Collection:
         """
         at = self._time_column(column, "make windows")
         new_name(into, f"put the start of windows of {self._name} into a column")
-        ticks = as_ticks(size, self.schema.field(at), "the size of a window")
+        ticks = as_ticks(size, self.schema.field(at), "the size of a window", most=MOST)
         every = (
-            ticks if step is None else as_ticks(step, self.schema.field(at), "the step of windows")
+            ticks
+            if step is None
+            else as_ticks(step, self.schema.field(at), "the step of windows", most=MOST)
         )
-        moved = as_ticks(offset, self.schema.field(at), "the offset of windows", least=None)
+        moved = as_ticks(
+            offset, self.schema.field(at), "the offset of windows", least=None, most=MOST
+        )
         if into in self.columns:
             raise PlanError(
                 "plan.column_twice",

@@ -139,7 +139,13 @@ def is_one_of(given: object, choices: Iterable[str]) -> bool:
     return isinstance(given, str) and given in choices
 
 
-def as_ticks(given: int | timedelta, field: pa.Field, what: str, least: int | None = 1) -> int:
+def as_ticks(
+    given: int | timedelta,
+    field: pa.Field,
+    what: str,
+    least: int | None = 1,
+    most: int = (1 << 63) - 1,
+) -> int:
     """A span in the units of a column."""
     kind = field.type
     ticks: int | None = None
@@ -161,7 +167,7 @@ def as_ticks(given: int | timedelta, field: pa.Field, what: str, least: int | No
             hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
             column=field.name,
         )
-    if abs(ticks) >= MOST:
+    if abs(ticks) > most:
         raise PlanError(
             "plan.span",
             f"cannot take {given!r} as {what}: that is longer than all times of column {field.name!r}",
