@@ -292,15 +292,15 @@ class Collection:
         made = self.schema.set(at, pa.field(column, field.type.value_type))
         return self._add(Explode(at), [self], made)
 
-    def concat(self, *given: Collection | Iterable[Collection]) -> Collection:
+    def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates."""
-        others: list[Any] = list(flat(given))
-        for other in others:
+        listed: list[Any] = list(flat(others))
+        for other in listed:
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
-        scope = _deepest(self, *others)
+        scope = _deepest(self, *listed)
         parts = [self._into(scope)]
-        for other in others:
+        for other in listed:
             if sorted(other.columns) != sorted(self.columns):
                 raise PlanError(
                     "plan.columns_differ",
