@@ -154,9 +154,26 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
+# What people look for who come from elsewhere.
+_ELSEWHERE = {
+    "avg": "rr.mean(column)",
+    "average": "rr.mean(column)",
+    "len": "rr.count()",
+    "n_unique": "rr.count_distinct(column)",
+    "nunique": "rr.count_distinct(column)",
+    "col": "columns are Polars': pl.col(name)",
+    "lit": "constants are Polars': pl.lit(value)",
+    "read": "run.read(output), of a run: run = flow.run()",
+} | dict.fromkeys(
+    ("median", "std", "var", "quantile"),
+    "any Polars aggregation will do: agg(x=pl.col(name).median())",
+)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'riverrun' has no attribute {name!r}")
+        hint = f"\nHint: {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"module 'riverrun' has no attribute {name!r}{hint}")
     found = globals()[name] = getattr(import_module(_HOME[name]), name)
     return found
 

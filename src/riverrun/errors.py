@@ -157,7 +157,7 @@ def users_line() -> str:
     return f"{shown}:{line}" + (f": {source}" if source else "")
 
 
-_OURS_TOO = {"threading", "concurrent", "pyspark", "py4j"}
+_OURS_TOO = {"threading", "concurrent", "polars", "pyspark", "py4j"}
 """Packages that run us: what they do is nobody's program."""
 
 

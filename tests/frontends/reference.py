@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 import riverrun as rr
-from riverrun.frontends.aggregates import Expression
+from riverrun.frontends.aggregates import Expression, Value
 from tests.oracle import NAN, backwards, rank
 
 Row = tuple[Any, ...]
@@ -136,9 +136,9 @@ class Bag:
         ]
         return Bag.of(self.schema | {column: self.schema[column].inner}, pairs)
 
-    def concat(self, *others: Bag) -> Bag:
+    def concat(self, *others: Any) -> Bag:
         rows = Counter(self.rows)
-        for other in others:
+        for other in _flat(others):
             for row, count in other.select(*self.columns).rows.items():
                 rows[row] += count
         return Bag(self.schema, rows)
@@ -335,7 +335,7 @@ class Groups:
 
 
 def _aggregate(group: Bag, aggregate: Any) -> Any:
-    if isinstance(aggregate, pl.Expr):
+    if not isinstance(aggregate, Value):
         listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
         return _by_polars(group.frame(listed), aggregate).to_list()[0]
     if isinstance(aggregate, Expression):
@@ -400,7 +400,7 @@ def exact_sum(cells: Sequence[Any]) -> Any:
 
 
 def _aggregate_type(bag: Bag, aggregate: Any) -> Any:
-    if isinstance(aggregate, pl.Expr):
+    if not isinstance(aggregate, Value):
         return _by_polars(bag.frame([]), aggregate).dtype
     if isinstance(aggregate, Expression):
         inner = {str(at): each for at, each in enumerate(aggregate.aggregates())}
@@ -431,10 +431,10 @@ def _in_order(cell: Any, descending: bool) -> Any:
 
 
 def _aggregate_name(aggregate: Any) -> str:
-    if isinstance(aggregate, pl.Expr):
+    if not isinstance(aggregate, Value):
         return aggregate.meta.output_name()
-    if aggregate.name is not None:
-        return aggregate.name
+    if aggregate.called is not None:
+        return aggregate.called
     return aggregate.kind if aggregate.column is None else _output_name(aggregate.column)
 
 

@@ -402,7 +402,7 @@ def test_a_column_of_a_result(form):
         if kind == "one":
             assert result[given] == [1]
             return
-        with pytest.raises(rr.SchemaError) as refused:
+        with pytest.raises(rr.RiverrunError) as refused:
             result[given]
     assert refused.value.hint
     if form == "missing":

@@ -74,6 +74,8 @@ AGGREGATES = {
     },
     "with_polars": {
         "d": rr.max("x") - x.median(), "s": rr.count() + x.drop_nulls().len(), "lit": rr.count() * pl.lit(3),
+        "l": x.median() - rr.max("x"), "m": x.sum() / rr.count(), "c": x.min() == rr.min("x"),
+        "g": x.sum() > rr.count(),
     },
     "filled": {
         "f": rr.max("x").fill_null(rr.count()), "r": (rr.mean("x") / 3).round(2), "c": rr.sum("x").cast(pl.String),

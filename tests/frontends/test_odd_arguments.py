@@ -49,7 +49,7 @@ ARGUMENTS = {
     "output.collection": (lambda w, o: w.flow.output("z", o), ""),
     "map_batches.function": (lambda w, o: w.rows.map_batches(o, SCHEMA), "class"),
     "inspect.function": (lambda w, o: w.rows.inspect(o), "none class"),
-    "concat": (lambda w, o: w.rows.concat(o), ""),
+    "concat": (lambda w, o: w.rows.concat(o), "list"),
     "windows.size": (lambda w, o: w.rows.windows("a", o), ""),
     "windows.step": (lambda w, o: w.rows.windows("a", 5, o), "none"),
     "windows.offset": (lambda w, o: w.rows.windows("a", 5, offset=o), "minus zero"),

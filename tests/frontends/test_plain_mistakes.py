@@ -86,6 +86,8 @@ AGGREGATES = {
     "two_of_an_alias": (lambda g: g.agg(rr.sum("v").alias("x"), x=rr.max("v")), "two columns called 'x'"),
     "alias_of_the_key": (lambda g: g.agg(rr.sum("v").alias("k")), "a column of the key"),
     "directions": (lambda g: g.top(1, by=["v", "day"], descending=[True]), "2 columns with 1 directions"),
+    "top_without_by": (lambda g: g.top(1), "top(1, by='score')"),
+    "rename_swapped": (lambda g: g.collection.rename(v="value"), "rename(value='v')"),
     "direction": (lambda g: g.top(1, by="v", descending="no"), "True or False"),
     "direction_number": (lambda g: g.top(1, by="v", descending=[0]), "True or False"),
     "all_by_nothing": (lambda g: g.collection.group_by().agg(), "no column would be left"),
@@ -101,9 +103,40 @@ def test_an_aggregate_that_is_refused(name):
     assert refused.value.hint
 
 
-def test_an_aggregate_says_what_it_can_do():
-    with pytest.raises(AttributeError, match="round"):
-        rr.sum("v").rolling_mean(3)
+OF_POLARS = {
+    "method": lambda rows: rr.sum("v").rolling_mean(3),
+    "namespace": lambda rows: rr.max("day").dt.year(),
+    "when": lambda rows: pl.when(rr.count() > 1).then(1),
+    "function": lambda rows: pl.max_horizontal(rr.sum("v"), rr.count()),
+    "select": lambda rows: rows.select(x=rr.sum("v")),
+    "filter": lambda rows: rows.filter(rr.count() > 1),
+    "top": lambda rows: rows.group_by("k").top(1, by=rr.sum("v")),
+    "group_by": lambda rows: rows.group_by(x=rr.sum("v")),
+    "meta": lambda rows: rr.sum("v").meta.output_name(),
+}
+
+
+@pytest.mark.parametrize("name", OF_POLARS)
+def test_an_aggregate_is_no_expression_of_polars(name):
+    with pytest.raises(rr.PlanError, match="aggregate") as refused:
+        OF_POLARS[name](rows_of())
+    assert refused.value.hint
+    assert "At: test_plain_mistakes.py" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("avg", "rr.mean"),
+        ("n_unique", "rr.count_distinct"),
+        ("median", "pl.col(name).median()"),
+        ("len", "rr.count()"),
+    ],
+)
+def test_what_is_looked_for_elsewhere(name, hint):
+    with pytest.raises(AttributeError) as refused:
+        getattr(rr, name)
+    assert hint in str(refused.value)
 
 
 def test_aggregates_are_told_as_they_are_written():

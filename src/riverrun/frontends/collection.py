@@ -70,6 +70,7 @@ from riverrun.errors import PlanError, users_line
 from riverrun.frontends.expressions import compile_columns, compile_filter
 from riverrun.frontends.given import (
     ELSEWHERE,
+    MOST,
     RowsOf,
     as_ticks,
     check_callable,
@@ -187,7 +188,15 @@ class Collection:
                 hint='rename({"old": "new"}), or rename(new="old")',
             )
         attempt, pairs = f"rename columns of {self._name}", list((names or {}).items())
-        for new, old in named.items():
+        given: Mapping[str, Any] = named
+        for new, old in given.items():
+            if isinstance(old, str) and old not in self.columns and new in self.columns:
+                raise PlanError(
+                    "plan.column_unknown",
+                    f"cannot {attempt}: column {old!r} does not exist; there are: {', '.join(self.columns)}",
+                    hint=f"the new name comes first: rename({old}={new!r}); or rename({{{new!r}: {old!r}}})",
+                    column=old,
+                )
             pairs.append((one_column(old, self.columns, attempt), new))
         checked = checked_columns([old for old, _ in pairs], self.columns, attempt, least=0)
         wanted = {old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)}
@@ -290,14 +299,15 @@ class Collection:
         made = self.schema.set(at, pa.field(column, field.type.value_type))
         return self._add(Explode(at), [self], made)
 
-    def concat(self, *others: Collection) -> Collection:
+    def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates. Types are widened."""
-        for other in others:
+        listed: list[Any] = list(flat(others))
+        for other in listed:
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
-        scope = _deepest(self, *others)
+        scope = _deepest(self, *listed)
         parts, fields = [self._into(scope)], {field.name: field for field in self.schema}
-        for other in others:
+        for other in listed:
             if sorted(other.columns) != sorted(self.columns):
                 raise PlanError(
                     "plan.columns_differ",
@@ -380,11 +390,15 @@ class Collection:
         """
         at = self._time_column(column, "make windows")
         new_name(into, f"put the start of windows of {self._name} into a column")
-        ticks = as_ticks(size, self.schema.field(at), "the size of a window")
+        ticks = as_ticks(size, self.schema.field(at), "the size of a window", most=MOST)
         every = (
-            ticks if step is None else as_ticks(step, self.schema.field(at), "the step of windows")
+            ticks
+            if step is None
+            else as_ticks(step, self.schema.field(at), "the step of windows", most=MOST)
         )
-        moved = as_ticks(offset, self.schema.field(at), "the offset of windows", least=None)
+        moved = as_ticks(
+            offset, self.schema.field(at), "the offset of windows", least=None, most=MOST
+        )
         if into in self.columns:
             raise PlanError(
                 "plan.column_twice",
@@ -487,7 +501,7 @@ class Collection:
         """The rows in groups that agree in these columns or expressions; null is a value like any other."""
         from riverrun.frontends.grouping import Grouped
 
-        attempt = f"group {self._name} by"
+        attempt = f"group {self._name}"
         return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
 
     def count(self, name: str = "count") -> Collection:

@@ -21,6 +21,11 @@ from riverrun.run.values import fields_of, show
 ELSEWHERE = {
     "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
     "read(...).rows() is sorted",
+    **dict.fromkeys(
+        ("limit", "tail", "take"),
+        "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
+    ),
+    "len": "count() is a collection of one row",
     "head": "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
     "unique": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
     "drop_duplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
@@ -134,7 +139,13 @@ def is_one_of(given: object, choices: Iterable[str]) -> bool:
     return isinstance(given, str) and given in choices
 
 
-def as_ticks(given: int | timedelta, field: pa.Field, what: str, least: int | None = 1) -> int:
+def as_ticks(
+    given: int | timedelta,
+    field: pa.Field,
+    what: str,
+    least: int | None = 1,
+    most: int = (1 << 63) - 1,
+) -> int:
     """A span in the units of a column."""
     kind = field.type
     ticks: int | None = None
@@ -156,7 +167,7 @@ def as_ticks(given: int | timedelta, field: pa.Field, what: str, least: int | No
             hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
             column=field.name,
         )
-    if abs(ticks) >= MOST:
+    if abs(ticks) > most:
         raise PlanError(
             "plan.span",
             f"cannot take {given!r} as {what}: that is longer than all times of column {field.name!r}",
@@ -204,7 +215,7 @@ class RowsOf(partial[Any]):
             raise SchemaError(
                 "schema.rows",
                 f"the function gave {show(made)} for the row {show(row)}, not a list of rows",
-                hint="give a list of rows: [row] for one, [] for none; a frame goes as frame.rows()",
+                hint="give a list of rows: [row] for one, [] for none; or a Polars frame",
             )
         rows: Iterable[Any] = made
         return rows

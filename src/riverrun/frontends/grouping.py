@@ -61,7 +61,7 @@ class Grouped:
 
     @classmethod
     def of(cls, collection: Collection, key: Mapping[str, Any]) -> Grouped:
-        there, attempt = collection.columns, f"group {collection._name} by"
+        there, attempt = collection.columns, f"group {collection._name}"
         chosen = {
             name: one_column(value, there, attempt, expressions=True) for name, value in key.items()
         }
@@ -99,7 +99,9 @@ class Grouped:
         check_count_name(self.collection, name)
         return self.agg(**{name: Aggregate("count")})
 
-    def top(self, k: int, by: Any, *, descending: bool | Sequence[bool] = True) -> Collection:
+    def top(
+        self, k: int, by: Any = None, *, descending: bool | Sequence[bool] = True
+    ) -> Collection:
         """The first `k` rows of each group in the order of `by`, the largest first unless told otherwise.
 
         `by` is a column or expression, or several; rows that agree in it are ordered by their other columns.
@@ -117,6 +119,12 @@ class Grouped:
                 hint="for instance top(3, by='score')",
             )
         whole = self.collection
+        if by is None:
+            raise PlanError(
+                "plan.column",
+                f"cannot take the top {k} rows of each group of {whole._name}: rows have no order of their own",
+                hint=f"say by which column: top({k}, by='score'), or by=['day', 'hour']",
+            )
         given = checked_columns(
             by, whole.columns, f"order the groups of {whole._name}", expressions=True
         )
@@ -261,12 +269,13 @@ def _directions(descending: Any, columns: int) -> list[bool]:
 
 def _name_of(aggregate: Any) -> str:
     """What an aggregate given by position is called: as it was named, or after the first column that it is of."""
-    if isinstance(aggregate, pl.Expr):
+    if not isinstance(aggregate, Value):
         return output_name(aggregate, "aggregate")
-    if aggregate.name is not None:
-        return str(aggregate.name)
+    if aggregate.called is not None:
+        return aggregate.called
     if isinstance(aggregate, Expression):
         return _name_of(aggregate.aggregates()[0])
+    assert isinstance(aggregate, Aggregate)
     if len(aggregate.columns) != 1:
         return str(aggregate.kind)
     (column,) = aggregate.columns
@@ -512,7 +521,7 @@ class _Building:
         mine = {
             column: aggregate.alias(column)
             for column, aggregate in self.wanted.items()
-            if isinstance(aggregate, pl.Expr)
+            if not isinstance(aggregate, Value)
         }
         if not mine:
             return
@@ -557,7 +566,7 @@ def _as_expression(column: Any) -> pl.Expr:
 
 def _identity(aggregate: Any) -> Any:
     """What is equal for two aggregates that are the same: those are kept once."""
-    if isinstance(aggregate, pl.Expr):
+    if not isinstance(aggregate, Aggregate):
         return aggregate.meta.serialize()
     return (
         aggregate.kind,

@@ -55,10 +55,12 @@ def checked_columns(
     if most == 1 and is_list(given):
         raise kind(
             f"{room}.column",
-            f"cannot {attempt}: {show(given)} is a list, and one column is wanted here",
+            f"cannot {attempt}: {show(given)} is a list, and one column is wanted here{_there_are(columns)}",
             hint=_one_hint(given),
         )
-    chosen = [_name_or_expression(each, attempt, expressions, kind, room) for each in flat([given])]
+    chosen = [
+        _name_or_expression(each, attempt, expressions, columns, room) for each in flat([given])
+    ]
     if len(chosen) < least:
         raise kind(
             f"{room}.column",
@@ -150,8 +152,9 @@ def unknown_column(
 
 
 def _name_or_expression(
-    given: Any, attempt: str, expressions: bool, kind: type[RiverrunError], room: Room
+    given: Any, attempt: str, expressions: bool, columns: Sequence[str] | None, room: Room
 ) -> str | pl.Expr:
+    kind = _KINDS[room]
     if isinstance(given, str):
         return given
     if isinstance(given, pl.Expr):
@@ -161,7 +164,8 @@ def _name_or_expression(
             return given
         raise kind(
             f"{room}.column",
-            f"cannot {attempt}: {show(str(given))} is computed, and the name of a column is wanted here",
+            f"cannot {attempt}: {show(str(given))} is computed, and the name of a column is wanted here"
+            + _there_are(columns),
             hint='make it a column first, with_columns(new=...), and name that: "new"',
         )
     if isinstance(given, set | frozenset):
@@ -173,7 +177,8 @@ def _name_or_expression(
     raise kind(
         f"{room}.column",
         f"cannot {attempt}: {show(given)} is not the name of a column"
-        + (", and not a Polars expression" if expressions else ""),
+        + (", and not a Polars expression" if expressions else "")
+        + _there_are(columns),
         hint='a column is its name, "a"'
         + (', or an expression: pl.col("a") + 1' if expressions else ""),
     )

@@ -43,6 +43,7 @@ from riverrun.state.kernels.values import unmix
 from riverrun.state.keys import Keys
 
 SHARDS = 256
+Ticks = np.ndarray[tuple[int], np.dtype[np.int64]]
 DUE = "__due__"
 NO_DUE = np.int64(-(1 << 63))
 """The due of a row whose time is null: it is never there, and counted where the others are kept."""
@@ -85,14 +86,18 @@ class Due(Linear):
         times = changes.columns[self.column]
         if times.null_count:
             dues = np.full(changes.rows, NO_DUE)
-            dues[times.is_valid().to_numpy(zero_copy_only=False)] = (
-                ticks_of(times.drop_null()) + self.span
-            )
+            valid = times.is_valid().to_numpy(zero_copy_only=False)
+            dues[valid] = self._after(ticks_of(times.drop_null()))
             return changes.with_columns((pa.array(dues), *changes.columns))
-        return changes.with_columns((pa.array(ticks_of(times) + self.span), *changes.columns))
+        return changes.with_columns((pa.array(self._after(ticks_of(times))), *changes.columns))
+
+    def _after(self, ticks: Ticks) -> Ticks:
+        """The span later, and at the end of all times where that is beyond it."""
+        end = np.int64((1 << 63) - 1)
+        return np.minimum(ticks, end - self.span) + np.int64(self.span)
 
 
-def ticks_of(times: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def ticks_of(times: pa.Array) -> Ticks:
     """A column of times as integers, in its own unit."""
     kind = times.type
     if kind == _TICKS:
