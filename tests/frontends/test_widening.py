@@ -367,3 +367,24 @@ def test_dates_stay_dates() -> None:
     flow.output("x", flow.input("y", {"d": pl.Datetime("us")}))
     with flow.run() as run, pytest.raises(rr.SchemaError):
         run.insert("y", pl.DataFrame({"d": [date(2024, 1, 1)]}))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_that_go_back_may_be_narrower_than_the_loop_declared(workers: int) -> None:
+    flow = rr.Dataflow("t")
+    start = flow.input("start", {"n": pl.Int64})
+    loop = flow.loop(start)
+    back = loop.feedback({"n": pl.Int64})
+    fewer = loop.enter(start).concat(back).filter(pl.col("n") > 0)
+    fewer = fewer.select(n=(pl.col("n") - 1).cast(pl.Int32))
+    back.connect(fewer)
+    flow.output("seen", loop.leave(fewer))
+    with flow.run(workers=workers) as run:
+        run.insert("start", [(4,), (2,)])
+        run.commit()
+        run.delete("start", [(2,)])
+        run.commit()
+        assert run.read("seen").rows() == [(0,), (1,), (2,), (3,)]
+    narrow = flow.loop(start).feedback({"n": pl.Int32})
+    with pytest.raises(rr.PlanError):
+        narrow.connect(narrow.select(n=pl.col("n").cast(pl.Int64)))
