@@ -367,3 +367,58 @@ def test_dates_stay_dates() -> None:
     flow.output("x", flow.input("y", {"d": pl.Datetime("us")}))
     with flow.run() as run, pytest.raises(rr.SchemaError):
         run.insert("y", pl.DataFrame({"d": [date(2024, 1, 1)]}))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_that_go_back_may_be_narrower_than_the_loop_declared(workers: int) -> None:
+    flow = rr.Dataflow("t")
+    start = flow.input("start", {"n": pl.Int64})
+    loop = flow.loop(start)
+    back = loop.feedback({"n": pl.Int64})
+    fewer = loop.enter(start).concat(back).filter(pl.col("n") > 0)
+    fewer = fewer.select(n=(pl.col("n") - 1).cast(pl.Int32))
+    back.connect(fewer)
+    flow.output("seen", loop.leave(fewer))
+    with flow.run(workers=workers) as run:
+        run.insert("start", [(4,), (2,)])
+        run.commit()
+        run.delete("start", [(2,)])
+        run.commit()
+        assert run.read("seen").rows() == [(0,), (1,), (2,), (3,)]
+    narrow = flow.loop(start).feedback({"n": pl.Int32})
+    with pytest.raises(rr.PlanError):
+        narrow.connect(narrow.select(n=pl.col("n").cast(pl.Int64)))
+
+
+def test_a_collection_is_fetched_from_by_narrower_keys() -> None:
+    flow = rr.Dataflow("t")
+    nodes = flow.input("nodes", {"node": pl.Int64, "name": pl.String})
+    asked = flow.input("asked", {"node": pl.UInt16})
+    flow.output("answers", asked.fetch(nodes.as_state(key="node"), key="node"))
+    with flow.run(workers=3) as run:
+        run.insert("nodes", [(n, str(n)) for n in range(50)])
+        run.commit()
+        run.insert("asked", [(n,) for n in range(0, 60, 7)])
+        run.commit()
+        wanted = [(n, str(n) if n < 50 else None) for n in range(0, 60, 7)]
+        assert run.read("answers").rows() == wanted
+
+
+@pytest.mark.parametrize("narrow", ["start", "body"])
+def test_a_loop_by_priority_is_widened_too(narrow: str) -> None:
+    kinds = [pl.Int16, pl.Int64] if narrow == "start" else [pl.Int64, pl.Int16]
+    flow = rr.Dataflow("t")
+    start = flow.input("start", {"n": kinds[0]})
+
+    def body(x: rr.Collection, entered: rr.Collection) -> rr.Collection:
+        halves = x.filter(pl.col("n") > 0).select(n=(pl.col("n") // 2).cast(kinds[1]))
+        return entered.concat(halves).distinct()
+
+    flow.output("halves", start.iterate(body, at=pl.col("n") % 3))
+    with flow.run(workers=2) as run:
+        run.insert("start", [(40,), (7,), (12,)])
+        run.commit()
+        run.delete("start", [(12,)])
+        run.commit()
+        assert [n for (n,) in run.read("halves").rows()] == [0, 1, 2, 3, 5, 7, 10, 20, 40]
+        assert run.read("halves").to_polars().schema == {"n": pl.Int64}

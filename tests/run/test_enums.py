@@ -27,6 +27,8 @@ from riverrun.state.types import (
     spell,
     type_text,
 )
+from riverrun.testing import check_operator
+from riverrun.testing.draws import small
 from tests.engine.launchers import Processes, Threads
 
 LEVELS = ["low", "mid", "high"]
@@ -366,8 +368,9 @@ def test_a_vertex_has_tables_of_enums(workers: int) -> None:
         assert run.changes("found").rows() == [("tea", "high", 1), ("ink", "mid", 1)]
 
 
-@pytest.mark.parametrize("kind", [Threads, Processes])
-@pytest.mark.parametrize("declared", [LEVEL, pl.Categorical], ids=["enum", "categorical"])
+@pytest.mark.parametrize(
+    ("kind", "declared"), [(Processes, LEVEL), (Threads, LEVEL), (Threads, pl.Categorical)]
+)
 def test_workers_elsewhere_have_the_enum_also_those_without_rows(kind: Any, declared: Any) -> None:
     flow = rr.Dataflow("levels")
     rows = flow.input("rows", {"n": pl.Int64, "e": declared, "l": pl.List(declared)})
@@ -387,3 +390,25 @@ def test_workers_elsewhere_have_the_enum_also_those_without_rows(kind: Any, decl
         for portion in portions:
             for one in portion.batches(["e"]):
                 assert pl.DataFrame(one).schema["e"] == declared
+
+
+def test_rows_of_enums_are_drawn_for_tests() -> None:
+    assert small(EnumType(LEVELS), "e") == LEVELS
+    assert small(pa.list_(EnumType(LEVELS)), "l")[1] == ["low"]
+    assert small(pa.dictionary(pa.int8(), pa.string()), "c")
+
+
+def test_programs_of_enums_and_wider_types_keep_the_laws() -> None:
+    def program(rows: rr.Collection, others: rr.Collection) -> rr.Collection:
+        both = rows.concat(others)
+        met = both.join(others.rename(m="n"), left_on="n", right_on="m", suffix="_2")
+        return met.group_by("e").agg(best=rr.max("e_2"), last=rr.last("n", by="e_2"), k=rr.count())
+
+    check_operator(
+        program,
+        {
+            "rows": {"n": pl.Int64, "e": LEVEL},
+            "others": {"n": pl.UInt8, "e": pl.Enum(["low", "high"])},
+        },
+        rounds=1,
+    )

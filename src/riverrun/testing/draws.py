@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError
 from riverrun.run.rows import as_schema, as_table
+from riverrun.state.types import EnumType
 from riverrun.testing.harness import schema_of
 from riverrun.testing.script import COMMIT, Change, Item, Row, grouped, shown
 
@@ -170,6 +171,10 @@ def _changes(
 def small(kind: pa.DataType, name: str) -> list[Any]:
     """A few values of a type."""
     t = pa.types
+    if isinstance(kind, EnumType):
+        return list(kind.categories[:6]) or [None]
+    if t.is_dictionary(kind):
+        return small(kind.value_type, name)
     if t.is_boolean(kind):
         return [False, True]
     if t.is_integer(kind):
