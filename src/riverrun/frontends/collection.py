@@ -21,6 +21,7 @@ Polars expressions that look at one row at a time.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -178,9 +179,10 @@ class Collection:
         wanted = {old: new for new, old in named.items()} | dict(names or {})
         self._check_columns(list(wanted), "rename columns of")
         made = [wanted.get(column, column) for column in self.columns]
+        counts = Counter(made)
         for name in made:
             check_column_name(name, f"rename columns of {self._name}")
-            if made.count(name) > 1:
+            if counts[name] > 1:
                 raise PlanError(
                     "plan.column_twice",
                     f"cannot rename columns of {self._name}: two would be called {name!r}",
@@ -193,8 +195,8 @@ class Collection:
 
     def drop(self, *columns: str | Iterable[str]) -> Collection:
         """All columns but these."""
-        gone = list(flat(columns))
-        self._check_columns(gone, "drop columns of")
+        gone = dict.fromkeys(flat(columns))
+        self._check_columns(list(gone), "drop columns of")
         kept = {name: name for name in self.columns if name not in gone}
         return self._project(kept, f"drop columns of {self._name}")
 
@@ -665,7 +667,8 @@ class Collection:
         return entered
 
     def _exchanged(self, key: tuple[str, ...], combine: bool = False) -> Collection:
-        positions = tuple(self.columns.index(name) for name in key)
+        places = {name: at for at, name in enumerate(self.columns)}
+        positions = tuple([places[name] for name in key])
         return self._add(Exchange("key", positions, key, combine), [self], self.schema)
 
     def _added_up_by_row(self) -> Collection:
@@ -737,9 +740,10 @@ class Collection:
     def _check_columns(self, columns: Sequence[str], what: str) -> None:
         """Refuse names that are no column's; `what` goes before the name of the collection."""
         there = self.columns
+        known = set(there)
         for column in columns:
             check_column_name(column, f"{what} {self._name}")
-            if column not in there:
+            if column not in known:
                 raise unknown_column(there, column, f"{what} {self._name}")
 
     def _time_column(self, column: str, what: str) -> int:

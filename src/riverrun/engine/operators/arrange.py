@@ -27,9 +27,10 @@ from riverrun.state.view import Selection, View
 
 def state_schema(columns: pa.Schema, key: tuple[str, ...], order: tuple[Order, ...] = ()) -> Schema:
     """The schema of a state of rows with these columns."""
+    keys = set(key)
     return Schema.of(
         pa.schema([columns.field(name) for name in key]),
-        pa.schema([field for field in columns if field.name not in key]),
+        pa.schema([field for field in columns if field.name not in keys]),
         order,
     )
 
@@ -61,7 +62,8 @@ class Arranger(Arranged):
         schema = state_schema(columns, operator.key, operator.order)
         self.arrangement = Arrangement(context.spine(schema))
         self._schema = schema
-        self._positions = tuple(columns.names.index(field.name) for field in schema.columns)
+        places = {name: at for at, name in enumerate(columns.names)}
+        self._positions = tuple(places[field.name] for field in schema.columns)
         self._held: dict[Timestamp, list[Changes]] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -176,8 +178,8 @@ class Tap(Arranged):
             pieces = self._difference(epoch)
         else:
             pieces = [changes_of(batch, (epoch,)) for batch in self._recent.get(epoch, [])]
-        names = [field.name for field in self.arrangement.spine.schema.columns]
-        positions = [names.index(name) for name in columns.names]
+        places = self.arrangement.spine.schema.positions
+        positions = [places[name] for name in columns.names]
         batches = []
         for piece in pieces:
             ordered = [piece.columns[at] for at in positions]
