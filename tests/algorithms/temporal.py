@@ -6,12 +6,37 @@ import gzip
 import random
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-Edge = tuple[Any, Any, int]
-"""src, dst, time"""
+Edge = tuple[Any, ...]
+"""src, dst, time; in graphs whose edges end, the end too, or None"""
+
+
+def lasting_cycles(
+    edges: Iterable[Edge], spans: Mapping[int, int], until: int | None = None
+) -> list[tuple[Any, ...]]:
+    """The same for spans by length, and edges that may end: each length and each edge by itself, over all others."""
+    given = [(*edge, None)[:4] for edge in edges if edge[0] != edge[1]]
+    given = [edge for edge in given if edge[3] is None or edge[3] > edge[2]]
+    found: list[tuple[Any, ...]] = []
+    for length, span in spans.items():
+        for src, dst, time, _ in given:
+            if until is not None and time > until:
+                continue
+            after = defaultdict(set)
+            for a, b, at, end in given:
+                if time - span <= at < time and (end is None or end > time):
+                    after[a].add(b)
+            paths = [[src, dst]]
+            for _ in range(length - 2):
+                paths = [[*path, n] for path in paths for n in after[path[-1]] if n not in path]
+            for path in paths:
+                if src in after[path[-1]]:
+                    first = path.index(min(path))
+                    found.append((time, src, dst, length, path[first:] + path[:first]))
+    return sorted(found)
 
 
 def cycles(
@@ -84,16 +109,19 @@ class Received:
         self.dropped = 0
 
     def take(self, epoch: list[Edge]) -> None:
-        epoch = [edge for edge in epoch if edge[0] != edge[1]]
-        kept = [edge for edge in epoch if self.update is None or edge[2] >= self.update]
-        self.dropped += len(epoch) - len(kept)
+        proper = [edge for edge in epoch if edge[0] != edge[1]]
+        kept = [edge for edge in proper if self.update is None or edge[2] >= self.update]
+        self.dropped += len(proper) - len(kept)
         self.edges += kept
-        if epoch:
-            seen = max(time for *_, time in epoch) - self.late
+        if epoch:  # a self loop's time is seen too
+            seen = max(edge[2] for edge in epoch) - self.late
             self.update = seen if self.update is None else max(self.update, seen)
 
     def cycles(self, span: int, lengths: Iterable[int] = (3, 4, 5)) -> list[tuple[Any, ...]]:
         return [] if self.update is None else cycles(self.edges, span, lengths, until=self.update)
+
+    def lasting_cycles(self, spans: Mapping[int, int]) -> list[tuple[Any, ...]]:
+        return [] if self.update is None else lasting_cycles(self.edges, spans, until=self.update)
 
 
 def load(path: Path) -> list[Edge]:

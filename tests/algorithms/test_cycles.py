@@ -14,7 +14,7 @@ from riverrun.algorithms import cycles
 from tests.algorithms import temporal
 from tests.chaos.besieged import ProcessRun
 from tests.engine.launchers import Processes
-from tests.soaking import first_seed, seeds
+from tests.soaking import draws, first_seed, seeds
 
 EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}
 HOUR = 3600
@@ -83,6 +83,95 @@ def test_other_lengths(lengths):
         found = run.read("found").rows()
     assert found == temporal.cycles(edges, 12, lengths)
     assert {row[3] for row in found} == set(lengths)
+
+
+ENDING = {**EDGES, "end": pl.Int64}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("ends", [False, True])
+def test_each_length_has_its_span_and_edges_end(workers, ends):
+    """Epoch by epoch against a search for each length by itself; some edges end, some before they begin."""
+    found = set()
+    for seed in range(draws(1, sample=5, soak=50)):
+        chance = random.Random(f"{workers} {ends} {seed}")
+        spans = chance.choice([{3: 40, 4: 20, 5: 10}, {3: 5, 5: 25}, {4: 15, 3: 15, 6: 8}])
+        late = chance.choice([0, 6])
+        edges = temporal.drawn(chance, 110, 7, late)
+        if ends:
+            drawn = (-1, 0, 3, 8, 15, 30, None, None)
+            lasts = [chance.choice(drawn) for _ in edges]
+            edges = [
+                (*e, None if d is None else e[2] + d) for e, d in zip(edges, lasts, strict=True)
+            ]
+        flow = rr.Dataflow("rings")
+        given = flow.input("edges", ENDING if ends else EDGES)
+        made = cycles(flow, given, spans=spans, late=late, end="end" if ends else None)
+        flow.output("found", made)
+        received = temporal.Received(late)
+        with flow.run(workers=workers, seed=seed) as run:
+            for epoch in temporal.epochs(chance, edges, 12):
+                feed(run, [epoch], received)
+                said = f"{workers=} {ends=} {seed=} {spans=} {late=} epoch={run.epoch}"
+                assert run.read("found").rows() == received.lasting_cycles(spans), said
+            assert [name for name in run.status()["states"] if name.endswith("graph")] == [
+                "cycles graph"
+            ]
+        found |= {row[3] for row in received.lasting_cycles(spans)}
+    assert len(found) >= 2
+
+
+def test_one_span_for_all_lengths_is_spans_of_one_kind():
+    chance = random.Random(11)
+    edges = temporal.drawn(chance, 150, 8, 0)
+    assert temporal.lasting_cycles(edges, {3: 20, 4: 20}) == temporal.cycles(edges, 20, (3, 4))
+    assert temporal.lasting_cycles(edges, {3: 20, 4: 20}) != temporal.lasting_cycles(
+        edges, {3: 20, 4: 5}
+    )
+
+
+def test_the_time_of_a_self_loop_is_seen():
+    """An edge is answered when a time of T + late was seen, whoever has it."""
+    with program(10, late=5).run() as run:
+        feed(run, [[(1, 2, 0), (2, 3, 1), (3, 1, 2)]])
+        assert run.read("found").rows() == []
+        feed(run, [[(4, 4, 7)]])
+        assert run.read("found").rows() == [(2, 3, 1, 3, [1, 2, 3])]
+
+
+def test_an_edge_counts_while_it_is_there():
+    ring = [(1, 2, 0, 10), (2, 3, 1, None)]
+
+    def found(*edges):
+        flow = rr.Dataflow("rings")
+        flow.output("found", cycles(flow, flow.input("edges", ENDING), 20, end="end"))
+        with flow.run(workers=2) as run:
+            feed(run, [[*ring, *edges]])
+            return run.read("found").rows()
+
+    assert found((3, 1, 9, None)) == [(9, 3, 1, 3, [1, 2, 3])]
+    assert found((3, 1, 10, None)) == []  # at its end an edge is not there any more
+    assert found((1, 2, 0, 12), (3, 1, 10, None)) == [
+        (10, 3, 1, 3, [1, 2, 3])
+    ]  # another one still is
+    assert found((3, 1, 9, 9)) == []
+    assert found((3, 1, 9, 10)) == [(9, 3, 1, 3, [1, 2, 3])]
+
+
+def test_spans_and_ends_that_are_none():
+    flow = rr.Dataflow("rings")
+    edges = flow.input("edges", EDGES)
+    wrong = [
+        ({}, "plan.spans"),
+        ({"span": 5, "spans": {3: 4}}, "plan.spans"),
+        ({"spans": 4}, "plan.spans"),
+    ]
+    wrong += [({"spans": {2: 4}}, "plan.lengths"), ({"spans": {}}, "plan.lengths")]
+    wrong += [({"span": 5, "end": "until"}, "plan.end"), ({"span": 5, "end": "no"}, "plan.end")]
+    for arguments, code in wrong:
+        with pytest.raises(rr.PlanError) as told:
+            cycles(flow, edges, **arguments)
+        assert told.value.code == code
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -160,8 +160,8 @@ class Backfill:
     def _content(self, spine: Spine, names: list[str], rows: int = SCAN_ROWS) -> Iterator[Changes]:
         """What a kept state holds, at this epoch, with the columns in this order, about so many rows a piece."""
         view, now = present(spine)
-        found = [column.name for column in view.schema.columns]
-        positions = [found.index(name) for name in names]
+        places = view.schema.positions
+        positions = [places[name] for name in names]
         for piece in view.scan(now, rows):
             columns = tuple(piece.canonical(at) for at in positions)
             yield Changes(columns, len(piece), ((self.epoch,),), None, 0, piece.counts)

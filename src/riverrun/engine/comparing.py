@@ -8,8 +8,8 @@ and, as one word for each node, all that led to it (its *lineage*). A program is
    matter for that, so nodes without a name of their own may be numbered in another way than before.
    Where results depend on arrival, two nodes of one lineage may hold different rows: there the name counts.
 2. **Lineage.** The word of a node covers what it is (`Operator.identity`), its columns, and the words of the
-   nodes it takes from, in order. In a loop, it covers the loop as it is seen from the node. What lets all
-   rows pass, to show them or to be asked for progress, is left out.
+   nodes it takes from, in order. In a loop, it covers the loop as it is seen from the node, round before round.
+   What lets all rows pass, to show them or to be asked for progress, is left out.
 3. **Blank.** What has seen nothing yet is empty, and needs no state: what lies behind new inputs only, and
    joins with that. But a state that the checkpoint has under its name, and that nobody else has kept, is
    not emptied without a word: it counts as one to be built anew, of nothing.
@@ -35,13 +35,13 @@ changed: 'filter-1'
 kept: 'items:rows'
 not kept: 'few:result', because of 'filter-1'
 
-Cost: some microseconds for each node, and the square of their number for those of a loop.
+Cost: some ten microseconds for each node; for those of a loop, times the rounds that it takes to tell them apart.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -66,7 +66,8 @@ class Stored:
     fingerprint: Mapping[str, str]
     states: frozenset[str]
     lineage: Mapping[str, str] | None = None
-    """None in checkpoints that do not say it: their states are kept by the very same program only."""
+    """None in checkpoints that do not say it: their states are kept by the very same program only, which keeps them
+    whatever words it has now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class _Comparing:
     def __init__(self, plan: Plan, stored: Stored) -> None:
         self.plan = plan
         self.stored = stored
-        self.same = stored.lineage is None and dict(stored.fingerprint) == plan.fingerprint
+        self.same = dict(stored.fingerprint) == plan.fingerprint
         self.known: dict[str, list[str]] = {}
         """The nodes of the old program, by lineage."""
         for name, word in (plan.lineage if self.same else stored.lineage or {}).items():
@@ -269,22 +270,28 @@ class _Comparing:
 
     def _cause(self, number: int) -> str:
         """The first nodes, on the way to this one, that are not as they were."""
-        differ = {difference.name for difference in self.differences}
-        here = [at for at in self._upstream(number) if self.plan.nodes[at].name in differ]
-        first = [at for at in here if not any(b != at and b in here for b in self._upstream(at))]
-        names = [self.plan.nodes[at].name for at in sorted(first or here)]
+        names = [self.plan.nodes[at].name for at in sorted(self._causes[number])]
         new = [difference.name for difference in self.differences if difference.was is None]
         if not names or (names == [self.plan.nodes[number].name] and names[0] in new):
             return "which the checkpoint does not have"
         return f"because of {', '.join(map(repr, names))}"
 
-    def _upstream(self, number: int) -> set[int]:
-        found, waiting = {number}, [number]
-        while waiting:
-            for port in self.plan.nodes[waiting.pop()].inputs:
-                if port.node not in found:
-                    found.add(port.node)
-                    waiting.append(port.node)
+    @cached_property
+    def _causes(self) -> dict[int, frozenset[int]]:
+        """Of each node, those that differ first on the ways to it: behind none of them is another that does."""
+        plan = self.plan
+        differ = {difference.name for difference in self.differences}
+        found: dict[int, frozenset[int]] = {}
+        for together in plan.cycles:
+            before = {
+                found[port.node]
+                for at in together
+                for port in plan.nodes[at].inputs
+                if port.node in found
+            }
+            causes = before.pop() if len(before) == 1 else frozenset[int]().union(*before)
+            causes = causes or frozenset(at for at in together if plan.nodes[at].name in differ)
+            found.update(dict.fromkeys(together, causes))
         return found
 
     # ---- what is built anew
@@ -292,10 +299,11 @@ class _Comparing:
     def _with_loops(self, fresh: set[int]) -> set[int]:
         """All states of the loops of which one is fresh, and what reads a fresh arrangement (law 4)."""
         found: set[int] = set()
+        loops = {self._loops[self.plan.nodes[at].scope.number] for at in fresh} - {None}
+        for loop in loops:
+            assert loop is not None
+            found |= self._in_loop(loop, f"as the loop {loop.name!r} is built anew as a whole")
         for node in self.plan.nodes:
-            loop = _outermost(node.scope)
-            if node.number in fresh and loop is not None:
-                found |= self._in_loop(loop, f"as the loop {loop.name!r} is built anew as a whole")
             reads = isinstance(node.operator, Reduce) and node.number not in self.blank
             if reads and node.number not in fresh:
                 for port in node.inputs:
@@ -304,14 +312,28 @@ class _Comparing:
                         self.why[node.number] = f"as {self.plan.nodes[port.node].name!r} is not"
         return found
 
+    @cached_property
+    def _loops(self) -> dict[int, Scope | None]:
+        """Of each scope, by number, the loop around all others that it is in; None outside."""
+        found: dict[int, Scope | None] = {}
+        for scope in self.plan.scopes:  # a loop comes after the one that it is in
+            parent = scope.parent
+            around = None if parent is None else found[parent.number]
+            found[scope.number] = None if parent is None else around or scope
+        return found
+
+    @cached_property
+    def _states_in_loops(self) -> dict[int, list[int]]:
+        """The nodes with states in each outermost loop, by its number."""
+        found: dict[int, list[int]] = {}
+        for node in self.plan.nodes:
+            loop = self._loops[node.scope.number]
+            if loop is not None and node.operator.suffixes and node.number not in self.blank:
+                found.setdefault(loop.number, []).append(node.number)
+        return found
+
     def _in_loop(self, loop: Scope, why: str) -> set[int]:
-        found = {
-            node.number
-            for node in self.plan.nodes
-            if node.operator.suffixes
-            and node.number not in self.blank
-            and _outermost(node.scope) is loop
-        }
+        found = set(self._states_in_loops.get(loop.number, ()))
         for number in found:
             if number in self.keep:
                 self.why.setdefault(number, why)
@@ -320,7 +342,7 @@ class _Comparing:
     def _flow(self, fresh: set[int]) -> Flow | None:
         """Who gives what (law 5); None when more has become fresh on the way."""
         plan = self.plan
-        loops = {_outermost(plan.nodes[at].scope) for at in fresh}
+        loops = {self._loops[plan.nodes[at].scope.number] for at in fresh}
         taken, sources, inputs = set(fresh), set(), set()
         copies: dict[Port, int] = {}
         stuck: dict[str, str] = {}
@@ -335,7 +357,7 @@ class _Comparing:
             if port in seen or node.number in self.blank or node.number in fresh:
                 continue
             seen.add(port)
-            loop = _outermost(node.scope)
+            loop = self._loops[node.scope.number]
             if loop is not None and loop not in loops:
                 inside = self._in_loop(loop, "as something new is made of what is inside the loop")
                 if not inside <= fresh:
@@ -398,7 +420,8 @@ class _Comparing:
             kept = node.number in self.keep and node.number not in fresh
             if kept and isinstance(node.operator, Arrange):
                 # Rows have to leave from where they would have left.
-                key = tuple(map(names.index, node.operator.key))
+                places = {name: at for at, name in enumerate(names)}
+                key = tuple([places[name] for name in node.operator.key])
                 placed = self._placements[port]
                 if placed is not None and placed <= {key}:
                     return node.number
@@ -434,14 +457,6 @@ def _is_shown(said: str) -> bool:
     return said.startswith(("inspect (", "probe "))
 
 
-def _outermost(scope: Scope) -> Scope | None:
-    """The loop around all others that a scope is in; None outside."""
-    loop = None
-    while scope.parent is not None:
-        loop, scope = scope, scope.parent
-    return loop
-
-
 def _blank(plan: Plan, stored: Stored) -> frozenset[int]:
     """The nodes that have seen nothing as of the checkpoint (law 3)."""
     blank = {node.number for node in plan.nodes}
@@ -470,49 +485,92 @@ def lineages(plan: Plan) -> dict[str, str]:
     """By name, the word of each node (law 2)."""
     words: dict[int, str] = {}
     own = {node.number: _own(plan.fingerprint[node.name]) for node in plan.nodes}
+    passed: dict[Port, Port] = {}
+    sources = {
+        node.number: [_passed(plan, port, passed) for port in node.inputs] for node in plan.nodes
+    }
+    for together in plan.cycles:
+        at = together[0]
+        if len(together) > 1 or any(port.node == at for port in sources[at]):
+            words |= _words_around(plan, together, own, sources, words)
+        else:
+            words[at] = _word(own[at], sources[at], words)
+    return {node.name: words[node.number] for node in plan.nodes}
 
-    def passed(port: Port) -> Port:
-        while plan.nodes[port.node].operator.passes_all:
-            (port,) = plan.nodes[port.node].inputs
-        return port
 
-    sources = {node.number: [passed(port) for port in node.inputs] for node in plan.nodes}
-    loops = {node.number: _outermost(node.scope) for node in plan.nodes}
+def _word(own: str, sources: Sequence[Port], words: Mapping[int, str]) -> str:
+    froms = [f"{words[port.node]}.{port.output}" for port in sources]
+    return hashlib.sha256(f"{own}{FROM}{froms}".encode()).hexdigest()[:16]
 
-    def order(number: int) -> list[int]:
-        """The node, and those of its loop that lead to it, in the order in which one comes by them."""
-        found, at = [number], 0
-        seen = {number}
-        while loops[number] is not None and at < len(found):
-            for port in sources[found[at]]:
-                if loops[port.node] is loops[number] and port.node not in seen:
-                    seen.add(port.node)
-                    found.append(port.node)
-            at += 1
-        return found
 
-    for node in plan.nodes:
-        waiting = [node.number]
+def _words_around(
+    plan: Plan,
+    together: Sequence[int],
+    own: Mapping[int, str],
+    sources: Mapping[int, Sequence[Port]],
+    outside: Mapping[int, str],
+) -> dict[int, str]:
+    """The words of nodes that lead to each other, around the feedbacks of loops.
+
+    Every node is told by what it is and what leads to it, a round of the loop further back each time, until that tells
+    no more nodes apart than before. *Why that is enough:* nodes whose words agree then, in two programs in which the
+    same words occur, have the same nodes before them, and these again: both give the same in every round.
+    """
+    inside = set(together)
+    back = {at for at in together if plan.nodes[at].operator.is_feedback}
+    order, done = [at for at in together if at in back], set(back)
+    for start in together:
+        waiting = [start]
         while waiting:
-            number = waiting[-1]
-            ordered = order(number)
-            inside = {each: at for at, each in enumerate(ordered)}
-            outside = {
-                port.node for each in ordered for port in sources[each] if port.node not in inside
-            }
-            missing = [each for each in outside if each not in words]
+            at = waiting[-1]
+            missing = [
+                port.node
+                for port in sources[at]
+                if port.node in inside and port.node not in done and at not in done
+            ]
             if missing:
                 waiting += missing
                 continue
             waiting.pop()
-            if number in words:
-                continue
-            text = []
-            for each in ordered:
-                froms = [
-                    f"{inside.get(port.node, words.get(port.node))}.{port.output}"
-                    for port in sources[each]
-                ]
-                text.append(f"{own[each]}{FROM}{froms}")
-            words[number] = hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
-    return {node.name: words[node.number] for node in plan.nodes}
+            if at not in done:
+                done.add(at)
+                order.append(at)
+    known: Mapping[int, str] = dict.fromkeys(inside, "around")
+    told = 0
+    while True:
+        words: dict[int, str] = {}
+        before = _Either(outside, known)
+        now = _Either(outside, words)
+        for at in order:
+            words[at] = _word(own[at], sources[at], before if at in back else now)
+        known = words
+        if len(set(words.values())) == told:
+            break
+        told = len(set(words.values()))
+    around = hashlib.sha256(" ".join(sorted(set(words.values()))).encode()).hexdigest()[:16]
+    return {
+        at: hashlib.sha256(f"{word} {around}".encode()).hexdigest()[:16]
+        for at, word in words.items()
+    }
+
+
+class _Either(dict[int, str]):
+    """The words of two mappings, without copying them; the second is asked first."""
+
+    def __init__(self, outside: Mapping[int, str], inside: Mapping[int, str]) -> None:
+        super().__init__()
+        self._outside, self._inside = outside, inside
+
+    def __missing__(self, at: int) -> str:
+        return self._inside[at] if at in self._inside else self._outside[at]
+
+
+def _passed(plan: Plan, port: Port, known: dict[Port, Port]) -> Port:
+    """Where rows come from, behind nodes that let all pass."""
+    way = []
+    while port not in known and plan.nodes[port.node].operator.passes_all:
+        way.append(port)
+        (port,) = plan.nodes[port.node].inputs
+    port = known.get(port, port)
+    known.update(dict.fromkeys(way, port))
+    return port

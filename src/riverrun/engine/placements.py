@@ -26,7 +26,9 @@ Cost: some microseconds for each node outside of loops; for those of a loop, tim
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
 
 from riverrun.engine.operators.arrange import Arrange, Consolidate
 from riverrun.engine.operators.exchange import Exchange
@@ -72,7 +74,7 @@ def staying(plan: Plan) -> frozenset[int]:
 def placements(plan: Plan) -> dict[Port, Placement]:
     """For each output the keys by which its rows are placed: lists of columns."""
     placed: dict[Port, Placement] = {}
-    for together in _cycles(plan):
+    for together in plan.cycles:
         _place(plan, together, placed)
     return placed
 
@@ -141,8 +143,7 @@ def _placed(
     if isinstance(operator, _UNMOVED):
         return set.intersection(*known) if known else None
     if isinstance(operator, Join):
-        names = [plan.nodes[port.node].schemas[port.output].names for port in node.inputs]
-        positions = [{name: at for at, name in enumerate(each)} for each in names]
+        positions = [_places(plan.nodes[port.node].schemas[port.output]) for port in node.inputs]
         where = {
             (side, positions[side][name]): at for at, (side, name) in enumerate(operator.columns)
         }
@@ -152,10 +153,11 @@ def _placed(
             for key in keys or ()
         ]
     elif isinstance(operator, Reduce) and len(known) == len(given):
-        names = [plan.nodes[port.node].schemas[port.output].names for port in node.inputs]
-        keys = [tuple(map(each.index, operator.key)) for each in names]
+        places = [_places(plan.nodes[port.node].schemas[port.output]) for port in node.inputs]
+        keys = [tuple([each[name] for name in operator.key]) for each in places]
         is_placed = all(key in there for key, there in zip(keys, known, strict=True))
-        kept = [tuple(map(node.schemas[0].names.index, operator.key))] if is_placed else []
+        own = _places(node.schemas[0])
+        kept = [tuple([own[name] for name in operator.key])] if is_placed else []
     elif isinstance(operator, Project):
         picked = enumerate(operator.projection.picked)
         origin = {source: at for at, source in reversed(list(picked)) if source is not None}
@@ -165,43 +167,5 @@ def _placed(
     return {tuple(at for at in key if at is not None) for key in kept if None not in key}
 
 
-def _cycles(plan: Plan) -> Iterator[list[int]]:
-    """The nodes, those that lead to each other together, each after all that leads to it from elsewhere.
-
-    Strongly connected components, as Tarjan finds them, walked along inputs with a stack of our own.
-    """
-    number: dict[int, int] = {}
-    least: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    for root in range(len(plan.nodes)):
-        if root in number:
-            continue
-        number[root] = least[root] = len(number)
-        stack.append(root)
-        on_stack.add(root)
-        path = [(root, iter(plan.nodes[root].inputs))]
-        while path:
-            at, inputs = path[-1]
-            for port in inputs:
-                before = port.node
-                if before not in number:
-                    number[before] = least[before] = len(number)
-                    stack.append(before)
-                    on_stack.add(before)
-                    path.append((before, iter(plan.nodes[before].inputs)))
-                    break
-                if before in on_stack:
-                    least[at] = min(least[at], number[before])
-            else:
-                path.pop()
-                if path:
-                    least[path[-1][0]] = min(least[path[-1][0]], least[at])
-                if least[at] == number[at]:
-                    together = []
-                    while True:
-                        together.append(stack.pop())
-                        on_stack.discard(together[-1])
-                        if together[-1] == at:
-                            break
-                    yield sorted(together)
+def _places(schema: pa.Schema) -> dict[str, int]:
+    return {name: at for at, name in enumerate(schema.names)}

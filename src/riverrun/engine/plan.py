@@ -220,6 +220,44 @@ class Plan:
         return node.depth + node.operator.steps_out
 
     @cached_property
+    def cycles(self) -> list[list[int]]:
+        """The nodes, those that lead to each other together, each after all that leads to it from elsewhere.
+
+        Strongly connected components, as Tarjan finds them, walked along inputs with a stack of our own.
+        """
+        found: list[list[int]] = []
+        index: dict[int, int] = {}
+        least: dict[int, int] = {}
+        pending: dict[int, None] = {}  # an ordered set: what is in no component yet
+        for root in range(len(self.nodes)):
+            if root in index:
+                continue
+            index[root] = least[root] = len(index)
+            pending[root] = None
+            walk = [(root, iter(self.nodes[root].inputs))]
+            while walk:
+                at, inputs = walk[-1]
+                for port in inputs:
+                    before = port.node
+                    if before not in index:
+                        index[before] = least[before] = len(index)
+                        pending[before] = None
+                        walk.append((before, iter(self.nodes[before].inputs)))
+                        break
+                    if before in pending:
+                        least[at] = min(least[at], index[before])
+                else:
+                    walk.pop()
+                    if walk:
+                        least[walk[-1][0]] = min(least[walk[-1][0]], least[at])
+                    if least[at] == index[at]:
+                        together: list[int] = []
+                        while not together or together[-1] != at:
+                            together.append(pending.popitem()[0])
+                        found.append(sorted(together))
+        return found
+
+    @cached_property
     def arrival_dependent(self) -> frozenset[int]:
         """The nodes whose results may depend on arrival: those marked, and all behind them."""
         found = {node.number for node in self.nodes if not node.operator.deterministic}

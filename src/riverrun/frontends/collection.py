@@ -769,7 +769,8 @@ class Collection:
         return entered
 
     def _exchanged(self, key: tuple[str, ...], combine: bool = False) -> Collection:
-        positions = tuple(self.columns.index(name) for name in key)
+        places = {name: at for at, name in enumerate(self.columns)}
+        positions = tuple([places[name] for name in key])
         return self._add(Exchange("key", positions, key, combine), [self], self.schema)
 
     def _added_up_by_row(self) -> Collection:

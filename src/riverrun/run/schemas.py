@@ -79,14 +79,16 @@ _SPARK: dict[str, pa.DataType] = {
 def as_schema(given: Any, attempt: str) -> pa.Schema:
     """The Arrow schema that `given` declares; `attempt` says what for: "declare input 'edges'"."""
     schema = _Reader(attempt).schema(given)
-    for at, field in enumerate(schema):
-        if schema.names.index(field.name) != at:
+    seen: set[str] = set()
+    for field in schema:
+        if field.name in seen:
             raise SchemaError(
                 "schema.column_twice",
                 f"cannot {attempt}: column {field.name!r} is declared twice: a name is one column",
                 hint="rename one of the two",
                 column=field.name,
             )
+        seen.add(field.name)
         Schema.of({field.name: field.type}, {})  # refuses types that states cannot hold
     return schema
 

@@ -30,6 +30,7 @@ Hint: give every column: node, name, score
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,9 +103,9 @@ class Schema:
         return schema
 
     def _check(self) -> None:
-        names = [*self.key.names, *self.value.names]
-        for name in names:
-            if names.count(name) > 1:
+        names = Counter([*self.key.names, *self.value.names])
+        for name, times in names.items():
+            if times > 1:
                 raise SchemaError(
                     "schema.column_twice",
                     f"cannot declare a state with column {name!r} twice: a name is one column",
@@ -133,9 +134,9 @@ class Schema:
     @cached_property
     def columns(self) -> tuple[pa.Field, ...]:
         """All columns as declared, in physical order."""
-        ordered = [order.column for order in self.order]
-        rest = [name for name in self.value.names if name not in ordered]
-        return (*self.key, *(self.value.field(name) for name in ordered + rest))
+        ordered = {order.column: self.value.field(order.column) for order in self.order}
+        rest = [field for field in self.value if field.name not in ordered]
+        return (*self.key, *ordered.values(), *rest)
 
     @cached_property
     def canonical(self) -> tuple[pa.DataType, ...]:
@@ -205,9 +206,10 @@ class Schema:
     def conform_key(self, rows: Rows, attempt: str) -> list[pa.Array]:
         """The same for the key columns alone; other columns of `rows` are not looked at."""
         names = _names(rows, attempt)
+        counts = Counter(names)
         arrays = []
         for field, target in zip(self.key, self.canonical, strict=False):
-            if names.count(field.name) != 1:
+            if counts[field.name] != 1:
                 self._refuse_names(names, attempt, self.key.names)
             arrays.append(conform_column(rows.column(field.name), field, target, attempt))
         return arrays

@@ -30,9 +30,10 @@ from riverrun.state.view import Selection, View
 
 def state_schema(columns: pa.Schema, key: tuple[str, ...], order: tuple[Order, ...] = ()) -> Schema:
     """The schema of a state of rows with these columns."""
+    keys = set(key)
     return Schema.of(
         pa.schema([columns.field(name) for name in key]),
-        pa.schema([field for field in columns if field.name not in key]),
+        pa.schema([field for field in columns if field.name not in keys]),
         order,
     )
 
@@ -64,7 +65,8 @@ class Arranger(Arranged):
         schema = state_schema(columns, operator.key, operator.order)
         self.arrangement = Arrangement(context.spine(schema))
         self._schema = schema
-        self._positions = tuple(columns.names.index(field.name) for field in schema.columns)
+        places = {name: at for at, name in enumerate(columns.names)}
+        self._positions = tuple(places[field.name] for field in schema.columns)
         self._held: dict[Timestamp, list[Changes]] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -207,8 +209,8 @@ class Tap(Arranged):
             if ranges is not None:
                 batches = [batch.slice(*each) for batch in batches for each in ranges]
             pieces = [changes_of(batch, (epoch,)) for batch in batches if len(batch)]
-        names = [field.name for field in self.arrangement.spine.schema.columns]
-        positions = [names.index(name) for name in columns.names]
+        places = self.arrangement.spine.schema.positions
+        positions = [places[name] for name in columns.names]
         told = []
         for piece in pieces:
             ordered = [piece.columns[at] for at in positions]

@@ -68,10 +68,11 @@ class Upserter(Arranged):
         key = pa.schema([given.field(name) for name in operator.key])
         sequence = pa.schema([given.field(SEQUENCE)])
         self._commands = Schema.of(key, sequence, Order(SEQUENCE, descending=True))
-        self._asked = [given.names.index(field.name) for field in self._commands.columns]
+        places = {name: at for at, name in enumerate(given.names)}
+        self._asked = [places[field.name] for field in self._commands.columns]
         width = len(operator.key)
-        self._made = [given.names.index(field.name) for field in self._schema.columns[width:]]
-        self._deleted = given.names.index(DELETED)
+        self._made = [places[field.name] for field in self._schema.columns[width:]]
+        self._deleted = places[DELETED]
         self._held: dict[Timestamp, list[Changes]] = {}
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -96,6 +97,6 @@ class Upserter(Arranged):
         self.arrangement.append(batch, time)
         if self.context.has_consumers:
             sent = changes_of(batch, time)
-            names = [field.name for field in self._schema.columns]
-            order = [names.index(name) for name in self.node.schemas[0].names]
+            places = self._schema.positions
+            order = [places[name] for name in self.node.schemas[0].names]
             self.context.push(sent.with_columns(tuple(sent.columns[at] for at in order)), 0)

@@ -1,0 +1,107 @@
+"""Large plans: what is done with a plan before its first answer takes steps near to linear in its size."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+
+import cloudpickle
+import pytest
+
+from riverrun.engine.comparing import Stored, compare, states_of
+from tests.run.shapes import SHAPES, chain, nested_concat, wide
+from tests.soaking import draws
+
+SIZE = 96
+MOST = 5.5  # times as many steps for a plan four times as large; for a square it would be 16
+SQUARES = {("many_to_many", "run with 2"): 16, ("deep", "run with 2"): 40}
+"""Known to grow faster, with several workers: what crosses between them is told by pairs of crossings that lead to each
+other, and by every loop around; by how much at most."""
+
+
+def steps(act):
+    """How many calls of Python functions, and of functions in C, something takes. The same on every machine."""
+    count = 0
+
+    def seen(frame, event, argument):
+        nonlocal count
+        if event in ("call", "c_call"):
+            count += 1
+
+    sys.setprofile(seen)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def look_at(flow):
+    """What is done with a plan before it runs, and when a checkpoint is resumed by another program."""
+    plan = flow.plan
+    states = frozenset(name for node in plan.nodes for name in states_of(node))
+    lineage = {name: f"{word[:-1]}x" for name, word in plan.lineage.items()}
+    fingerprint = {name: f"other {said}" for name, said in plan.fingerprint.items()}
+    str(compare(plan, Stored(3, fingerprint, states, lineage)))
+    str(compare(plan, Stored(3, plan.fingerprint, states, plan.lineage)))
+    flow.explain()
+    flow._repr_svg_()
+    pickle.loads(cloudpickle.dumps(plan))
+
+
+def rows_for(name, size):
+    return [] if name == "deep" else [tuple(range(size))] if name == "wide" else [(1,)]
+
+
+def run_once(flow, name, size, workers):
+    with flow.run(workers=workers) as run:
+        run.insert("c", rows_for(name, size))
+        run.commit()
+        return run.read("o").rows()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_steps_grow_with_the_size_of_the_plan(name):
+    shape = SHAPES[name]
+    for workers in (1, 2):
+        run_once(shape(24), name, 24, workers)  # what is done once in a process
+    look_at(shape(24))
+    taken = []
+    for size in (SIZE, 4 * SIZE):
+        built = []
+        figures = {"build": steps(lambda size=size, built=built: built.append(shape(size)))}
+        flow = built[0]
+        figures["look"] = steps(lambda flow=flow: look_at(flow))
+        for workers in (1, 2):
+            figures[f"run with {workers}"] = steps(
+                lambda size=size, flow=flow, workers=workers: run_once(flow, name, size, workers)
+            )
+        taken.append(figures)
+    ratios = {what: round(taken[1][what] / taken[0][what], 2) for what in taken[0]}
+    print(name, taken, ratios)
+    for what, ratio in ratios.items():
+        assert ratio <= SQUARES.get((name, what), MOST), ratios
+
+
+def test_time_grows_with_the_number_of_columns():
+    """What is quadratic inside one call of C does not show in steps."""
+
+    def least(size):
+        found = []
+        for _ in range(3):
+            began = time.process_time()
+            run_once(wide(size), "wide", size, 1)
+            found.append(time.process_time() - began)
+        return min(found)
+
+    run_once(wide(100), "wide", 100, 1)
+    small, large = least(1_000), least(4_000)
+    assert large < 9 * small + 0.5, (small, large)
+
+
+def test_long_chains_and_nested_concats_start_and_answer():
+    size = draws(1_500, sample=5_000, soak=5_000)
+    for workers in (1, 2):
+        assert run_once(chain(size), "chain", size, workers) == [(size + 1,)]
+    assert run_once(nested_concat(size), "nested_concat", size, 2) == [(1,)]
