@@ -26,7 +26,7 @@ successor has to know whether anybody was ever told that the epoch is complete: 
 >>> read_notes(storage)
 [Note(owner=0, epoch=3, boot=''), Note(owner=5, epoch=4, boot='')]
 
-Cost: 5 microseconds for an epoch on a local disk; elsewhere at most two small puts a second.
+Cost: about 10 microseconds for an epoch on a local disk; elsewhere at most two small puts a second.
 """
 
 from __future__ import annotations
