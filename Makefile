@@ -117,5 +117,5 @@ $(BENCH_READY): $(READY) requirements-bench.lock
 	@touch $@
 
 $(SOAK_READY): $(READY) requirements-soak.lock
-	@$(PIP) -r requirements-soak.lock
+	@$(PIP) --no-deps -r requirements-soak.lock
 	@touch $@

@@ -335,3 +335,17 @@ def test_what_a_killed_owner_left_unfinished_goes(storage: Storage, tmp_path: Pa
     (tmp_path / f"{OWNER}#1").write_bytes(b"{")
     Lease.acquire(storage, "first").release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lost_answer_to_our_own_lease_is_not_somebody_else() -> None:
+    class Forgetful(Storage):
+        def create(self, name: str, data: Any) -> bool:
+            assert super().create(name, data)
+            return super().create(name, data)  # a client repeats what it heard no answer to
+
+    storage = open_storage("memory:///")
+    lease = Lease.acquire(Forgetful(storage.store), "me", application="words")
+    with pytest.raises(CheckpointError):
+        Lease.acquire(storage, "another")
+    lease.release()
+    Lease.acquire(storage, "another").release()

@@ -141,6 +141,8 @@ class Lease:
         lease = cls(storage, owner)  # before the file is there: other threads find it alive
         for _ in range(TRIES):
             found = read_owner(storage)
+            if found is not None and found.identity == identity:
+                break  # ours: the answer to an earlier try was lost
             if found is not None and not take_over:
                 found = _await_death(storage, found)
             if found is not None:
