@@ -1,8 +1,9 @@
 """How much a suite draws, and from which seeds: fixed ones where it must pass every time, random ones in a soak.
 
-`make test`, which newcomers run, has fixed seeds: what passed once passes again. `make soak` runs the long suites (those
-with the marker ``soak``, and the others with more draws) from random seeds, and prints them; ``make soak SOAK=sample``,
-which `.ci/run` calls, runs a part of each long suite from fixed seeds.
+`make test`, which newcomers run, has fixed seeds: what passed once passes again. `make soak` runs the long suites (the
+marker ``soak``), and those of `make test` that draw (``drawn`` and ``hypothesis``) once more, longer, all from a random
+seed, which the header names; ``make soak SEED=N`` repeats it. ``make soak SOAK=sample``, which `.ci/run` calls, runs a
+part of each long suite from fixed seeds.
 
 >>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
 True
