@@ -205,14 +205,16 @@ def _calls(
     def tell() -> Call:
         def act() -> None:
             seen: list[int] = []
-            with run.for_each_epoch(
-                "short", lambda _, epoch: seen.append(epoch), start="now"
-            ) as sink:
-                for key in (6, 6):
-                    run.insert("rows", [(key,)])
-                    run.commit()
-                sink.wait(timeout=20)
-            assert seen == sorted(set(seen))
+            try:
+                with run.for_each_epoch(
+                    "short", lambda _, epoch: seen.append(epoch), start="now"
+                ) as sink:
+                    for key in (6, 6):
+                        run.insert("rows", [(key,)])
+                        run.commit()
+                    sink.wait(timeout=20)
+            finally:
+                assert seen == sorted(set(seen)), "an epoch was given twice"
 
         return act, [*_plus(subject, 6), *_plus(subject, 6, 6)]
 
@@ -369,3 +371,58 @@ def _interrupt_commits(workers: int, durable: bool, tmp_path: Path, trials: int,
     subject.resume()
     subject.run.close()
     assert hits > 5
+
+
+def _endless(row: dict[str, Any]) -> list[dict[str, Any]]:
+    while row["k"] == 0:
+        time.sleep(0.01)
+    return [row]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_that_does_not_end_is_stopped(workers: int, tmp_path: Path) -> None:
+    flow = rr.Dataflow("endless")
+    rows = flow.input("rows", {"k": pl.Int64})
+    flow.output("n", rows.flat_map(_endless, {"k": pl.Int64}).group_by("k").count("n"))
+    with flow.run(workers=workers, checkpoint=tmp_path) as run:
+        run.insert("rows", [(1,)])
+        run.commit()
+        run.insert("rows", [(0,), (2,)])
+        refused = run.commit(wait=False)
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            refused.wait()
+        timer.join()
+        run.insert("rows", [(3,)])
+        run.commit()
+        assert run.read("n").rows() == [(1, 1), (3, 1)]
+        assert run.completed == 2
+
+
+def test_what_no_signal_causes_ends_the_run_and_not_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 3 of the in-process transport: nothing is told of a state that is not whole."""
+    with program().run(workers=2, checkpoint=tmp_path) as run:
+        run.insert("rows", [(1,)])
+        run.commit()
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object) -> None:
+                raise MemoryError
+
+            patch.setattr(run._cluster, "_deliver", fail)
+            run.insert("rows", [(2,)])
+            with pytest.raises(MemoryError):
+                run.commit()
+        for call in (run.commit, lambda: run.read("short"), run.checkpoint, lambda: run.scale(1)):
+            with pytest.raises(rr.RiverrunError) as caught:
+                call()
+            assert caught.value.code in ("run.torn", "run.closed")
+        assert "halfway" in str(run.status()["closed"])
+    with program().run(checkpoint=tmp_path) as run:
+        assert dict(run.read("short").rows()) in ({1: 1}, {1: 1, 2: 1})
+        run.insert("rows", [(3,)])
+        run.commit()
+        assert dict(run.read("long").rows())[3] == 1
