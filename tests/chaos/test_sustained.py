@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.sustained import Commits, Sustained
-from tests.soaking import draws, first_seed
+from tests.soaking import SOAK, draws, first_seed
 
 
 def say(text: str) -> None:
@@ -23,7 +23,7 @@ def test_everybody_gets_on_while_processes_are_killed(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(draws(1, soak=4)))
-@pytest.mark.parametrize("takeovers", [False, True])
+@pytest.mark.parametrize("takeovers", [False, True] if SOAK == "all" else [True])
 def test_everybody_gets_on_for_long(tmp_path: Path, seed: int, takeovers: bool) -> None:
     seconds = draws(15, soak=180)
     report = Sustained(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
 import random
+import signal
 import threading
 from collections import Counter
 from pathlib import Path
@@ -56,6 +58,28 @@ def test_a_result_is_a_dataframe(spark: SparkSession) -> None:
             )
         assert rows_of(source(spark).load("out")) == rows_of(frames[-1][0])
         assert frames[0][0].join(frames[-1][0], "k").count() > 0
+
+
+@pytest.mark.parametrize("recovery", ["replace", "spread"])
+def test_a_dataframe_outlives_the_workers_that_lend_its_rows(
+    spark: SparkSession, tmp_path: Path, recovery: str
+) -> None:
+    program, known, seed = counting(), Rows(), random.Random(17)
+    path = str(tmp_path / "run")
+    with program.flow.run(on=spark, workers=2, checkpoint=path, recovery=recovery) as run:
+        for _ in range(3):
+            change(run, program, known, seed, 200)
+            run.commit()
+        whole, changed = run.read("out"), run.changes("out")
+        told = sorted(changed.rows(), key=repr)
+        frames = whole.to_spark(), changed.to_spark(), source(spark).load("out")
+        for frame in frames:
+            victim = next(each["pid"] for each in run.status()["processes"] if each)
+            os.kill(victim, signal.SIGKILL)
+            expected = told if frame is frames[1] else sorted(program.oracle(known), key=repr)
+            assert rows_of(frame) == expected
+            assert eventually(lambda: run._cluster.recovered, 60)
+        assert len(run.events("lost")) >= 3
 
 
 def test_what_was_read_stays_with_the_shortest_history(spark: SparkSession) -> None:

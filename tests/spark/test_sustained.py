@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.chaos.besieged import parent
 from tests.chaos.sustained import Sustained
 from tests.chaos.test_sustained import say
-from tests.soaking import draws, first_seed
+from tests.soaking import SOAK, draws, first_seed
 from tests.spark.standalone import Standalone, session
 
 
@@ -49,6 +49,7 @@ def live(seed: int, seconds: float, path: str) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.soak
+@pytest.mark.skipif(SOAK == "sample", reason="make test-cluster runs it, and a whole soak")
 def test_everybody_gets_on_while_executors_are_killed(tmp_path: Path) -> None:
     seconds = draws(30, soak=240)
     with Standalone(cores=4) as cluster:
