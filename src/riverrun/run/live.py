@@ -743,9 +743,9 @@ class Run:
         state = f"closed: {self._cluster.closed}" if self._cluster.closed else f"epoch {self.epoch}"
         return f"<Run of {self.plan.name!r}: {state}>"
 
-    def _inlet(self, name: str, what: str) -> Inlet:
+    def _inlet(self, name: Any, what: str) -> Inlet:
         self._check_open(f"{what} {name!r}")
-        if name not in self._inlets:
+        if not isinstance(name, str) or name not in self._inlets:
             raise PlanError(
                 "plan.input_unknown",
                 f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
@@ -754,8 +754,8 @@ class Run:
             )
         return self._inlets[name]
 
-    def _output(self, name: str, what: str) -> Node:
-        if name not in self._outputs:
+    def _output(self, name: Any, what: str) -> Node:
+        if not isinstance(name, str) or name not in self._outputs:
             raise PlanError(
                 "plan.output_unknown",
                 f"cannot {what} {name!r}: the outputs are: {', '.join(self._outputs) or 'none'}",
