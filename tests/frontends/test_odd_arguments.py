@@ -162,3 +162,17 @@ def test_an_odd_argument(name):
         refused = refusal(give, given)
         assert (refused is None) == (odd in taken.split()), (name, odd, str(refused))
         assert refused is None or refused.hint, (name, odd, str(refused))
+
+
+def test_odd_names_of_inputs_and_outputs():
+    flow = rr.Dataflow("odd")
+    flow.output("made", flow.input("rows", SCHEMA))
+    with flow.run() as run:
+        run.commit()
+        giving = [lambda o, act=act: act(o, []) for act in (run.insert, run.delete, run.upsert)]
+        reading = [run.read, run.changes, run.schema, flow.schema]
+        for act in [*giving, *reading]:
+            for odd, given in ODD.items():
+                with pytest.raises(rr.RiverrunError) as refused:
+                    act(given)
+                assert refused.value.hint, odd

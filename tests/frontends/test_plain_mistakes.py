@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
+import pickle
 
 import polars as pl
 import pyarrow as pa
@@ -143,6 +145,13 @@ def test_aggregates_are_told_as_they_are_written():
     assert str(rr.last("v", by=["day", "k"])) == "last(v by day, k)"
     assert str((rr.sum("v") / rr.count()).round(2)) == "(sum(v) / count()).round(2)"
     assert str(-rr.count("v") * 2) == "((-count(v)) * 2)"
+
+
+def test_aggregates_can_be_copied():
+    made = rr.last("v", by=["day", "k"]).alias("x")
+    for again in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert (str(again), again.called) == (str(made), "x")
+    assert str(copy.copy(rr.sum("v") / 2)) == "(sum(v) / 2)"
 
 
 def test_the_same_aggregate_is_kept_once():

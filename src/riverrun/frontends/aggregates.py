@@ -55,6 +55,12 @@ class Value(pl.Expr):
             "fill_null, alias; the rest goes with the column that it makes: agg(x=...).with_columns(y=pl.col('x')...)",
         )
 
+    def __getstate__(self) -> Any:
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+
     def __str__(self) -> str:
         return repr(self)
 

@@ -210,8 +210,8 @@ class Dataflow:
 
     def schema(self, name: str) -> pa.Schema:
         """The columns of an input or output."""
-        known = {**self._inputs, **self._outputs}
-        if name not in known:
+        known: dict[Any, Collection] = {**self._inputs, **self._outputs}
+        if type(name) is not str or name not in known:
             raise PlanError(
                 "plan.name_unknown",
                 f"cannot tell the columns of {name!r}: the inputs and outputs are: {', '.join(known) or 'none'}",

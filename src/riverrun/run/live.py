@@ -830,10 +830,10 @@ class Run:
         state = f"closed: {self._cluster.closed}" if self._cluster.closed else f"epoch {self.epoch}"
         return f"<Run of {self.plan.name!r}: {state}>"
 
-    def _inlet(self, name: str, what: str) -> Inlet:
+    def _inlet(self, name: Any, what: str) -> Inlet:
         self._mark.check(f"{what} {name!r}", f"the run of {self.plan.name!r}")
         self._check_open(f"{what} {name!r}")
-        if name not in self._inlets:
+        if not isinstance(name, str) or name not in self._inlets:
             raise PlanError(
                 "plan.input_unknown",
                 f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
@@ -842,9 +842,9 @@ class Run:
             )
         return self._inlets[name]
 
-    def _output(self, name: str, what: str) -> Node:
+    def _output(self, name: Any, what: str) -> Node:
         self._mark.check(f"{what} {name!r}", f"the run of {self.plan.name!r}")
-        if name not in self._outputs:
+        if not isinstance(name, str) or name not in self._outputs:
             raise PlanError(
                 "plan.output_unknown",
                 f"cannot {what} {name!r}: the outputs are: {', '.join(self._outputs) or 'none'}",
