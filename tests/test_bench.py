@@ -17,6 +17,7 @@ SIZES = {
     "components": {"nodes": 300, "edges": 600, "loads": 2, "singles": 3, "moved": 5},
     "degrees": {"nodes": 200, "edges": 1000, "changes": 100, "batches": 2, "singles": 4},
     "epochs": {"epochs": 20},
+    "plans": {"nodes": 96, "workers": 1},
     "words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
 }
 
