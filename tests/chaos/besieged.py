@@ -175,8 +175,11 @@ def temporary_folder(siege: Siege) -> Iterator[Path | None]:
     if siege.on != "processes":
         yield None
         return
+    beside = Path(
+        siege.path
+    ).parent  # whoever made that takes it away, also where this process is killed
     with (
-        tempfile.TemporaryDirectory(prefix="riverrun-besieged-") as folder,
+        tempfile.TemporaryDirectory(dir=beside) as folder,
         patch.dict(os.environ, TMPDIR=folder),
         patch.object(tempfile, "tempdir", folder),
     ):

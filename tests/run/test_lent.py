@@ -132,7 +132,7 @@ def test_rows_that_are_iterated_go_on_where_they_were(
             found += [
                 (k, v) for each in taken for v, k in zip(*each.to_pydict().values(), strict=True)
             ]
-            if source.random() < 0.3 and struck < 4:
+            if not struck or (source.random() < 0.3 and struck < 4):
                 strike(run, source)
                 struck += 1
     expected = model.expected()
