@@ -33,7 +33,6 @@ from riverrun.state.shards import Shards
 from tests.engine.flows import graph_flow
 from tests.engine.launchers import gone_by
 
-
 PLAIN = pytest.mark.parametrize("security", [Security()], ids=["plain"])
 
 
