@@ -46,7 +46,7 @@ OWN: dict[str, tuple[str, ...]] = {
 }
 
 EMPTY_NAMES = {"base", "common", "core", "helpers", "manager", "misc", "utils"}
-MAX_LINES = 800
+MAX_LINES = 1200
 FOLDERS = ("src", "tests", "tools", "bench", "examples")
 
 

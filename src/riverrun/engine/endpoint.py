@@ -4,10 +4,11 @@ A process that is reached by others makes an `Endpoint` with a `Handler`, which 
 and rows. Whoever connects is let in by `connection`, and then says in its first packet what it is there for: questions,
 one after the other, rows that are asked for, rows that are handed in, or a link, which brings frames. Laws:
 
-- **Strangers cost little.** Until a connection has shown that it knows the token, it has a thread, its socket and a
+- **Strangers cost little.** Until a connection has shown that it knows the token, it has a thread, its socket, and a
   few dozen bytes, and is closed after `ADMISSION` seconds. At most `STRANGERS` are in that state: for one more, the
   oldest goes of the host that has most of them, so many idle connections from one place keep nobody else out. Whoever
-  has another token is told so, and counted.
+  has
+  another token is told so, and counted.
 - **Members are bounded.** Members have at most half of the files that this process may open; others are told that there
   is no room. A member that asks nothing for `IDLE` seconds is closed.
 - **Nothing else is listened to.** The socket is bound to the one address that others are told of.
