@@ -50,7 +50,15 @@ LAST = 10**9  # the greatest number of a checkpoint
 
 BLOCKS, MANIFESTS = "blocks", "manifests"
 _BLOCK = re.compile(rf"{BLOCKS}/(\d{{12}})-([0-9a-f]{{32}})\.arrow(?:#\d+)?")
-_MISSHAPEN = (AttributeError, LookupError, TypeError, ValueError, RiverrunError, pa.ArrowException)
+_MISSHAPEN = (
+    AttributeError,
+    LookupError,
+    OSError,
+    TypeError,
+    ValueError,
+    RiverrunError,
+    pa.ArrowException,
+)
 _LOG = logging.getLogger(__name__)
 _MANIFEST = re.compile(rf"{MANIFESTS}/(\d{{12}})\.json")
 _UNFINISHED = re.compile(rf"{MANIFESTS}/(\d{{12}})\.json#\d+")

@@ -1,0 +1,257 @@
+"""What is fuzzed: everything that is decoded from peers or from storage, each with real encodings to start from.
+
+A target takes bytes and decodes them as the product does. Law: it returns, or raises what that decoder is said to raise
+for what nobody of us wrote, and nothing else; and what it returns is sound, which is looked at here as kernels and
+users would. Checksums of files are put right first: somebody who damages a file on purpose does so too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from riverrun.engine import messages, shapes
+from riverrun.engine.codec import Decoder, Encoder
+from riverrun.engine.endpoint import _listed, _pair, _schema, read_rows
+from riverrun.engine.instance import Data as Rows
+from riverrun.engine.instance import Told
+from riverrun.engine.messages import Data, Feed, Parcel
+from riverrun.engine.where import Where
+from riverrun.engine.wire import BadFrame, describe, pack, revive, unpack
+from riverrun.errors import OperatorFailed, RiverrunError
+from riverrun.progress import Antichain
+from riverrun.state import Schema, Spine
+from riverrun.state.changes import Changes
+from riverrun.state.checkpoint import Checkpoints
+from riverrun.state.files import read_block, write_block
+from riverrun.state.lease import OWNER, Owner, _encode, read_owner
+from riverrun.state.log import _SUM, MAGIC, Record, decode_record, encode_record
+from riverrun.state.manifest import decode_manifest, manifest_name
+from riverrun.state.shards import Shards
+from riverrun.state.storage import checksum, open_storage
+
+LIMIT = 1 << 16  # bytes that are drawn at most
+
+
+@dataclass(frozen=True)
+class Target:
+    """A decoder, and encodings that it reads."""
+
+    decode: Callable[[bytes], Any]
+    seeds: Callable[[], list[bytes]]
+
+
+# ---- from peers
+
+
+def decode_frames(data: bytes) -> None:
+    """A stream of frames: each has the length of its head and of its body before it."""
+    decoder, at = Decoder(), 0
+    while at + 4 <= len(data):
+        head, body = (int.from_bytes(data[at + i : at + i + 2], "little") for i in (0, 2))
+        at += 4
+        said, rows = data[at : at + head], data[at + head : at + head + body]
+        at += head + body
+        with suppress(BadFrame):
+            look_at(decoder.decode(said, pa.py_buffer(rows) if body else None))
+
+
+def look_at(message: Any) -> None:
+    """Touch what a message holds, as whoever gets it does."""
+    if isinstance(message, Data) and isinstance(message.payload, Rows):
+        changes = message.payload[1]
+        for column in changes.columns:
+            assert len(column) == changes.rows
+            column.to_pylist()
+        if changes.codes is not None:
+            assert all(0 <= code < len(changes.times) for code in changes.codes)
+    elif isinstance(message, Feed):
+        for batch in message.inputs.values():
+            batch.to_pylist()
+    else:
+        str(message)
+
+
+def framed(encoder: Encoder, message: Any) -> bytes:
+    out = b""
+    for frame in encoder.encode(message):
+        body = b"" if frame.body is None else frame.body.to_pybytes()
+        out += len(frame.head).to_bytes(2, "little") + len(body).to_bytes(2, "little")
+        out += frame.head + body
+    return out
+
+
+def seed_frames() -> list[bytes]:
+    words = pa.array(["tea", None, "ink"], pa.large_string())
+    changes = Changes.of([words, pa.array([1, 2, 3])], (0, 1))
+    said: list[Any] = [
+        Data(1, 0, Rows((3, changes))),
+        Data(1, 1, Rows((3, Changes.concat([changes, changes.map_times(lambda time: (0, 2))])))),
+        Data(1, 2, Told(((4, (1, 2), 1), (5, (1, 3), -1)))),
+        Data(1, 3, {"plain": (1, [2])}),
+        Feed(1, 2, {"words": pa.record_batch({"word": words})}, {"a": (Parcel("x-0", 1, 5),)}),
+        messages.Begin(1, 2, 3, 0, Shards.even(3), (1, 2, 3)),
+        messages.Completed(1, 7, ({"kind": "late", "rows": 3},)),
+        messages.Failed(1, 2, OperatorFailed("a.b", "it failed", hint="mend it", node="map")),
+        messages.Wrote(4, _saved()[1]),
+        messages.Peers({1: "tcp://127.0.0.1:5"}),
+        messages.Beat(5, 0.5, "map", 1.5),
+        messages.Credit(5),
+        messages.Forget("1.2", ("a", "b")),
+        messages.Kernels(("a",)),
+    ]
+    return [
+        *(framed(Encoder(), each) for each in said),
+        b"".join(framed(encoder, each) for encoder in [Encoder()] for each in said[:5]),
+    ]
+
+
+def decode_packets(data: bytes) -> None:
+    """Heads of packets: lists of frames, questions, columns; and values, errors described in them."""
+    for decode in (_listed, _pair, _schema, shapes.read):
+        with suppress(BadFrame):
+            decode(data)
+    with suppress(BadFrame):
+        value = unpack(data)
+        str(value)
+        assert unpack(pack(value)) == value or value != value or "nan" in str(value)
+        if isinstance(value, dict):
+            str(revive(value))
+
+
+def seed_packets() -> list[bytes]:
+    error = OperatorFailed("a.b", "it failed", hint="mend it", row={"a": (1, None)})
+    error.__cause__ = ValueError("why")
+    values = [
+        ("join", {"address": "tcp://127.0.0.1:5", "pid": 5, "versions": {"python": "3.11"}}),
+        (5, ["a"], (Where("a", ">", 3), Where("b", "in", ("x", "y"), True))),
+        Antichain([(1, 2), (0, 3)]),
+        describe(error),
+        [Parcel("a", 1, 2, None, "x")],
+        {1.5: -(1 << 90), "b": b"x", "c": frozenset({1})},
+    ]
+    schema = pa.schema({"a": pa.string(), "b": pa.list_(pa.int32())})
+    return [*map(pack, values), schema.serialize().to_pybytes()]
+
+
+def decode_uploads(data: bytes) -> None:
+    """A batch that is handed in, of one of a few schemas."""
+    schema = list(_batches())[data[0] % 3].schema if data else pa.schema([])
+    copy = pa.allocate_buffer(len(data[1:]))
+    memoryview(copy).cast("B")[:] = data[1:]
+    with suppress(BadFrame):
+        read_rows(copy, schema).to_pylist()
+
+
+def _batches() -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"word": ["tea", None, "ink"], "n": [1, 2, 3]})
+    yield pa.record_batch({"l": [[1, 2], None, []], "s": [{"a": 1, "b": "x"}, None, None]})
+    yield pa.record_batch({"b": [True, None, False], "t": pa.array([b"a", b"bc", None])})
+
+
+def seed_uploads() -> list[bytes]:
+    return [bytes([at]) + each.serialize().to_pybytes() for at, each in enumerate(_batches())]
+
+
+# ---- from storage
+
+
+def decode_records(data: bytes) -> None:
+    """A record of the log; its checksum is put right."""
+    body = data[len(MAGIC) + _SUM :]
+    whole = data[: len(MAGIC)] + checksum(body).encode() + body
+    with suppress(RiverrunError):
+        for batch in decode_record("log/1", pa.py_buffer(whole)).inputs.values():
+            batch.to_pylist()
+
+
+def seed_records() -> list[bytes]:
+    words, nested, flags = _batches()
+    return [
+        encode_record(Record({"kind": "epoch", "epoch": 3}, {"a": words, "b": nested})),
+        encode_record(Record({"kind": "owner", "identity": "x"}, {})),
+        encode_record(Record({"kind": "epoch", "parcels": {"a": []}}, {"c": flags})),
+    ]
+
+
+def decode_manifests(data: bytes) -> None:
+    """A manifest; where it is JSON, its checksum is put right too."""
+    import json
+
+    from riverrun.state.manifest import _checksum
+
+    candidates = [data]
+    with suppress(ValueError, TypeError, RecursionError):
+        body = json.loads(data)
+        if isinstance(body, dict):
+            body.pop("checksum", None)
+            candidates.append(json.dumps({**body, "checksum": _checksum(body)}).encode())
+    for candidate in candidates:
+        with suppress(RiverrunError):
+            str(decode_manifest(manifest_name(1), candidate))
+
+
+def _saved() -> tuple[Checkpoints, Any]:
+    checkpoints = Checkpoints("memory:///")
+    spine = Spine("words", SCHEMA)
+    spine.insert(pa.record_batch({"k": ["a", "b"], "v": [1.0, 2.0]}), (0,))
+    spine.insert(pa.record_batch({"k": ["a"], "v": [3.0]}), (1,))
+    part = checkpoints.write({"words": spine.view()}, 1)
+    return checkpoints, part
+
+
+SCHEMA = Schema.of({"k": pa.string()}, {"v": pa.float64()}, order=["v"])
+
+
+def seed_manifests() -> list[bytes]:
+    checkpoints, part = _saved()
+    checkpoints.publish(1, (part,), {"epoch": 3})
+    data: bytes = checkpoints.storage.get(manifest_name(1)).to_pybytes()
+    return [data]
+
+
+def decode_owners(data: bytes) -> None:
+    """The file that says who uses a path."""
+    storage = open_storage("memory:///")
+    storage.put(OWNER, pa.py_buffer(data))
+    with suppress(RiverrunError):
+        str(read_owner(storage))
+
+
+def seed_owners() -> list[bytes]:
+    import dataclasses
+
+    plain = {"str": "x", "int": 1, "float": 1.5, "bool": True}
+    fields = {each.name: plain.get(str(each.type), "x") for each in dataclasses.fields(Owner)}
+    return [_encode(Owner(**fields)), b"{}", b"[]"]  # type: ignore[arg-type]
+
+
+def decode_blocks(data: bytes) -> None:
+    """The file of a block."""
+    with suppress(RiverrunError):
+        block = read_block(pa.py_buffer(data), SCHEMA, "blocks/1", resident=True)
+        for column in block.columns:
+            if column is not None:
+                column.to_pylist()
+
+
+def seed_blocks() -> list[bytes]:
+    spine = Spine("words", SCHEMA)
+    spine.insert(pa.record_batch({"k": ["a", "b", "a"], "v": [1.0, 2.0, 3.0]}), (0,))
+    blocks = [block for batch in spine.view().batches for block in batch.blocks]
+    return [write_block(block).to_pybytes() for block in blocks]
+
+
+TARGETS = {
+    "frames": Target(decode_frames, seed_frames),
+    "packets": Target(decode_packets, seed_packets),
+    "uploads": Target(decode_uploads, seed_uploads),
+    "records": Target(decode_records, seed_records),
+    "manifests": Target(decode_manifests, seed_manifests),
+    "owners": Target(decode_owners, seed_owners),
+    "blocks": Target(decode_blocks, seed_blocks),
+}
