@@ -416,7 +416,7 @@ class Instance:
     def read(self, name: str, epoch: int) -> ViewPortion:
         """Its part of an output as of an epoch that is kept."""
         tap = self.outputs[name]
-        view, at = tap.view(epoch)
+        view, at = tap.view_as_of(epoch)
         return ViewPortion(name, tap.node.schemas[0], view, at)
 
     def changes(self, name: str, epoch: int) -> ChangesPortion:
