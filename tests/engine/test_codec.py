@@ -270,7 +270,7 @@ def test_every_class_that_travels_is_tried() -> None:
     }
     at_home = {
         "Logged", "Reported", "Refused", "Saved", "Scaled", "Closed", "Notice", "Start", "Stop", "Append",
-        "Recall",
+        "Recall", "Acknowledge",
         "Write", "Publish", "Collect", "Survey", "Found", "Read", "Outcome",
     }  # fmt: skip
     tried = {kind.__name__ for kind in shapes.TRAVELLING} | {"Parcel"}

@@ -26,6 +26,7 @@ import riverrun as rr
 from riverrun.engine.messages import Parcel
 from riverrun.engine.staging import Staging
 from riverrun.errors import CheckpointError, PlanError, RiverrunError, TransportError
+from riverrun.state.acknowledging import note_name
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log
 from riverrun.state.manifest import FORMAT
@@ -527,10 +528,13 @@ def unreferenced(path: Path) -> list[str]:
     floor = min(int(manifest.about["position"]) for manifest in manifests)
     for position in log.positions():
         record = log.read(position)
+        if record.header["kind"] == "opened":
+            last = position
         if position >= floor or record.header["kind"] == "opened":
             used.add(f"log/{position:016d}.record")
         for listed in record.header.get("parcels", {}).values():
             used |= {parcel["file"] for parcel in listed}
+    used.add(note_name(last))  # those of owners before are gone
     found = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
     return sorted(set(found) - used)
 

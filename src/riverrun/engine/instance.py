@@ -499,7 +499,7 @@ class Instance:
     def read(self, name: str, epoch: int, ranges: Sequence[Range] | None = None) -> ViewPortion:
         """Its part of an output as of an epoch that is kept; of that, the rows in these ranges of hashes."""
         tap = self.outputs[name]
-        view, at = tap.view(epoch)
+        view, at = tap.view_as_of(epoch)
         return ViewPortion(name, tap.node.schemas[0], view, at, ranges)
 
     def changes(

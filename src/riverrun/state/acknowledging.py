@@ -32,7 +32,6 @@ Cost: about 10 microseconds for an epoch on a local disk; elsewhere at most two 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -119,31 +118,22 @@ class Acknowledger:
         """`epoch` is how far those before have come; `logged` says how far records of the log tell."""
         self._storage = storage
         self._owner = owner
-        self._epoch = self._noted = epoch
+        self._epoch, self._noted = epoch, 0
         self._logged = logged
-        self._file: int | None = None
-        self._boot = _boot()
+        self._boot, self._name = _boot(), note_name(owner)
         self._lane = Lane("riverrun-acknowledge")
         self._closing, self._lock, self._waiting = Event(), Lock(), False
-        with suppress(RiverrunError):
-            self._file = storage.open_in_place(note_name(owner))
-        self._write()
-        with suppress(RiverrunError):  # what older owners noted is in ours
-            older = [note.owner for note in read_notes(storage) if note.owner < owner]
-            storage.delete(map(note_name, older))
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether what is noted is there before `note` returns."""
-        return self._file is not None
+        if self._write():
+            with suppress(RiverrunError):  # what older owners noted is in ours
+                older = [note.owner for note in read_notes(storage) if note.owner < owner]
+                storage.delete(map(note_name, older))
 
     def note(self, epoch: int) -> None:
         """Epochs below are about to be acknowledged, or just were (laws 2 and 3)."""
         if epoch <= self._epoch:
             return
         self._epoch = epoch
-        if self._file is not None:
-            self._write()
+        if self._write():
             return
         with self._lock:
             if self._waiting or self._closing.is_set():
@@ -152,16 +142,21 @@ class Acknowledger:
         self._lane.submit(self._put_soon)
 
     def close(self) -> None:
-        """Note what is not noted yet, and let go of the file. May be called again."""
+        """Note what is not noted yet. May be called again."""
         self._closing.set()
         with self._lock:
-            last = not self._waiting and self._file is None and self._noted < self._epoch
+            last = not self._waiting and self._noted < self._epoch
         if last:
             self._lane.submit(self._put)
         self._lane.close(wait=CLOSING, drop=False)
-        descriptor, self._file = self._file, None
-        if descriptor is not None:
-            os.close(descriptor)
+
+    def _write(self) -> bool:
+        """Write in place; False where that cannot be: elsewhere than on a local disk, or just now."""
+        note = Note(self._owner, self._epoch, self._boot)
+        written = self._storage.write_in_place(self._name, _encode(note))
+        if written:
+            self._noted = note.epoch
+        return written
 
     def _put_soon(self) -> None:
         self._closing.wait(PAUSE)
@@ -173,19 +168,7 @@ class Acknowledger:
         epoch = self._epoch
         if epoch <= max(self._noted, 0 if self._closing.is_set() else self._logged()):
             return
-        with suppress(RiverrunError):  # the next record of the log says it
-            put_note(self._storage, Note(self._owner, epoch))
-            self._noted = epoch
-
-    def _write(self) -> None:
-        """Write in place. A file that cannot be written is no exact note any more, and must not look like one."""
-        if self._file is None:
-            return
-        try:
-            os.pwrite(self._file, _encode(Note(self._owner, self._epoch, self._boot)), 0)
-            self._noted = self._epoch
-        except OSError:
-            descriptor, self._file = self._file, None
-            os.close(descriptor)
-            with suppress(RiverrunError):
-                self._storage.delete([note_name(self._owner)])
+        if not self._write():
+            with suppress(RiverrunError):  # the next record of the log says it
+                put_note(self._storage, Note(self._owner, epoch))
+                self._noted = epoch

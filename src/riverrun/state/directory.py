@@ -104,19 +104,21 @@ class Directory:
                 ):
                     os.fsync(each)
 
-    def open_in_place(self, name: str) -> int:
-        """The descriptor of a file to be written in place, made if need be; whoever asks for it closes it.
+    def write_in_place(self, name: str, data: bytes) -> None:
+        """Write a few bytes over the beginning of a file where it lies, which is made if need be.
 
-        For what is small enough to be written at once, and of use only while its writer lives or as it left it.
+        They are written at once, so they outlive the process; for what is of use only as long as the machine is up.
         """
-        *folders, file = name.split("/")
-        with ExitStack() as stack:
-            here = stack.enter_context(self._opened())
-            for folder in folders:
-                with suppress(FileExistsError):
-                    os.mkdir(folder, dir_fd=here)
-                here = stack.enter_context(_open(folder, os.O_DIRECTORY, here))
-            return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=here)
+        try:  # as a rule the file is there, and nothing else needs to be looked at
+            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self.write(name, data, fresh=False)
+            return
+        try:
+            if os.pwrite(descriptor, data, 0) != len(data):
+                raise OSError("there was room for a part only")
+        finally:
+            os.close(descriptor)
 
     def _found(self) -> tuple[int, int] | None:
         try:

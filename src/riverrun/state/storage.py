@@ -182,12 +182,16 @@ class Storage:
     ) -> bool:
         return directory.write(self.prefix + name, _octets(data), fresh=fresh, synced=synced)
 
-    def open_in_place(self, name: str) -> int | None:
-        """The descriptor of a file to be written in place; None where files are not on local disk."""
-        with self._translated("open", name):
-            if self._directory is None:
-                return None
-            return self._directory.open_in_place(self.prefix + name)
+    def write_in_place(self, name: str, data: bytes) -> bool:
+        """Write a few bytes over those under a name, at once; False where that cannot be, as a rule since files are
+        not on local disk."""
+        if self._directory is None:
+            return False
+        try:
+            self._directory.write_in_place(self.prefix + name, data)
+        except OSError:
+            return False
+        return True
 
     def get(self, name: str) -> pa.Buffer:
         """The bytes under a name, in memory."""

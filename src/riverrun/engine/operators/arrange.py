@@ -189,7 +189,11 @@ class Tap(Arranged):
                 epoch=epoch,
             )
 
-    def view(self, epoch: int) -> tuple[View, int]:
+    def view(self) -> View:
+        """The result as it stands, for reading as of any epoch that the arrangement can tell apart."""
+        return self.arrangement.spine.view()
+
+    def view_as_of(self, epoch: int) -> tuple[View, int]:
         """What to read the result as of an epoch from, and at which epoch."""
         self.check_kept(epoch)
         if self._beginning is not None and epoch == self._beginning[0]:
