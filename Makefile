@@ -58,8 +58,9 @@ test-cluster: export PYTHONHASHSEED := 0
 test-cluster: $(READY)
 	$(PYTEST) -m cluster tests/spark $(ARGS)
 
+soak: export SOAK := $(SOAK)
 soak: $(READY) $(SOAK_READY)
-	SOAK=$(SOAK) $(PYTEST) -m '$(if $(filter sample,$(SOAK)),soak,soak or drawn or hypothesis)' tests $(ARGS)
+	$(PYTEST) -m '$(if $(filter sample,$(SOAK)),soak,soak or drawn or hypothesis)' tests $(ARGS)
 
 demo: $(READY)
 	$(JAVA) $(BIN)/python -m examples.demo $(ARGS)

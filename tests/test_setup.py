@@ -157,7 +157,7 @@ def test_tests_with_a_jvm_are_one_piece_of_work() -> None:
 def test_make_passes_the_java_on() -> None:
     """Every target that may run Spark does so through the script."""
     dry = subprocess.run(
-        ["make", "-n", "test", "test-cluster", "demo"],
+        ["make", "-n", "test", "test-cluster", "soak", "demo"],
         cwd=ROOT,
         env={**os.environ, "MAKEFLAGS": ""},
         capture_output=True,
@@ -165,7 +165,7 @@ def test_make_passes_the_java_on() -> None:
         check=True,
     ).stdout
     runs = [line for line in dry.splitlines() if " -m pytest " in line or " -m examples" in line]
-    assert len(runs) == 3
+    assert len(runs) == 4
     assert all(line.startswith("tools/with_java .venv/bin/python ") for line in runs)
-    assert sum("-p tools.one_jvm -n " in line for line in runs) == 2
-    assert sum("-m 'not cluster'" in line for line in runs) == 1
+    assert sum("-p tools.one_jvm -n " in line for line in runs) == 3
+    assert sum("-m 'not cluster and not soak'" in line for line in runs) == 1

@@ -19,9 +19,9 @@ import polars as pl
 import pytest
 
 import riverrun as rr
+from riverrun import retry
 from riverrun.engine.messages import Collect
 from riverrun.errors import CheckpointError
-from riverrun.state import log as logs
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log, take_over
 from riverrun.state.storage import open_storage
@@ -245,7 +245,7 @@ def test_a_storage_that_fails_right_after_the_path_is_owned_is_asked_again(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The owner before is put out: who comes after it does not give up at the first failure."""
-    monkeypatch.setattr(logs, "PAUSE", 0.001)
+    monkeypatch.setattr(retry, "DELAYS", (0.001,))
     with program().run(checkpoint=tmp_path, every=1) as run:
         for number in range(5):
             run.insert("rows", [(0, number)])

@@ -20,12 +20,13 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.messages import Parcel
-from riverrun.engine.operators.linear import Input, as_record_batch, canonical_columns
+from riverrun.engine.operators.linear import Input, canonical_columns
 from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
 from riverrun.engine.plan import Node, Plan, Port
 from riverrun.errors import RiverrunError, SchemaError
 from riverrun.run.rows import as_table
 from riverrun.state.changes import Changes, hash_rows
+from riverrun.state.schema import declared_column
 
 NUMBERS = 1 << 63
 """How many numbers there are in an epoch."""
@@ -149,11 +150,13 @@ class Inlet:
             return batch
         met = Changes(columns, batch.num_rows, ((0,),), None, 0, diffs).filter(alike).consolidate()
         others = pa.array(np.flatnonzero(~alike))
-        rows = as_record_batch(self.schema, met.columns, met.rows)
-        left = pa.record_batch(
-            [*rows.columns, pa.array(met.diff_array())], names=batch.schema.names
-        )
-        return pa.concat_batches([batch.take(others), left.cast(batch.schema)])
+        kinds = batch.schema.types
+        rows = [
+            column if column.type == kind else declared_column(column, field).cast(kind)
+            for column, field, kind in zip(met.columns, self.schema, kinds[:-1], strict=True)
+        ]
+        left = pa.record_batch([*rows, pa.array(met.diff_array())], schema=batch.schema)
+        return pa.concat_batches([batch.take(others), left])
 
     def drop(self) -> list[Parcel]:
         """Forget them; the parcels that nobody names now."""
