@@ -169,6 +169,7 @@ def test_nobody_else_has_a_retry_loop_of_their_own() -> None:
         "state/lease.py",  # watches another owner's counter; pauses are of `retry`
         "run/live.py",  # sees to epochs while somebody follows
         "engine/transport.py",  # the loop of the in-process transport; pauses are of `retry`
+        "engine/endpoint.py",  # accepts connections again when a descriptor is free
         "engine/hosting.py",  # shows life while `persist` waits
         "spark/streams.py",  # a pause of `persist` that looks whether the query is stopped
     }

@@ -68,6 +68,7 @@ FINAL = frozenset(
 )
 """Codes of a `TransportError` that trying again cannot mend: somebody has tried for long enough, or was refused."""
 
+_CHANCE = random.Random()  # of its own: the one that all share may have been seeded by the user
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, CheckpointError) and error.code == "checkpoint.refused"
 
 
-def pause(failures: int, chance: Callable[[], float] = random.random) -> float:
+def pause(failures: int, chance: Callable[[], float] = _CHANCE.random) -> float:
     """How many seconds to wait after so many failures in a row; none after none."""
     if not failures:
         return 0.0
@@ -96,7 +97,7 @@ class Tries:
         *,
         deadline: float | None = None,
         code: str = "retry.deadline",
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _CHANCE.random,
     ) -> None:
         """`what` completes "cannot ..."; `deadline` is in seconds, by default `DEADLINE`, `math.inf` for no end; the
         error at the deadline has that `code`, one of `FINAL`."""

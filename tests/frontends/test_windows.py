@@ -90,7 +90,8 @@ def check_expire(kind, values, span, late, seed, *, scale=False, workers=None):
             for row, diff in changes:
                 there[row] += diff
                 fresh[row] += diff
-                if diff > 0 and row[0] is not None:
+            for row in +fresh:  # what is inserted and deleted in one epoch was never there
+                if row[0] is not None:
                     mark = row[0] - late if mark is None else max(mark, row[0] - late)
             expected = Counter(
                 {r: n for r, n in there.items() if n and r[0] is not None and r[0] + span > mark}
