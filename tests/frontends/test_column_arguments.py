@@ -477,8 +477,8 @@ OTHERS = {
     "read closed idle progress requests side body limit patience predicates",
     "Grouped": "aggregates function schema many name k descending collection",
     "Dataflow": "name schema checked around collection make inputs outputs tables value time start compact compaction "
-    "sweep accelerate replies_first workers checkpoint every history skip_failing rebuild keep_inputs synced seed on memory "
-    "timeout tls recovery silence balance max_workers retain patience take_over from_checkpoint",
+    "sweep accelerate replies_first workers checkpoint every history skip_failing rebuild keep_inputs synced seed on "
+    "memory timeout tls recovery silence balance max_workers retain patience take_over from_checkpoint",
     "Run": "timeout name epoch wait rows kind output function start probe as_of workers frame mode stream checkpoint "
     "trigger path storage_options",
     "Result": "name schema portions epoch spark",
