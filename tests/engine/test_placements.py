@@ -203,7 +203,7 @@ def test_a_move_that_places_its_own_input_is_kept(witness: Witness) -> None:
 
 
 def test_rows_lie_where_the_plan_says_with_any_number_of_workers(witness: Witness) -> None:
-    for seed in seeds(60, sample=400, soak=3_000):
+    for seed in seeds(30, sample=200, soak=3_000):
         source = random.Random(seed)
         compare(draw_program(source), source, f"seed={seed}", witness)
     assert witness.looked_at
@@ -219,7 +219,7 @@ def is_within(some: Placement, others: Placement) -> bool:
 def test_what_is_left_out_keeps_every_promise() -> None:
     """The law "left out", and that exchanges by row which are left out find rows that are placed."""
     left_out = by_row = 0
-    for seed in seeds(400, sample=2_000, soak=20_000):
+    for seed in seeds(200, sample=2_000, soak=20_000):
         text = draw_program(random.Random(seed))
         plan = build(program_of(text), SCHEMAS).plan
         placed = placements(plan)
