@@ -205,6 +205,7 @@ class World:
                 )
                 for at in range(len(graph.nodes))
             ],
+            cycles=[],  # nothing is said of placements: no exchange stays
         )
         self.data: list[tuple[int, int, Timestamp]] = []
         self.tidings: dict[tuple[int, int], deque[tuple[ProgressChange, ...]]] = {

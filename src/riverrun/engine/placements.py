@@ -1,17 +1,40 @@
 """Placements: on which worker the rows of a plan lie, as far as the plan itself says so.
 
 The rows of an output are *placed by a key* when each lies on the worker that owns the hash of some of its columns: the
-key. An output may be placed by several keys, or by none (``set()``). Whoever schedules a plan asks which exchanges move
-nothing (`staying`), and whoever rebuilds a state asks where rows would have come from. Laws:
+key. A *placement* is the set of keys by which an output is placed: none (``set()``), some, or, where no row ever comes,
+all of them (`None`). The scheduler asks which exchanges move nothing (`staying`); whoever rebuilds a state asks where
+rows would have come from (`placements`). Laws:
 
-- **Placement.** What `placements` says of an output holds for every row that leaves it, on every worker, at every time.
-  Around loops it holds by induction over rounds: the analysis begins with all that could be so and strikes out what
-  does not follow.
-- **Equal rows meet.** Behind an exchange by row (``Exchange("row")``) equal rows lie on one worker. Such an exchange
-  moves rows by all of their columns, and only where its input is placed by no key: rows that are placed by any key lie
-  beside their equals already.
+- **Placement.** What `placements` says of an output holds for every row that leaves the output, on every worker, at
+  every time, while the exchanges in `staying` are left out.
+- **Left out.** An exchange may be left out when its input is placed by every key by which its output is said to be
+  placed, and by one key at least. What the nodes behind the exchange rely on then holds for the rows that come to it.
+- **Equal rows meet.** Behind an exchange by row (``Exchange("row")``) equal rows lie on one worker. An exchange by row
+  either *passes* rows on, and its output has the placement of its input, some key; or it *moves* rows by all of their
+  columns, and is in all respects an exchange by that key.
 - **Fewest moves.** Of the exchanges by row in one loop, the first moves, and then those that still need to; so a loop
   whose rows are placed by what another loop did does not move them again (up to `ONE_BY_ONE` of them in a loop).
+
+Why the law of placement holds. Once it is settled which exchanges by row move, each operator has a rule (`_placed`):
+the keys of its output, given those of its inputs. Placements are ordered by inclusion, with `None` as the greatest.
+Two things are true of each rule:
+
+- *It is sound*: if the rows that came so far lie as the placements of the inputs say, a row that is made of them lies
+  as the rule says. That holds for an exchange that is left out by the law of that name.
+- *It is monotone*: fewer keys of an input never give more keys of the output. `None` therefore counts as all keys in
+  every rule: a join with a side to which no row comes makes no pair, so its result is placed by all keys as well.
+
+The placements of a loop are the greatest ones that agree with the rules. Every solution of the rules is true, by
+induction over the rows in the order in which they are made: before the first row nothing is wrong, and each rule is
+sound. The greatest solution says the most. `_settle` finds it from above: all placements start as `None`, and each
+step replaces one of them with what its rule gives. By monotony a placement is at no time less than its rule gives, so
+each step strikes out keys and none comes back. `None` becomes a finite set once, a finite set loses each key
+once: so `_settle` ends.
+
+Which exchanges by row move is settled around that: while one that passes rows on has an input with no key, `_place`
+lets it move as well, and settles anew. An exchange that moves does so for good: the keys that its input has may be
+there only because it moves (a loop brings its rows back to it). So `_place` ends, after as many turns as there are
+exchanges by row at most.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("graph")
@@ -64,11 +87,7 @@ def staying(plan: Plan) -> frozenset[int]:
     through a group and is joined by its key has one exchange less, and takes one hop less in each round.
     """
     placed = placements(plan)
-    return frozenset(
-        node.number
-        for node in plan.nodes
-        if isinstance(node.operator, Exchange) and _stays(node, placed)
-    )
+    return frozenset(node.number for node in plan.nodes if _may_be_left_out(node, placed))
 
 
 def placements(plan: Plan) -> dict[Port, Placement]:
@@ -85,7 +104,9 @@ def _place(plan: Plan, together: Collection[int], placed: dict[Port, Placement])
     moving: set[int] = set()
     while True:
         _settle(plan, together, placed, moving)
-        needed = [at for at in by_row if at not in moving and not _stays(plan.nodes[at], placed)]
+        needed = [
+            at for at in by_row if at not in moving and placed[plan.nodes[at].inputs[0]] == set()
+        ]
         if not needed:
             return
         moving.update(needed[:1] if len(moving) < ONE_BY_ONE else needed)
@@ -94,7 +115,7 @@ def _place(plan: Plan, together: Collection[int], placed: dict[Port, Placement])
 def _settle(
     plan: Plan, together: Collection[int], placed: dict[Port, Placement], moving: set[int]
 ) -> None:
-    """Strike out what does not follow, until all of it does; exchanges by row move where they are `moving`."""
+    """Strike out keys until all placements agree with the rules; exchanges by row move where they are `moving`."""
     for at in together:
         for output in range(len(plan.nodes[at].schemas)):
             placed[Port(at, output)] = None if output == 0 else set()
@@ -118,47 +139,54 @@ def _is_by_row(node: Node) -> bool:
     return isinstance(node.operator, Exchange) and node.operator.route == "row"
 
 
-def _stays(node: Node, placed: Mapping[Port, Placement]) -> bool:
-    """Whether an exchange finds every row where it belongs."""
+def _may_be_left_out(node: Node, placed: Mapping[Port, Placement]) -> bool:
+    """Whether a node is an exchange that moves nothing (the law "left out")."""
     operator = node.operator
-    assert isinstance(operator, Exchange)
-    if operator.route not in ("key", "row"):
+    if not isinstance(operator, Exchange) or operator.route not in ("key", "row"):
         return False
-    keys = placed[node.inputs[0]]
-    if operator.route == "row":
-        return keys is None or bool(keys)  # None: no row ever comes
-    return operator.columns in (keys or ())
+    came, promised = placed[node.inputs[0]], placed[Port(node.number)]
+    if came is None:
+        return True
+    return promised is not None and bool(came) and promised <= came
 
 
 def _placed(
     plan: Plan, node: Node, placed: Mapping[Port, Placement], moving: Collection[int]
 ) -> Placement:
-    """The keys by which what a node gives is placed."""
-    operator, given = node.operator, [placed.get(port) for port in node.inputs]
+    """The rule of a node: by which keys its first output is placed, given those of its inputs. Sound and monotone."""
+    operator, given = node.operator, [placed[port] for port in node.inputs]
     if isinstance(operator, Exchange):
-        if operator.route == "row" and node.number not in moving:
+        if given[0] is None or (operator.route == "row" and node.number not in moving):
             return given[0]
         return {operator.columns} if operator.route in ("key", "row") else set()
     known = [keys for keys in given if keys is not None]
     if isinstance(operator, _UNMOVED):
         return set.intersection(*known) if known else None
     if isinstance(operator, Join):
+        if len(known) < len(given):
+            return None  # pairs have a row of each side
         positions = [_places(plan.nodes[port.node].schemas[port.output]) for port in node.inputs]
         where = {
             (side, positions[side][name]): at for at, (side, name) in enumerate(operator.columns)
         }
         kept = [
             tuple(where.get((side, column)) for column in key)
-            for side, keys in enumerate(given)
-            for key in keys or ()
+            for side, keys in enumerate(known)
+            for key in keys
         ]
-    elif isinstance(operator, Reduce) and len(known) == len(given):
+    elif isinstance(operator, Reduce):
+        if not known:
+            return None  # groups have rows
         places = [_places(plan.nodes[port.node].schemas[port.output]) for port in node.inputs]
         keys = [tuple([each[name] for name in operator.key]) for each in places]
-        is_placed = all(key in there for key, there in zip(keys, known, strict=True))
+        is_placed = all(
+            there is None or key in there for key, there in zip(keys, given, strict=True)
+        )
         own = _places(node.schemas[0])
         kept = [tuple([own[name] for name in operator.key])] if is_placed else []
     elif isinstance(operator, Project):
+        if not known:
+            return None
         picked = enumerate(operator.projection.picked)
         origin = {source: at for at, source in reversed(list(picked)) if source is not None}
         kept = [tuple(map(origin.get, key)) for keys in known for key in keys]

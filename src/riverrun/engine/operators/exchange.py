@@ -2,8 +2,8 @@
 
 By key, a row goes to the worker that owns the hash of its key: the same for ever, whatever the
 number of workers, since a worker owns ranges of hashes. By row, equal rows meet on one worker, it does not
-matter which: rows move by all of their columns, and not at all where they are placed by some key already
-(`engine.placements`). All to one is the key of no columns, whose
+matter which: rows move by all of their columns, and not at all where they are placed by some key without this
+exchange (`engine.placements`). All to one is the key of no columns, whose
 hash is 0. To any is for balance: which worker a row goes to depends on arrival.
 """
 
