@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from riverrun.errors import CheckpointError, TransportError
+from riverrun.state import directory
 from riverrun.state import lease as leases
 from riverrun.state.lease import OWNER, Lease, Owner, read_owner
 from riverrun.state.storage import Storage, open_storage
@@ -329,6 +330,23 @@ def test_of_many_that_start_at_once_one_gets_it(storage: Storage) -> None:
     assert len(got) == 1
     assert told == ["checkpoint.in_use"] * 7
     got[0].release()
+
+
+def test_whoever_starts_at_this_moment_may_take_what_is_half_written(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that start at once, one may delete the file that the other is about to link: that one writes it again."""
+    linked, taken = directory._linked, []
+
+    def late(beside: str, file: str, here: int) -> bool:
+        if not taken:
+            taken.append(beside)
+            os.unlink(beside, dir_fd=here)
+        return linked(beside, file, here)
+
+    monkeypatch.setattr(directory, "_linked", late)
+    Lease.acquire(storage, "first").release()
+    assert taken
 
 
 def test_what_a_killed_owner_left_unfinished_goes(storage: Storage, tmp_path: Path) -> None:
