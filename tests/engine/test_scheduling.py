@@ -205,6 +205,7 @@ class World:
                 )
                 for at in range(len(graph.nodes))
             ],
+            cycles=[[at] for at in range(len(graph.nodes))],  # no node has inputs
         )
         self.data: list[tuple[int, int, Timestamp]] = []
         self.tidings: dict[tuple[int, int], deque[tuple[ProgressChange, ...]]] = {
