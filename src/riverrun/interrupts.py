@@ -41,7 +41,8 @@ import _signal  # type: ignore[import-not-found]
 import ctypes
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from threading import Condition, Thread, get_ident, main_thread
 from time import monotonic
@@ -342,6 +343,29 @@ def acquire(lock: Any) -> None:
     if not lock.acquire(blocking=False):
         while not lock.acquire(timeout=SLICE):
             check()
+
+
+def try_acquire(lock: Any, timeout: float) -> bool:
+    """Take a lock, in so many seconds and until an interrupt is due; whether it was taken."""
+    deadline = monotonic() + timeout
+    while not lock.acquire(blocking=False):
+        left = min(SLICE, deadline - monotonic())
+        if left <= 0 or is_due():
+            return False
+        if lock.acquire(timeout=left):
+            return True
+    return True
+
+
+@contextmanager
+def held(lock: Any) -> Iterator[None]:
+    """A block that has a lock which another thread may hold for long. An interrupt ends the wait for it."""
+    with deferred():
+        acquire(lock)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def join(thread: Thread, timeout: float) -> None:

@@ -81,5 +81,5 @@ def test_commands_keep_their_order_across_a_commit_during_an_upload() -> None:
     inlet = Inlet(flow.plan.nodes[0], flow.plan)
     first = inlet.reserve()  # a DataFrame is on its way,
     inlet.drop()  # somebody else commits,
-    inlet.add_parcels([])  # it arrives,
+    inlet.add_parcels(first, [])  # it arrives,
     assert inlet.reserve() > first  # and what is given after it comes after it

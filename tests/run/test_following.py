@@ -465,3 +465,32 @@ def test_a_sink_alone():
     assert got == [5, 6]
     assert sink.status(7) == {"name": "a to b", "output": "a", "epoch": 6, "lag": 0, "error": None}
     sink.close()
+
+
+@pytest.mark.filterwarnings("ignore:the sink of")
+def test_a_sink_that_writes_its_last_epoch_while_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is told of a sink that was too slow is told of one moment."""
+    writing, go_on = threading.Event(), threading.Event()
+
+    def write(_: Followed) -> None:
+        writing.set()
+        go_on.wait()
+
+    sink = Sink("words", "a list", write)
+    sink.give(Followed("words", pa.table({"word": ["sea"], "diff": [1]}), 0))
+    writing.wait()
+    unfinished = sink._unfinished
+
+    def after_the_write() -> rr.RiverrunError:
+        go_on.set()
+        sink._thread.join(0.5)
+        return unfinished()
+
+    monkeypatch.setattr(sink, "_unfinished", after_the_write)
+    sink.close(timeout=0.0)
+    sink._thread.join(5)
+    assert not sink._thread.is_alive()
+    assert sink.error is not None
+    assert sink.error.fields["epochs"] == [0]

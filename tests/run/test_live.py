@@ -403,9 +403,9 @@ def test_commands_of_an_epoch_have_numbers_of_their_own():
         assert caught.value.code == "run.commands"
         assert len(set(firsts)) == 2047
         run.upsert("a", [(1, 1), (1, 2)])  # after them there are still some
-        for _ in firsts:
-            inlet.give_up()
+        for first in firsts:
+            inlet.give_up(first)
         run.commit()
         assert run.read("out").rows() == [(1, 2)]
         assert inlet.reserve() == 0
-        inlet.give_up()
+        inlet.give_up(0)

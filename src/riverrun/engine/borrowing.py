@@ -24,6 +24,7 @@ from riverrun.engine.reading import Portion, as_shown
 from riverrun.engine.where import Where
 from riverrun.errors import TimeViolation
 from riverrun.forks import Mark, finalize
+from riverrun.interrupts import held
 from riverrun.state.shards import Range, Shards
 
 
@@ -140,7 +141,7 @@ class Borrowed(Portion):
 
     def renew(self, lease: int) -> list[Loan]:
         """A loan is lost: those in place of it. Several who have lost the same one are given the same ones."""
-        with self._lock:
+        with held(self._lock):  # whoever has it asks workers, which takes as long as one is lost
             for loan in self.loans:
                 if loan.lease == lease:
                     self._renewed[lease] = self._lent_again(loan)

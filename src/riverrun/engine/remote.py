@@ -29,7 +29,7 @@ import queue
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Event, Thread, Timer
 from typing import Any, Protocol
@@ -347,21 +347,29 @@ class RemoteCluster(Cluster):
             with suppress(RiverrunError):
                 self._send(COORDINATOR, self._coordinator.take())
             self._changed.notify_all()
-        self._stopped.set()
-        for link in links.values():
-            link.close()
+        with ExitStack() as ending:  # each of these, from the last one on
+            ending.callback(self._shut_down)
+            ending.callback(self._let_go)
+            ending.callback(self._store_thread.close)
+            ending.callback(self._log_thread.close)
+            for asker in self._askers.values():
+                ending.callback(asker.close)
+            ending.callback(self._launcher.close)
+            ending.callback(self._await_leaving)
+            for link in links.values():
+                ending.callback(link.close)
+            self._stopped.set()
+
+    def _await_leaving(self) -> None:
+        """Workers have some seconds, and no longer than until an interrupt is due."""
         with self._changed:
             deadline = time.monotonic() + GRACE
             while self._tickets and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, interrupts.SLICE))
                 if interrupts.is_due():
                     break
-        self._launcher.close()
-        for asker in self._askers.values():
-            asker.close()
-        self._log_thread.close()
-        self._store_thread.close()
-        self._let_go()
+
+    def _shut_down(self) -> None:
         stopping = Thread(target=self._endpoint.shutdown, daemon=True)
         stopping.start()
         stopping.join(GRACE)

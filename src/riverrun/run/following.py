@@ -33,6 +33,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from threading import Condition, Thread, current_thread
 from time import monotonic
 from typing import Any, Self
@@ -284,10 +285,12 @@ class Sink:
         if current_thread() is self._thread:
             return
         interrupts.join(self._thread, max(deadline - monotonic(), 0))
-        if self._thread.is_alive() and self._queue:
-            self.fail(self._unfinished())
-            if self._stop is not None:
-                self._stop()
+        with self._changed:  # the thread may be about to be done
+            is_late = bool(self._thread.is_alive() and self._queue)
+            if is_late:
+                self.fail(self._unfinished())
+        if is_late and self._stop is not None:
+            self._stop()
         if self._error is not None and not self._told:
             self._told = True
             warnings.warn(str(self._error), RuntimeWarning, stacklevel=4)
@@ -386,8 +389,9 @@ class Followers:
     def finish(self, timeout: float = FINISH) -> None:
         """Let all of them write what they were given, in `timeout` seconds together."""
         deadline = monotonic() + timeout
-        for sink in self._sinks:
-            sink._finish(deadline)
+        with ExitStack() as ending:  # each of them, also where the warning of another one is raised
+            for sink in reversed(self._sinks):
+                ending.callback(sink._finish, deadline)
 
     def status(self, completed: int) -> list[dict[str, Any]]:
         """Where each stands."""

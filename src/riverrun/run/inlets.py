@@ -7,7 +7,9 @@ Laws:
   and deleted as often is not given to the workers, and no function of the user's is called on it. DataFrames of
   Spark are where their tasks have put them, and are not added up.
 
-Cost: adding up sorts the rows, once, of epochs that both insert and delete: about 0.04 ms, and 0.1 microseconds a row.
+Cost: nothing where an epoch only inserts or only deletes. Where it does both, its rows are hashed, and those with a hash
+in common are sorted: about 0.1 ms and 0.1 to 0.4 microseconds a row where none cancel (100,000 rows each way: 20 ms of
+two integers, 34 ms of an integer and a string), 0.3 ms and 0.5 to 0.9 microseconds a row where all do (110 and 180 ms).
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ class Inlet:
         self._pieces: list[tuple[pa.RecordBatch | None, int, int]] = []
         """Rows, their diff, and the number after the last of them; without rows, numbers for a DataFrame."""
         self._parcels: list[Parcel] = []
-        self._reserved = 0
+        self._reserved: set[int] = set()
+        """The first numbers of DataFrames that are on their way. One change to it is one instruction."""
 
     @property
     def rows(self) -> int:
@@ -106,16 +109,16 @@ class Inlet:
                 input=self.name,
             )
         self._pieces.append((None, 0, first + FRAME))
-        self._reserved += 1
+        self._reserved.add(first)
         return first
 
-    def give_up(self) -> None:
-        """The DataFrame for which numbers were set aside does not come."""
-        self._reserved -= 1
+    def give_up(self, first: int) -> None:
+        """The DataFrame for which the numbers from `first` on were set aside does not come. Needs no turn."""
+        self._reserved.discard(first)
 
-    def add_parcels(self, parcels: list[Parcel]) -> None:
-        """Rows that workers have: those of a DataFrame for which numbers were set aside."""
-        self._reserved -= 1
+    def add_parcels(self, first: int, parcels: list[Parcel]) -> None:
+        """Rows that workers have: those of a DataFrame for which the numbers from `first` on were set aside."""
+        self._reserved.discard(first)
         self._parcels += parcels
 
     def gathered(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:

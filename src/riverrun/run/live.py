@@ -12,6 +12,7 @@ Laws:
    or not at all, and the run goes on (`interrupts`). In a forked process every call is refused (`forks`).
 4. With ``checkpoint=path``, an epoch is in the log there before ``commit`` returns, and a run that is
    started on the same path later goes on after the last of these.
+5. Closing leaves nothing behind, however often it is interrupted: threads end, and the path is free.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("words")
@@ -34,7 +35,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -49,7 +50,7 @@ from riverrun.engine.cluster import EVERY, Cluster, freeze
 from riverrun.engine.drawing import explain, to_svg
 from riverrun.engine.health import Balance
 from riverrun.engine.instance import Maker
-from riverrun.engine.messages import MakeInstance
+from riverrun.engine.messages import MakeInstance, Parcel
 from riverrun.engine.operators.arrange import Output
 from riverrun.engine.operators.linear import CLOCK, Input, Probe
 from riverrun.engine.operators.shared.rules import as_time
@@ -61,9 +62,9 @@ from riverrun.engine.stored import said_of
 from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.forks import Mark
-from riverrun.interrupts import acquire, deferred, exposed
+from riverrun.interrupts import acquire, deferred, try_acquire
 from riverrun.progress import Antichain
-from riverrun.run.following import Followed, Followers, Sink, content
+from riverrun.run.following import FINISH, Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
 from riverrun.run.options import (
     as_bytes,
@@ -192,6 +193,8 @@ class Run:
         self.plan = plan
         self._mark = Mark()
         self._lock = RLock()
+        self._ended = False
+        self._hurried = False  # whether closing was interrupted
         self._history = history
         self._inlets = {
             node.operator.name: Inlet(node, plan)
@@ -333,30 +336,36 @@ class Run:
 
     # -- rows of Spark
 
-    @_whole
     def _hand_in(self, name: str, frame: Any, what: str) -> None:
         """Take the rows of a DataFrame: by Spark's own tasks, where the run is on Spark, and through here otherwise."""
-        if self._spark is None:
-            rows = exposed(frame.toArrow)
-            if what.startswith("delete"):
-                self._delete(name, rows)
-            else:
-                self._insert(name, rows, what)
-            return
+        self._inlet(name, what)
+        if self._spark is not None:
+            with deferred():
+                self._upload(self._spark, name, frame, what)
+        elif what.startswith("delete"):
+            self._delete(name, frame.toArrow())
+        else:
+            self._insert(name, frame.toArrow(), what)
+
+    def _upload(self, spark: SparkCluster, name: str, frame: Any, what: str) -> None:
         acquire(self._lock)
         try:
             inlet = self._inlet(name, what)
             sequence = inlet.reserve()
         finally:
             self._lock.release()
+        parcels: list[Parcel] = []
         try:
-            parcels = self._spark.upload(frame, self._target(inlet, what, sequence))
+            parcels = spark.upload(frame, self._target(inlet, what, sequence))
+            acquire(self._lock)
         except BaseException:
-            with self._lock:
-                inlet.give_up()
+            inlet.give_up(sequence)
+            spark.let_go(parcels)
             raise
-        with self._lock:
-            inlet.add_parcels(parcels)
+        try:
+            inlet.add_parcels(sequence, parcels)
+        finally:
+            self._lock.release()
 
     def _target(self, inlet: Inlet, what: str, sequence: int = 0) -> Any:
         from riverrun.spark.ingest import Target
@@ -736,7 +745,7 @@ class Run:
     def _status(self) -> dict[str, Any]:
         states: dict[str, dict[str, Any]] = {}
         cluster = self._cluster
-        if self._lock.acquire(timeout=TURN):
+        if try_acquire(self._lock, TURN):
             try:
                 for held in () if cluster.closed or not cluster.recovered else cluster.stats():
                     for name, sizes in held.items():
@@ -796,15 +805,32 @@ class Run:
         """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
         committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
         is resumed."""
-        if self._mark.is_ours:
-            with deferred():
-                self._close()
+        try:
+            if self._mark.is_ours:
+                with deferred():
+                    self._close()
+        except BaseException:
+            if not self._ended:  # interrupted before signals were put off
+                self.close()
+            raise
 
     def _close(self) -> None:
-        if self._spark is not None:
-            self._spark.stop_streams()
+        """Do each of these, whatever becomes of those before it: law 5."""
+        with ExitStack() as ending:
+            ending.callback(setattr, self, "_ended", True)
+            ending.callback(self._cluster.close)
+            ending.callback(self._finish_followers)
+            if self._serving is not None:
+                ending.callback(self._serving.close)
+            if self._spark is not None:
+                self._spark.stop_streams()
+            self._hand_out_last()
+
+    def _hand_out_last(self) -> None:
+        """Give sinks what is complete."""
         # Another thread may have its turn, and wait for an epoch that does not come: closing ends that too.
-        if self._lock.acquire(timeout=CLOSING if self._followers else 0):
+        self._hurried = True
+        if try_acquire(self._lock, CLOSING if self._followers else 0):
             try:
                 if self._followers and not self._cluster.closed:
                     with suppress(RiverrunError):
@@ -813,12 +839,11 @@ class Run:
                     self.rollback()
             finally:
                 self._lock.release()
-        if self._serving is not None:
-            self._serving.close()
-        try:
-            self._followers.finish()  # not in turn: what is written may use the run
-        finally:
-            self._cluster.close()
+        self._hurried = False
+
+    def _finish_followers(self) -> None:
+        """Not in turn: what is written may use the run. Whoever is interrupted waits for no sink any more."""
+        self._followers.finish(0.0 if self._hurried else FINISH)
 
     def __enter__(self) -> Self:
         return self

@@ -103,11 +103,13 @@ class SparkCluster(RemoteCluster):
         self.streams.clear()
 
     def close(self) -> None:
-        if _ALIVE.get(getattr(self, "name", "")) is self:
-            del _ALIVE[self.name]
-            with suppress(Exception):  # the session may be gone
-                _register(self.site)
-        super().close()
+        try:
+            if _ALIVE.get(getattr(self, "name", "")) is self:
+                del _ALIVE[self.name]
+                with suppress(Exception):  # the session may be gone
+                    _register(self.site)
+        finally:
+            super().close()
 
     @property
     def session(self) -> SparkSession:
