@@ -48,6 +48,7 @@ PAUSE = 0.5  # seconds between two notes in an object store
 CLOSING = 2.0  # seconds that the last one has
 
 _NAME = re.compile(rf"{FOLDER}/(\d{{16}})\.json")
+_UNFINISHED = re.compile(rf"{FOLDER}/(\d{{16}})\.json#\d+")
 _SIZE = 256  # bytes: one page has it, so a write in place is whole for whoever outlives the writer
 
 
@@ -90,6 +91,13 @@ def read_notes(storage: Storage) -> list[Note]:
     return notes
 
 
+def _delete_older(storage: Storage, owner: int) -> None:
+    """Delete the notes of owners before, which are in the note of this one, and what they were killed at writing."""
+    older = [note_name(note.owner) for note in read_notes(storage) if note.owner < owner]
+    left = map(_UNFINISHED.fullmatch, storage.unfinished(FOLDER))
+    storage.delete([*older, *(match[0] for match in left if match and int(match[1]) < owner)])
+
+
 def _encode(note: Note) -> bytes:
     said = _said(note)
     word = checksum(said.encode())
@@ -124,9 +132,8 @@ class Acknowledger:
         self._lane = Lane("riverrun-acknowledge")
         self._closing, self._lock, self._waiting = Event(), Lock(), False
         if self._write():
-            with suppress(RiverrunError):  # what older owners noted is in ours
-                older = [note.owner for note in read_notes(storage) if note.owner < owner]
-                storage.delete(map(note_name, older))
+            with suppress(RiverrunError):
+                _delete_older(storage, owner)
 
     def note(self, epoch: int) -> None:
         """Epochs below are about to be acknowledged, or just were (laws 2 and 3)."""
