@@ -269,8 +269,8 @@ class Log:
             raise _corrupt(name, f"it has another shape: {error}") from error
 
     def collect(self, floor: int) -> list[int]:
-        """Delete the records below a position, but those that say who owned the path (law 4); none by who is not the
-        owner any more (law 8)."""
+        """Delete the records below a position, but those that say who owned the path ("One owner"); none by who is not
+        the owner any more ("Someone runs")."""
         gone: list[int] = []
         positions = self.positions()
         if self.has_successor(positions):
@@ -428,7 +428,7 @@ class _TakingOver:
             found.position = max(found.position, positions[-1] + 1 if positions else 0)
         else:
             self._read_on(found)
-        owner = self._own(found)
+        owner = self._own(found, blind=blind)
 
         def owned() -> Opening:
             self._check_end(owner)
@@ -525,27 +525,29 @@ class _TakingOver:
         if self._decide is not None:
             found.replay.check_inputs(self._fingerprint, found.done)
 
-    def _own(self, found: _Found) -> int:
-        """Own the path: the position of the record that says so."""
-        for _ in range(CHASES):
+    def _own(self, found: _Found, *, blind: bool = False) -> int:
+        """Own the path: the position of the record that says so. `blind`: without reading what was appended."""
+        for _ in range(0 if blind else CHASES):
             if _create(self._log, found.position, self._opened(found)):
-                break
+                self._log.own(found.position)
+                return found.position
             self._read_on(found, found.position)  # the owner before was faster: its record counts
-        else:
-            # It appends faster than we read: own the path first, and read then what it has appended.
-            record, position = self._opened(found), found.position
-            while not _create(self._log, position, record):
-                position += 1
-            self._log.own(position)
-            return position
-        self._log.own(found.position)
-        return found.position
+        # It appends faster than we read: own the path first, and read then what it has appended.
+        record, position = self._opened(found, blind=True), found.position
+        while not _create(self._log, position, record):
+            position += 1
+        self._log.own(position)
+        return position
 
-    def _opened(self, found: _Found) -> bytes:
-        header = {
+    def _opened(self, found: _Found, *, blind: bool = False) -> bytes:
+        """The record of an owner. One that has not read all records before it says nothing of a promise that it was
+        not asked to change: the promise of the record before it goes on to count (law 9)."""
+        header: dict[str, Any] = {
             "kind": "opened", "identity": self._identity, "fingerprint": self._fingerprint,
-            "void": found.void, "kept": self._kept(found),
+            "void": found.void,
         }  # fmt: skip
+        if not blind or self._keep_inputs is not None:
+            header["kept"] = self._kept(found)
         return encode_record(Record(header))
 
     def _kept(self, found: _Found) -> int | None:
@@ -730,7 +732,8 @@ class _Replay:
         return replace(pending, inputs={}, dropped=True, names=tuple(pending.inputs))
 
     def check_inputs(self, fingerprint: Mapping[str, Any], done: int) -> None:
-        """Refuse a program in which an input with rows is not what it was (law 6); `done` are the epochs before."""
+        """Refuse a program in which an input with rows is not what it was ("Rows, not programs"); `done` are the epochs
+        before."""
         for at, pending in enumerate(self.pending):
             program, parcels = self._programs[pending.position], pending.header.get("parcels", {})
             if not program or pending.refused:
