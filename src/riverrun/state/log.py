@@ -179,6 +179,9 @@ class Opening:
     """The epochs from `epoch` on."""
     reported: int = 0
     """Epochs below may have been acknowledged; those from here on never were (law 11)."""
+    doubtful: int = 0
+    """Of the epochs below it is not known exactly which ones were acknowledged: `reported` is a guess; 0 where it is
+    known."""
     application: Mapping[str, Any] = field(default_factory=dict)
     """What the checkpoint keeps for the application."""
     offsets: Mapping[str, Any] = field(default_factory=dict)
@@ -567,7 +570,7 @@ class _TakingOver:
 
     def _opening(self, found: _Found, owner: int) -> Opening:
         replay, about = found.replay, found.about
-        reported = max(self._acknowledged(replay), found.done)
+        acknowledged, is_exact = self._acknowledged(replay)
         top = max(self._checkpoints.numbers(), default=0)
         replay.close()  # when all is read: whoever insists comes here again
         pending, epoch = replay.pending, found.epoch
@@ -582,7 +585,8 @@ class _TakingOver:
             top=top,
             next=owner + 1,
             pending=tuple(pending),
-            reported=reported,
+            reported=max(acknowledged, found.done),
+            doubtful=0 if is_exact else epoch + len(pending),
             application=about.get("application", {}),
             offsets=found.offsets,
             done=found.done,
@@ -592,17 +596,17 @@ class _TakingOver:
             about=about if found.number else {},
         )
 
-    def _acknowledged(self, replay: _Replay) -> int:
-        """How many epochs somebody may have been told of as complete (law 11)."""
+    def _acknowledged(self, replay: _Replay) -> tuple[int, bool]:
+        """How many epochs somebody may have been told of as complete (law 11), and whether that is no guess."""
         notes = read_notes(self._log.storage)
         reported = max([replay.reported, *(note.epoch for note in notes)])
         if any(note.is_exact and note.owner == replay.owner for note in notes):
-            return reported
+            return reported, True
         ours = json.loads(json.dumps(self._fingerprint))
         for at, pending in enumerate(replay.pending):
             if not pending.refused and replay.program_of(pending) != ours:
                 reported = max(reported, replay.epoch + at + 1)
-        return reported
+        return reported, False
 
     # ---- when something is gone
 
