@@ -54,6 +54,7 @@ from riverrun.engine import messages as m
 from riverrun.engine.coordinator import Phase
 from riverrun.engine.messages import COORDINATOR
 from riverrun.errors import RiverrunError, TransportError
+from riverrun.retry import persist
 from riverrun.state.log import Log, Opening, Record, encode_record, record_name, take_over
 from riverrun.state.manifest import manifest_name
 from riverrun.state.storage import Storage
@@ -330,7 +331,7 @@ class Simulation:
     def run(self) -> Simulation:
         """Do everything; raise where something is wrong."""
         names = mock.patch("riverrun.state.block.uuid4", Names(self.seed))
-        with names, mock.patch("riverrun.state.log.PAUSE", 0.0):
+        with names, mock.patch("riverrun.state.log.persist", persist_at_once):
             while self.steps < STEPS and self.submissions < self.epochs + 1:
                 self.step()
                 if self.submissions == self.epochs and self.steps > STEPS // 2:
@@ -409,6 +410,13 @@ class Simulation:
 
 def unreachable(verb: str, name: str) -> TransportError:
     return TransportError("storage.unreachable", f"cannot {verb} {name}: harm", hint="try again")
+
+
+def persist_at_once(act: Callable[[], Any], what: str, **options: Any) -> Any:
+    """`persist` on a clock of its own, on which every pause takes a second: it gives up after as many tries in every
+    replay of a seed, and nobody waits."""
+    pauses: list[float] = []
+    return persist(act, what, wait=pauses.append, clock=lambda: float(len(pauses)), **options)
 
 
 class Names:

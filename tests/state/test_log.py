@@ -196,6 +196,62 @@ def test_one_so_slow_that_its_position_was_used_and_collected_looks_again(storag
         old.append(*epoch(3, 2))
 
 
+@pytest.mark.parametrize("faster", [1, 40])
+def test_one_who_owns_the_path_before_it_reads_the_log_is_not_stopped_by_a_fast_owner(
+    storage: Storage, faster: int
+) -> None:
+    """The owner before publishes and collects whenever the log is looked at, and appends before the path is owned."""
+    first = opened(storage, "a")
+    old, checkpoints = Log(storage), Checkpoints(storage)
+    done = [0]
+
+    def go_on(*, published: bool) -> None:
+        old.append(*epoch(first.next + done[0], done[0], {"a": ROWS}))
+        done[0] += 1
+        if published:
+            position = first.next + done[0]
+            checkpoints.save({}, {"epoch": done[0], "position": position, "owner": 0})
+            old.collect(position)
+
+    class Behind(Log):
+        gaps = appended = 0
+
+        def read(self, position: int) -> Record:
+            if self.gaps < log.LOOKS:
+                go_on(published=True)
+                go_on(published=False)
+            try:
+                return super().read(position)
+            except CheckpointError:
+                self.gaps += 1
+                raise
+
+        def create(self, position: int, data: bytes) -> bool:
+            if self.appended < faster:
+                self.appended += 1
+                go_on(published=False)
+            return super().create(position, data)
+
+    for _ in range(3):
+        go_on(published=False)
+    behind = Behind(storage)
+    opening = take_over(Checkpoints(storage), behind, identity="b")
+    assert (behind.gaps, behind.appended) == (log.LOOKS, faster)
+    assert opening.epoch + len(opening.pending) == done[0]
+    assert opening.owner == first.next + done[0]
+    with pytest.raises(CheckpointError):
+        go_on(published=False)
+    assert opened(storage, "c").owner == opening.owner + 1
+
+
+def test_one_who_has_not_read_what_was_promised_does_not_take_it_back(storage: Storage) -> None:
+    """Its record is there before it has read the one that promises to keep the log whole."""
+    take_over(Checkpoints(storage), Log(storage), identity="a", keep_inputs=True)
+    taking = log._TakingOver(Checkpoints(storage), Log(storage), "b", {}, None, None)
+    assert taking.newest(log.KEEP, blind=True).kept == 0
+    assert opened(storage, "c").kept == 0
+
+
 def test_a_lost_answer_to_a_takeover_is_found_out(storage: Storage) -> None:
     class Deaf(Log):
         lost = 0

@@ -179,7 +179,7 @@ class Cluster(ABC):
             )
             self._acknowledger = Acknowledger(
                 self._checkpoints.storage, opening.owner, opening.reported,
-                logged=partial(getattr, self._log, "acknowledged"),
+                doubtful=opening.doubtful, logged=partial(getattr, self._log, "acknowledged"),
             )  # fmt: skip
             if self._resume is not None:  # one that was gone back to has a new number
                 self._resume = replace(self._resume, number=opening.number)

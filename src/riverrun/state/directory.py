@@ -58,9 +58,7 @@ class Directory:
 
         With `synced`, they and their name are on the disk when this returns.
         """
-        *folders, file = name.split("/")
-        if {"", ".", ".."} & {*folders, file}:
-            raise ValueError(f"{name!r} is not a path below a directory")
+        *folders, file = _parts(name)
         for more in (True, True, False):
             try:
                 return self._write(folders, file, data, fresh, synced)
@@ -113,16 +111,13 @@ class Directory:
 
         They are written at once, so they outlive the process; for what is of use only as long as the machine is up.
         """
-        try:  # as a rule the file is there, and nothing else needs to be looked at
-            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CLOEXEC)
+        _parts(name)
+        try:  # as a rule the file is there
+            with self._opened() as root, _open(name, os.O_WRONLY, root) as descriptor:
+                if os.pwrite(descriptor, data, 0) != len(data):
+                    raise OSError("there was room for a part only")
         except FileNotFoundError:
             self.write(name, data, fresh=False)
-            return
-        try:
-            if os.pwrite(descriptor, data, 0) != len(data):
-                raise OSError("there was room for a part only")
-        finally:
-            os.close(descriptor)
 
     def _found(self) -> tuple[int, int] | None:
         try:
@@ -145,6 +140,14 @@ class Directory:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _parts(name: str) -> list[str]:
+    """The folders and the file that a name is made of; refused where it may lead out of the directory."""
+    parts = name.split("/")
+    if {"", ".", ".."} & {*parts}:
+        raise ValueError(f"{name!r} is not a path below a directory")
+    return parts
 
 
 def sync_folder(path: Path) -> None:

@@ -179,6 +179,9 @@ class Opening:
     """The epochs from `epoch` on."""
     reported: int = 0
     """Epochs below may have been acknowledged; those from here on never were (law 11)."""
+    doubtful: int = 0
+    """Of the epochs below it is not known exactly which ones were acknowledged: `reported` is a guess; 0 where it is
+    known."""
     application: Mapping[str, Any] = field(default_factory=dict)
     """What the checkpoint keeps for the application."""
     offsets: Mapping[str, Any] = field(default_factory=dict)
@@ -269,8 +272,8 @@ class Log:
             raise _corrupt(name, f"it has another shape: {error}") from error
 
     def collect(self, floor: int) -> list[int]:
-        """Delete the records below a position, but those that say who owned the path (law 4); none by who is not the
-        owner any more (law 8)."""
+        """Delete the records below a position, but those that say who owned the path ("One owner"); none by who is not
+        the owner any more ("Someone runs")."""
         gone: list[int] = []
         positions = self.positions()
         if self.has_successor(positions):
@@ -428,7 +431,7 @@ class _TakingOver:
             found.position = max(found.position, positions[-1] + 1 if positions else 0)
         else:
             self._read_on(found)
-        owner = self._own(found)
+        owner = self._own(found, blind=blind)
 
         def owned() -> Opening:
             self._check_end(owner)
@@ -525,27 +528,29 @@ class _TakingOver:
         if self._decide is not None:
             found.replay.check_inputs(self._fingerprint, found.done)
 
-    def _own(self, found: _Found) -> int:
-        """Own the path: the position of the record that says so."""
-        for _ in range(CHASES):
+    def _own(self, found: _Found, *, blind: bool = False) -> int:
+        """Own the path: the position of the record that says so. `blind`: without reading what was appended."""
+        for _ in range(0 if blind else CHASES):
             if _create(self._log, found.position, self._opened(found)):
-                break
+                self._log.own(found.position)
+                return found.position
             self._read_on(found, found.position)  # the owner before was faster: its record counts
-        else:
-            # It appends faster than we read: own the path first, and read then what it has appended.
-            record, position = self._opened(found), found.position
-            while not _create(self._log, position, record):
-                position += 1
-            self._log.own(position)
-            return position
-        self._log.own(found.position)
-        return found.position
+        # It appends faster than we read: own the path first, and read then what it has appended.
+        record, position = self._opened(found, blind=True), found.position
+        while not _create(self._log, position, record):
+            position += 1
+        self._log.own(position)
+        return position
 
-    def _opened(self, found: _Found) -> bytes:
-        header = {
+    def _opened(self, found: _Found, *, blind: bool = False) -> bytes:
+        """The record of an owner. One that has not read all records before it says nothing of a promise that it was
+        not asked to change: the promise of the record before it goes on to count (law 9)."""
+        header: dict[str, Any] = {
             "kind": "opened", "identity": self._identity, "fingerprint": self._fingerprint,
-            "void": found.void, "kept": self._kept(found),
+            "void": found.void,
         }  # fmt: skip
+        if not blind or self._keep_inputs is not None:
+            header["kept"] = self._kept(found)
         return encode_record(Record(header))
 
     def _kept(self, found: _Found) -> int | None:
@@ -565,7 +570,7 @@ class _TakingOver:
 
     def _opening(self, found: _Found, owner: int) -> Opening:
         replay, about = found.replay, found.about
-        reported = max(self._acknowledged(replay), found.done)
+        acknowledged, is_exact = self._acknowledged(replay)
         top = max(self._checkpoints.numbers(), default=0)
         replay.close()  # when all is read: whoever insists comes here again
         pending, epoch = replay.pending, found.epoch
@@ -580,7 +585,8 @@ class _TakingOver:
             top=top,
             next=owner + 1,
             pending=tuple(pending),
-            reported=reported,
+            reported=max(acknowledged, found.done),
+            doubtful=0 if is_exact else epoch + len(pending),
             application=about.get("application", {}),
             offsets=found.offsets,
             done=found.done,
@@ -590,17 +596,17 @@ class _TakingOver:
             about=about if found.number else {},
         )
 
-    def _acknowledged(self, replay: _Replay) -> int:
-        """How many epochs somebody may have been told of as complete (law 11)."""
+    def _acknowledged(self, replay: _Replay) -> tuple[int, bool]:
+        """How many epochs somebody may have been told of as complete (law 11), and whether that is no guess."""
         notes = read_notes(self._log.storage)
         reported = max([replay.reported, *(note.epoch for note in notes)])
         if any(note.is_exact and note.owner == replay.owner for note in notes):
-            return reported
+            return reported, True
         ours = json.loads(json.dumps(self._fingerprint))
         for at, pending in enumerate(replay.pending):
             if not pending.refused and replay.program_of(pending) != ours:
                 reported = max(reported, replay.epoch + at + 1)
-        return reported
+        return reported, False
 
     # ---- when something is gone
 
@@ -730,7 +736,8 @@ class _Replay:
         return replace(pending, inputs={}, dropped=True, names=tuple(pending.inputs))
 
     def check_inputs(self, fingerprint: Mapping[str, Any], done: int) -> None:
-        """Refuse a program in which an input with rows is not what it was (law 6); `done` are the epochs before."""
+        """Refuse a program in which an input with rows is not what it was ("Rows, not programs"); `done` are the epochs
+        before."""
         for at, pending in enumerate(self.pending):
             program, parcels = self._programs[pending.position], pending.header.get("parcels", {})
             if not program or pending.refused:
