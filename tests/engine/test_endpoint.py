@@ -442,6 +442,21 @@ def test_a_run_with_tls(hosts: list[Any]) -> None:
         assert cluster.status()["refused"] == 0
 
 
+def test_links_to_workers_that_left_are_ended(hosts: list[Any], tmp_path: Path) -> None:
+    """Nobody comes in their place who would be told of: fewer are wanted."""
+    with remotely(3, checkpoint=tmp_path) as cluster:
+        model = Model(7)
+        for _ in range(3):
+            commit(cluster, model, 30)
+        assert all(len(each._links) == 3 for each in hosts)
+        cluster.scale(1)
+        commit(cluster, model)
+        (left,) = [each for each in hosts if not each._over.is_set()]
+        until(lambda: set(left._links) == {0})
+        until(lambda: len(cluster._links) == 1)
+        assert left._addresses.keys() == set(cluster._links)
+
+
 def test_garbage_is_dropped_and_the_run_goes_on(hosts: list[Any], tmp_path: Path) -> None:
     trace = tmp_path / "was-here"
 
