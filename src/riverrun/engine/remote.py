@@ -730,7 +730,11 @@ class RemoteCluster(Cluster):
             case Credit(size):
                 link = self._links.get(sender)
                 if link is not None:
-                    link.credit(size)
+                    try:
+                        link.credit(size)
+                    except TransportError:
+                        self._forget(sender)
+                        self._suspect(sender)
             case Failed():
                 about = self._processes[sender]
                 where = f"this was on worker {message.error.fields.get('worker', sender)}, "
@@ -797,7 +801,11 @@ class RemoteCluster(Cluster):
             self._processes[incarnation] = {key: given[key] for key in ("pid", "host", "address")}
         try:
             link = Link(
-                given["address"], COORDINATOR, self._security, window=self._window, background=True
+                given["address"],
+                COORDINATOR,
+                self._security,
+                window=self._window,
+                silence=self._silence,
             )
         except TransportError as error:
             with self._changed:
