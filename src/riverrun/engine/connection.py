@@ -14,8 +14,9 @@ run; then *packets* travel: a kind, a head and a body, each with its length befo
   about a minute where nothing is under way, and the connection breaks. Who sends can ask for the same while something
   is under way (`break_after`): not where the other end may rightly take nothing for long, as one who reads rows.
 
-Cost, measured on a machine with two cores that had five times as much to do: 3.5 ms to open and ask (9 ms with TLS),
-160 microseconds for a question there and its answer back (300 with TLS). What travels in a second: `link`.
+Cost, between two processes of a machine with two cores that others kept busy: 40 microseconds for a question and its
+answer (the median; about 240 on average with TLS), 0.6 to 3.5 ms for the first one, which opens the connection (3 to 9
+with TLS). How many bytes travel in a second is said in `link`.
 
 >>> a, b = socket.socketpair()
 >>> sender, receiver = Connection(a), Connection(b)
