@@ -30,7 +30,7 @@ OF_A_WORKER = ("riverrun-link", "riverrun-line", "riverrun-worker")
 PASSING = ("riverrun-fetch",)
 CLOSING = re.compile(r"Thread-\d+ \((close|_stop|shutdown)\)")
 NATIVE = 80
-"""Threads of a worker process, at most: gRPC, Arrow and Polars have pools of their own, bounded ones."""
+"""Threads of a worker process, at most: Arrow and Polars have pools of their own, bounded ones."""
 
 
 def port_of(address: str) -> int:
@@ -164,6 +164,7 @@ class Footprint:
             name = thread.name
             stems["closing" if CLOSING.match(name) else "-".join(name.split("-")[:2])] += 1
         limits = dict.fromkeys(OF_A_WORKER, count) | dict.fromkeys((*PASSING, "closing"), 0)
+        limits["riverrun-guest"] = len(here) - 1  # one for each connection, none without
         for stem, many in stems.items():
             most = limits.get(stem, 1 if stem.startswith("riverrun-") else None)
             if stem.startswith("riverrun-sink"):

@@ -142,7 +142,7 @@ walk: 15 nodes, 1 input, 1 output, 1 loop
   program.py:3   marks = builder.add(Negate(), [builder.add(Negate(), [edges], [EDGES])], [EDGES])
   program.py:5   inside = builder.add(Enter(), [marks], [EDGES], scope=walk)
   program.py:6   back = builder.add(Feedback(9), [], [EDGES], scope=walk)
-  program.py:7   moved = builder.add(Exchange("key", (0,), ("src",)), [builder.add(Concat(), [inside, back], [EDGES])], [EDGES])
+  program.py:7   moved = builder.add(Exchange("key", (0,), ("src",)), [builder.add(Concat(), [inside, back], [EDGES]) ...
   program.py:8   kept = builder.add(Arrange(("src",)), [moved], [EDGES])
   program.py:9   joined = builder.add(Join(((0, "src"), (1, "dst"))), [kept, kept], [EDGES])
   program.py:10  other = builder.add(Join(((0, "src"), (1, "dst"))), [kept, kept], [EDGES])

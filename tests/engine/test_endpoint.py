@@ -320,14 +320,13 @@ def test_small_messages_travel_together(open_link: OpenLink, box: Box) -> None:
 
 
 @PLAIN
-@pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("size", [1000, INLINE + 1000])
 def test_no_more_is_under_way_than_the_window_allows(
-    open_link: OpenLink, box: Box, background: bool, size: int
+    open_link: OpenLink, box: Box, size: int
 ) -> None:
     """What is beyond waits here, on disk; credit lets it through, all of it, in order."""
     window = 8 * size
-    link = open_link(window=window, budget=3 * size, background=background)
+    link = open_link(window=window, budget=3 * size)
     count = 40
     column = pa.array([b"x" * (size // 10)] * 10)
     made = Changes.of([column], (0,))
@@ -360,9 +359,8 @@ def test_no_more_is_under_way_than_the_window_allows(
 
 
 @PLAIN
-@pytest.mark.parametrize("background", [False, True])
-def test_credit_passes_what_waits(open_link: OpenLink, box: Box, background: bool) -> None:
-    link = open_link(window=1000, background=background)
+def test_credit_passes_what_waits(open_link: OpenLink, box: Box) -> None:
+    link = open_link(window=1000)
     link.send([Data(1, at, b"x" * 600) for at in range(9)])
     until(lambda: link.waiting < 9)
     while not box.writes.empty():
@@ -378,8 +376,8 @@ def test_credit_passes_what_waits(open_link: OpenLink, box: Box, background: boo
 
 
 @PLAIN
-def test_who_sends_in_the_background_never_waits(open_link: OpenLink, box: Box) -> None:
-    link = open_link(background=True)
+def test_who_sends_never_waits_for_the_receiver(open_link: OpenLink, box: Box) -> None:
+    link = open_link()
     box.open.clear()  # the receiver may be stopped
     made = Changes.of([pa.array([b"x" * 3000])], (0,))
     for at in range(200):
@@ -389,14 +387,90 @@ def test_who_sends_in_the_background_never_waits(open_link: OpenLink, box: Box) 
     assert [each.number for each in found if type(each) is Data] == list(range(200))
 
 
+@pytest.fixture
+def deaf(security: Security) -> Iterator[str]:
+    """The address of a process that lets others in and then takes nothing, as one that is stopped or cut off."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        kept = []
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    raw, _ = listening.accept()
+                    kept.append(raw := security.wrap(raw))
+                    assert security.admit(raw, time.monotonic() + 10)
+                    raw.sendall(connection.WELCOME)
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield security.location("127.0.0.1", listening.getsockname()[1])
+        listening.shutdown(socket.SHUT_RDWR)
+        for raw in kept:
+            raw.close()
+
+
+def test_a_receiver_that_takes_nothing_holds_nobody_up(deaf: str, security: Security) -> None:
+    before = set(threading.enumerate())
+    link = Link(deaf, 5, security, window=1 << 20)
+    link._connection._raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    made = Changes.of([pa.array([b"x" * 50_000])], (0,))
+    sending = threading.Thread(
+        target=lambda: [link.send([Data(1, at, Rows((0, made)))], taken=9) for at in range(40)],
+        daemon=True,
+    )
+    sending.start()
+    sending.join(5)
+    held_up = sending.is_alive()
+    full = link.full
+    link.close(cleanly=False)
+    assert not held_up
+    assert full
+    gone_by(before)
+
+
+@PLAIN
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel cannot")
+def test_a_link_whose_receiver_takes_nothing_breaks(
+    deaf: str, security: Security, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("riverrun.engine.link.UNTAKEN", 0.5)
+    link = Link(deaf, 5, security, silence=1.0)
+    made = Changes.of([pa.array([b"x" * 10_000_000])], (0,))
+    link.send([Data(1, 1, Rows((0, made)))])
+    until(lambda: link._over)
+    with pytest.raises(TransportError, match="the link is closed"):
+        link.send([Join()])
+    link.close()
+
+
+@PLAIN
+def test_rows_may_be_read_slowly(security: Security, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked for rows may have much to do with each: only links break when nothing is taken."""
+    monkeypatch.setattr("riverrun.engine.link.UNTAKEN", 0.2)
+    piece = pa.record_batch({"n": [b"x" * 10_000_000]})
+
+    class Long(Box):
+        def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+            return piece.schema, iter([piece] * 3)
+
+    with (
+        Endpoint("127.0.0.1", Long(), security) as endpoint,
+        Asker(endpoint.address, security) as asker,
+    ):
+        rows = asker.rows(1)
+        assert next(rows).num_rows == 1
+        time.sleep(1.5)
+        assert sum(1 for _ in rows) == 2
+
+
 @PLAIN
 def test_closing_during_a_long_write(open_link: OpenLink, box: Box) -> None:
     before = set(threading.enumerate())
-    link = open_link(background=True, window=1 << 30)
+    link = open_link(window=1 << 30)
     box.open.clear()
     made = Changes.of([pa.array([b"x" * (1 << 20)] * 3)], (0,))
     link.send([Data(1, at, Rows((0, made))) for at in range(20)])
-    until(lambda: link._writing)
+    until(lambda: bool(link._rest))
     closing = threading.Thread(target=link.close)
     closing.start()
     time.sleep(0.05)
@@ -440,6 +514,21 @@ def test_a_run_with_tls(hosts: list[Any]) -> None:
         for _ in range(3):
             commit(cluster, model)
         assert cluster.status()["refused"] == 0
+
+
+def test_links_to_workers_that_left_are_ended(hosts: list[Any], tmp_path: Path) -> None:
+    """Nobody comes in their place who would be told of: fewer are wanted."""
+    with remotely(3, checkpoint=tmp_path) as cluster:
+        model = Model(7)
+        for _ in range(3):
+            commit(cluster, model, 30)
+        assert all(len(each._links) == 3 for each in hosts)
+        cluster.scale(1)
+        commit(cluster, model)
+        (left,) = [each for each in hosts if not each._over.is_set()]
+        until(lambda: set(left._links) == {0})
+        until(lambda: len(cluster._links) == 1)
+        assert left._addresses.keys() == set(cluster._links)
 
 
 def test_garbage_is_dropped_and_the_run_goes_on(hosts: list[Any], tmp_path: Path) -> None:

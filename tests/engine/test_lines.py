@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from riverrun.engine import hosting
+from riverrun.engine.asking import Asker, Security, fetch_loans
+from riverrun.engine.endpoint import Endpoint
+from riverrun.engine.hosting import Rendezvous
 from riverrun.engine.lines import Line, watched
 from riverrun.engine.remote import RemoteCluster
 from riverrun.errors import TransportError
 from tests.engine.flows import Model, check, contents, graph_maker
-from tests.engine.launchers import Processes
+from tests.engine.launchers import Processes, gone_by
 
 
 class CutOff(Processes):
@@ -131,3 +137,109 @@ def test_who_stops_reading_ends_the_thread_that_fetches() -> None:
     for thread in before:
         thread.join(10)
         assert not thread.is_alive()
+
+
+class Mute:
+    """Answers nothing before it is told to, and refuses rows when it has seen some."""
+
+    def __init__(self) -> None:
+        self.speak = threading.Event()
+
+    def receive(self, *given: Any) -> None:
+        pass
+
+    def ended(self, *given: Any) -> None:
+        pass
+
+    def answer(self, question: str, argument: Any) -> Any:
+        return self.speak.wait(20) if question == "wait" else argument
+
+    def rows(self, ticket: Any) -> Any:
+        raise NotImplementedError
+
+    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+        next(batches)
+        raise ValueError("no")
+
+
+def test_closing_a_line_ends_its_thread_and_its_connection() -> None:
+    security, mute = Security(), Mute()
+    with Endpoint("127.0.0.1", mute, security) as endpoint:
+        before = set(threading.enumerate())
+        line = Line(Asker(endpoint.address, security))
+        raised: list[TransportError] = []
+
+        def ask() -> None:
+            try:
+                line.ask("wait")
+            except TransportError as error:
+                raised.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while not line._asker._used:
+            time.sleep(0.01)
+        line.close()
+        asking.join(5)
+        assert [error.code for error in raised] == ["transport.given_up"]
+        guests = {each for each in threading.enumerate() if each.name == "riverrun-guest"}
+        gone_by(before | guests, 5)  # those wait in the handler, which is at the other end
+        assert not line._asker._used
+        mute.speak.set()
+
+
+def test_an_upload_that_was_refused_leaves_a_connection_that_nobody_uses_again() -> None:
+    security = Security()
+    with (
+        Endpoint("127.0.0.1", Mute(), security) as endpoint,
+        Asker(endpoint.address, security) as asker,
+    ):
+        batch = pa.record_batch({"n": [1, 2]})
+        stage = asker.stage(1, batch.schema)
+        with pytest.raises(Exception, match="no"):  # noqa: PT012
+            for _ in range(500):
+                stage.write(batch)
+                time.sleep(0.01)
+        assert asker.ask("what", 1) == 1
+        assert asker.ask("what", 2) == 2
+
+
+def test_an_outage_while_a_loan_is_renewed_passes() -> None:
+    away = TransportError("transport.unreachable", "away", hint="")
+    failing = [away, away]
+
+    def fetch(loan: str) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": [1, 2]})
+        if loan == "a":
+            raise away
+        yield pa.record_batch({"n": [3]})
+
+    def renew(loan: str) -> list[str]:
+        if failing:
+            raise failing.pop()
+        return ["b"]
+
+    for ordered in (True, False):
+        failing = [away, away]
+        batches = fetch_loans(["a"], fetch, renew, "read", ordered=ordered, wait=lambda _: None)
+        assert [n for batch in batches for n in batch["n"].to_pylist()] == [1, 2, 3]
+    failing = [TransportError("transport.token", "refused", hint="")]
+    with pytest.raises(TransportError, match="refused"):
+        list(fetch_loans(["a"], fetch, renew, "read", ordered=True, wait=lambda _: None))
+
+
+def test_a_question_that_nobody_waits_for_any_more_lends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosting, "ANSWER", 0.05)
+    monkeypatch.setattr(hosting, "BEAT", 0.01)
+    worker = hosting._Host(Rendezvous("tcp://127.0.0.1:1", Security()), graph_maker(), "127.0.0.1")
+    asked: list[Any] = []
+    monkeypatch.setattr(worker, "_answer_read", asked.append)
+    try:
+        with pytest.raises(TransportError, match="busy for very long"):
+            worker.answer("read", 1)
+        worker._inbox.get_nowait()()  # the thread that works comes to it
+        assert asked == []
+    finally:
+        worker.close()

@@ -25,9 +25,11 @@ from riverrun.engine.asking import Asker, Security
 from riverrun.engine.connection import Connection
 from riverrun.engine.endpoint import Endpoint
 from riverrun.engine.instance import Data, Instance
+from riverrun.engine.operators.exchange import Exchange
 from riverrun.engine.wire import BadFrame, pack
 from riverrun.errors import TransportError
 from riverrun.spark.certificates import secured
+from riverrun.state import Schema
 from riverrun.state.changes import Changes
 from riverrun.state.shards import Shards
 from tests.engine.flows import graph_flow
@@ -379,10 +381,10 @@ def test_rows_of_other_columns_are_not_taken_in() -> None:
     """Kernels read columns as the plan says that they are."""
     plan = graph_flow().plan
     instance = Instance(plan, 0, Shards.even(2), 0)
-    number = next(iter(instance._entries))
-    kinds = [field.type for field in plan.nodes[number].schemas[0]]
+    number = next(node.number for node in plan.nodes if isinstance(node.operator, Exchange))
+    kinds = Schema(pa.schema([]), plan.nodes[number].schemas[0]).canonical
     depth = plan.nodes[number].depth
-    whole = [pa.nulls(2, kind).fill_null(0) for kind in kinds]
+    whole = [pa.array([0, 1]).cast(kind) for kind in kinds]
     for payload in (
         "rows",
         Data((number, Changes.of([pa.array([1.5, 2.5]), *whole[1:]], (0,) * depth))),

@@ -329,7 +329,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
     """What speculation does, by hand: two attempts hand the same rows in, one is named."""
     import cloudpickle
 
-    from riverrun.engine.codec import unpack
+    from riverrun.engine.wire import unpack
     from riverrun.spark import ingest
 
     with copying({"n": pl.Int64}).run(on=spark, workers=2) as run:

@@ -139,10 +139,12 @@ class _Call:
         self._address = asker.address
         self._deadline = None if within is None else time.monotonic() + within
         self._keep = False
+        self._is_said = True  # nothing is left to be sent: the other end waits for no more of it
         self._connection = asker._connect(within)
 
     def send(self, kind: int, head: bytes = b"", body: Any = None) -> None:
         self._wait_until()
+        self._is_said = kind not in (STAGE, BATCH)
         self._connection.send(kind, head, body)
 
     def receive(self, *kinds: int) -> Packet:
@@ -152,7 +154,7 @@ class _Call:
         if packet is None:
             raise ConnectionResetError("the other end has closed the connection")
         if packet.kind == ERROR:
-            self._keep = True
+            self._keep = self._is_said
             revived = revive(unpack(packet.head))
             raise revived from revived.__cause__
         if packet.kind not in (kinds or (ANSWER,)):
@@ -256,10 +258,16 @@ def fetch_loans(
     """
     queue, known = deque(loans), 0
     """Of the rows that the first loans in the queue have, so many were given."""
-    tries = Tries(what)
+    tries, is_lost = Tries(what), False
     while queue:
         loan, seen = queue[0], 0
         try:
+            if is_lost:
+                renewed = list(renew(loan))
+                queue.popleft()
+                queue.extendleft(reversed(renewed))
+                is_lost = False
+                continue
             batches = fetch(loan)
             for batch in batches if ordered else list(batches):
                 news = batch.slice(max(known - seen, 0))
@@ -275,5 +283,4 @@ def fetch_loans(
             pause = tries.failed(error, time.monotonic())
             say(tries, time.monotonic())
             wait(pause)
-            queue.popleft()
-            queue.extendleft(reversed(list(renew(loan))))
+            is_lost = True

@@ -232,7 +232,8 @@ class _Host:
 
     def _link(self, address: str) -> Link:
         assert self._worker is not None
-        return Link(address, self._worker.incarnation, self._security, window=self._window)
+        me, silence = self._worker.incarnation, self._silence
+        return Link(address, me, self._security, window=self._window, silence=silence)
 
     # ---- the loop
 
@@ -354,6 +355,10 @@ class _Host:
         future: Future[Any] = Future()
 
         def reply() -> None:
+            if (
+                not future.set_running_or_notify_cancel()
+            ):  # nobody would hear the answer, nor give loans back
+                return
             try:
                 future.set_result(getattr(self, f"_answer_{question}")(argument))
             except Exception as error:
@@ -369,6 +374,8 @@ class _Host:
             wait([future], BEAT)
             if future.done():
                 return future.result()
+        if not future.cancel() and not self._over.is_set():  # it is being answered at this moment
+            return future.result()
         raise TransportError(
             "transport.left",
             f"cannot answer {question!r}: this worker has left, or is busy for very long",

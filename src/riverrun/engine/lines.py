@@ -14,6 +14,9 @@ of it. Laws:
 ...
 ...     def ask(self, question, argument):
 ...         Event().wait()
+...
+...     def close(self):
+...         pass
 >>> line = Line(Silent())
 >>> Timer(0.05, line.close).start()
 >>> line.ask("read")
@@ -95,20 +98,17 @@ class Line:
                     future.set_exception(error)
             with self._lock:
                 self._waiting.discard(future)
-        self._asker.close()
 
     def close(self) -> None:
         """Give the worker up."""
         with self._lock:
             self._open = False
             waiting, self._waiting = self._waiting, set()
-            thread = self._thread
         for future in waiting:
             with suppress(InvalidStateError):
                 future.set_exception(given_up(self.address))
         self._asked.put(None)
-        if thread is None:
-            self._asker.close()
+        self._asker.close()  # the thread may be waiting for an answer that never comes
 
 
 def _hand_on(future: Future[Any], unheard: Callable[[Any], None]) -> None:

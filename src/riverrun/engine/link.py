@@ -9,8 +9,13 @@ The receiving end is an `endpoint`. Laws:
    itself waits for nothing: two whose windows are full would wait for each other's.
 3. **Adaptive.** A frame leaves at once when nothing waits before it; small ones that wait travel
    together, one write for all, and credit with them.
+4. **Nobody waits.** Whoever sends writes what the kernel takes at once; the rest is written by a thread, which a link
+   has from then on. A receiver that is stopped, or cut off, holds up nobody but this thread; the kernel breaks a
+   link whose receiver takes nothing for long.
 
-Cost: 5 microseconds for a write, 25 from one process to another; 2 GB/s.
+Cost, between two processes of a machine with two cores that others kept busy: 90 to 110 microseconds for a message
+and one back (130 with TLS); 0.4 to 0.6 GB/s of numbers and 0.4 to 0.5 of text (0.15 to 0.3 with TLS), made, sent,
+read and checked.
 """
 
 from __future__ import annotations
@@ -32,10 +37,9 @@ from riverrun.errors import TransportError
 
 WINDOW = 32 << 20
 INLINE = 64 << 10  # a body up to here travels in one write with others
-DIRECT = (
-    60 << 10
-)  # bytes that the kernel takes at once, however long the receiver takes to read them
 TOGETHER = 256 << 10  # about so many bytes of small frames travel in one write
+UNTAKEN = 30.0
+"""Seconds after which a link breaks whose receiver takes nothing, at least."""
 _LAST = 16  # frames that are still sent when a link is ended
 _PATIENCE = 1.0  # seconds that a write may take when a link is ended
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,9 +56,9 @@ class Link:
         *,
         window: int = WINDOW,
         budget: int = 64 << 20,
-        background: bool = False,
+        silence: float = UNTAKEN,
     ) -> None:
-        """With `background`, whatever cannot be written at once is written by a thread of its own."""
+        """A receiver that takes nothing for `silence` seconds may still go on, as one of ours."""
         self.address = address
         self.sent = 0
         """Bytes written so far."""
@@ -64,22 +68,22 @@ class Link:
         self._urgent: list[Frame] = []
         self._encoder = Encoder()
         self._turn = Condition(RLock())
-        self._writing = False
+        self._rest: list[memoryview] = []
+        """What is left of the packet that the thread writes."""
+        self._thread: Thread | None = None
         self._over = False
         self._connection = security.connect(address)
         try:
+            self._connection.break_after(max(silence, UNTAKEN))
             self._connection.send(LINK, pack(sender))
         except OSError as error:
             self._connection.close()
             raise unreachable(address, error) from error
-        if background:
-            Thread(target=self._write_on, name="riverrun-link", daemon=True).start()
-        self._background = background
 
     @property
     def full(self) -> bool:
         """Whether more is under way or waits than the window allows."""
-        return len(self._spool) > 0 or self._under_way >= self._window
+        return self._under_way + self._spool.size >= self._window
 
     @property
     def waiting(self) -> int:
@@ -99,17 +103,9 @@ class Link:
             for message in messages:
                 for frame in self._encoder.frames(message):
                     self._spool.put(frame)
-                    if not _is_small(frame):
-                        if self._background:
-                            self._turn.notify_all()
-                        else:  # it leaves while the next one is made
-                            self._flush()
-            waiting = self._under_way + self._spool.nbytes > DIRECT or self._spool.spilled
-            waits = self._writing or waiting
-            if self._background and waits:
-                self._turn.notify_all()
-            else:
-                self._flush()
+                    if not _is_small(frame):  # it leaves while the next one is made
+                        self._flush()
+            self._flush()
 
     def give(self, size: int) -> None:
         """Tell the receiver that so many of its bytes were taken in here."""
@@ -117,24 +113,31 @@ class Link:
             if self._over:
                 raise unreachable(self.address, OSError("the link is closed"))
             self._urgent.append(_credit(size))
-            if self._background:
-                self._turn.notify_all()
-            else:
-                self._flush()
+            self._flush()
 
     def credit(self, size: int) -> None:
         """The receiver has taken in so many bytes more."""
         with self._turn:
             self._under_way = max(self._under_way - size, 0)
-            if self._background:
-                self._turn.notify_all()
-            elif len(self._spool):
+            if len(self._spool) and not self._over:
                 self._flush()
 
     def _flush(self) -> None:
-        """Write what the window lets through."""
-        while frames := self._next():
-            self._write(frames)
+        """Write what the window lets through and the kernel takes at once; the thread writes what is left of that."""
+        while not self._rest and (frames := self._next()):
+            try:
+                self._rest = self._connection.send_at_once(*_packet(frames))
+            except OSError as error:
+                self._over = True
+                self._turn.notify_all()
+                raise unreachable(self.address, error) from error
+            self.sent += sum([frame.size for frame in frames])
+        if not self._rest:
+            return
+        if self._thread is None:
+            self._thread = Thread(target=self._write_on, name="riverrun-link", daemon=True)
+            self._thread.start()
+        self._turn.notify_all()
 
     def _next(self) -> list[Frame]:
         """What to write next, in one go: a long frame, or a few short ones."""
@@ -153,58 +156,50 @@ class Link:
         self._under_way += size
         return frames
 
-    def _write(self, frames: list[Frame]) -> None:
-        frame, body = frames[0], frames[0].body
-        try:
-            if body is not None and not _is_small(frame):
-                self._connection.send(FRAME, frame.head, body)
-            else:
-                listed = [
-                    (each.head, None if each.body is None else memoryview(each.body))
-                    for each in frames
-                ]
-                self._connection.send(FRAMES, _encode(listed))
-        except OSError as error:
-            self._over = True
-            raise unreachable(self.address, error) from error
-        self.sent += sum(each.size for each in frames)
-
     def _write_on(self) -> None:
-        """In a thread: write, with the lock only held to find out what."""
-        while True:
-            with self._turn:
-                self._writing = False
-                self._turn.notify_all()
-                frames = self._next()
-                while not frames and not self._over:
-                    self._turn.wait()
-                    frames = self._next()
-                if self._over:
-                    return
-                self._writing = True
-            try:
-                self._write(frames)
-            except TransportError:
+        """In a thread: write what the kernel did not take at once, without the lock."""
+        with suppress(OSError, TransportError):  # the next `send` finds out
+            while True:
                 with self._turn:
-                    self._writing = False
+                    self._turn.wait_for(lambda: self._rest or self._over)
+                    if not self._rest:
+                        return
+                    rest = self._rest
+                self._connection.send_rest(list(rest))
+                with self._turn:
+                    self._rest = []
                     self._turn.notify_all()
-                return  # the next `send` finds out
+                    if self._over:
+                        return
+                    self._flush()
+        with self._turn:
+            self._over = True
 
     def close(self, *, cleanly: bool = True) -> None:
         """End the link; the receiver is told that it was on purpose."""
         with self._turn:
             over, self._over = self._over, True
             self._turn.notify_all()
-            cleanly &= self._turn.wait_for(lambda: not self._writing, _PATIENCE)
+            cleanly = cleanly and not over
+            cleanly = cleanly and self._turn.wait_for(lambda: not self._rest, _PATIENCE)
             last = [self._spool.take() for _ in range(min(len(self._spool), _LAST))]
             self._spool.clear()
-        with suppress(OSError, TransportError):
-            if cleanly and not over:
+        with suppress(OSError):
+            if cleanly:
                 self._connection.set_timeout(_PATIENCE)
                 if last and all(map(_is_small, last)):
-                    self._write(last)
+                    self._connection.send(*_packet(last))
                 self._connection.send(BYE)
         self._connection.close()
+
+
+def _packet(frames: list[Frame]) -> tuple[int, bytes, Any]:
+    """A packet of one long frame, or of a few short ones."""
+    frame = frames[0]
+    if not _is_small(frame):
+        return FRAME, frame.head, frame.body
+    listed = [(each.head, None if each.body is None else memoryview(each.body)) for each in frames]
+    return FRAMES, _encode(listed), None
 
 
 def _credit(size: int) -> Frame:

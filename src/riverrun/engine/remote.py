@@ -600,12 +600,18 @@ class RemoteCluster(Cluster):
         link = self._links.pop(member, None)
         if link is not None:
             Thread(target=link.close, daemon=True).start()
+            self._tell_peers()
         asker = self._askers.pop(member, None)
         if asker is not None:
             asker.close()
         self._health.forget(member)
         self._loops.forget(member)
         self._streams.pop(member, None)
+
+    def _tell_peers(self) -> None:
+        """Tell all workers who there is: they talk to these, and end their links to all others."""
+        for member in list(self._links):  # telling one may show that it is gone
+            self._send_to(member, Peers({each: self._addresses[each] for each in self._links}))
 
     def _supervise(self, message: Any) -> None:
         if isinstance(message, Start):
@@ -652,8 +658,10 @@ class RemoteCluster(Cluster):
                 self._losses.said(granted, why)
                 if self._coordinator.roster.knows(granted):
                     self._lose(granted, why, sign="its process ended, and has not said why")
-                elif why and granted in self._loss_events:
-                    self._loss_events[granted]["why"] += f"; its process ended with: {why}"
+                else:
+                    self._forget(granted)
+                    if why and granted in self._loss_events:
+                        self._loss_events[granted]["why"] += f"; its process ended with: {why}"
                 self._loss_events.pop(granted, None)
                 return
             idle = sum(who is None for who in self._tickets.values())
@@ -730,7 +738,11 @@ class RemoteCluster(Cluster):
             case Credit(size):
                 link = self._links.get(sender)
                 if link is not None:
-                    link.credit(size)
+                    try:
+                        link.credit(size)
+                    except TransportError:
+                        self._forget(sender)
+                        self._suspect(sender)
             case Failed():
                 about = self._processes[sender]
                 where = f"this was on worker {message.error.fields.get('worker', sender)}, "
@@ -797,7 +809,11 @@ class RemoteCluster(Cluster):
             self._processes[incarnation] = {key: given[key] for key in ("pid", "host", "address")}
         try:
             link = Link(
-                given["address"], COORDINATOR, self._security, window=self._window, background=True
+                given["address"],
+                COORDINATOR,
+                self._security,
+                window=self._window,
+                silence=self._silence,
             )
         except TransportError as error:
             with self._changed:
@@ -809,10 +825,7 @@ class RemoteCluster(Cluster):
                 return {"leave": "it was given up before it began"}
             self._links[incarnation] = link
             self._askers[incarnation] = Line(Asker(given["address"], self._security))
-            members = set(self._coordinator.members) | set(self._links)
-            known = {each: where for each, where in self._addresses.items() if each in members}
-            for member in list(self._links):
-                self._send_to(member, Peers(known))
+            self._tell_peers()
         return {
             "incarnation": incarnation,
             "checkpoint": self.path,

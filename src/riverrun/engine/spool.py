@@ -40,6 +40,8 @@ class Spool:
         self._read = 0
         self.spilled = 0
         """How many of the frames are on disk."""
+        self.size = 0
+        """How many bytes wait, in memory and on disk."""
 
     def __len__(self) -> int:
         return len(self._frames) + self.spilled
@@ -51,6 +53,7 @@ class Spool:
 
     def put(self, frame: Frame) -> None:
         """Add a frame at the end."""
+        self.size += frame.size
         if self.spilled or self._bytes + frame.size > self._budget:
             self._spill(frame)
         else:
@@ -66,13 +69,15 @@ class Spool:
         if self._frames:
             frame = self._frames.popleft()
             self._bytes -= frame.size
-            return frame
-        return self._load()
+        else:
+            frame = self._load()
+        self.size -= frame.size
+        return frame
 
     def clear(self) -> None:
         """Drop everything."""
         self._frames.clear()
-        self._bytes = self.spilled = 0
+        self._bytes = self.spilled = self.size = 0
         if self._file is not None:
             self._file.close()
             self._file = None
