@@ -302,8 +302,14 @@ class Collection:
     def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates. Types are widened."""
         listed: list[Any] = list(flat(others))
-        for other in listed:
-            if not isinstance(other, Collection):
+        for other in (
+            *others,
+            *listed,
+        ):  # also a frame without columns, in which there is nothing to find
+            is_frame = (
+                hasattr(other, "columns") or hasattr(other, "schema") or hasattr(other, "dtype")
+            )
+            if not isinstance(other, Collection) and (is_frame or not is_list(other)):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
         scope = _deepest(self, *listed)
         parts, fields = [self._into(scope)], {field.name: field for field in self.schema}
@@ -432,6 +438,14 @@ class Collection:
                 "plan.in_loop",
                 f"cannot expire rows inside a loop ({line})",
                 hint="expire the rows before they enter the loop",
+                line=line,
+            )
+        if epochs is not None and column is None and (after is not None or late != 0):
+            raise PlanError(
+                "plan.expire",
+                f"cannot expire rows of {self._name} ({line}) by epochs= and by after= or late=: these are of the "
+                "times of a column",
+                hint='expire("at", after=3600, late=60) by the times of a column, or expire(epochs=10)',
                 line=line,
             )
         if (column is None) == (epochs is None) or (column is not None and after is None):

@@ -124,16 +124,6 @@ def is_count(given: object, least: int = 1) -> bool:
     return isinstance(given, int) and not isinstance(given, bool) and least <= given < MOST
 
 
-def check_flag(given: object, name: str) -> None:
-    """Refuse what is neither true nor false."""
-    if not isinstance(given, bool):
-        raise PlanError(
-            "plan.flag",
-            f"cannot take {name}={show(given)}: that is True or False",
-            hint=f"{name}=True, or leave it out",
-        )
-
-
 def is_one_of(given: object, choices: Iterable[str]) -> bool:
     """Whether it is one of some words."""
     return isinstance(given, str) and given in choices

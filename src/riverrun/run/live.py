@@ -36,6 +36,7 @@ import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from threading import RLock, Thread
@@ -47,6 +48,7 @@ import pyarrow as pa
 
 from riverrun.engine.cluster import EVERY, Cluster, freeze
 from riverrun.engine.drawing import explain, to_svg
+from riverrun.engine.events import KINDS
 from riverrun.engine.health import Balance
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance
@@ -71,6 +73,7 @@ from riverrun.run.options import (
     check_count,
     check_durable,
     check_every,
+    check_flag,
     check_path,
     check_place,
     check_recovery,
@@ -81,6 +84,7 @@ from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
 from riverrun.run.serving import Serving
 from riverrun.run.sinks import DeltaTable, Destination, Function, ParquetDirectory
+from riverrun.run.values import show
 from riverrun.state.types import shown_schema
 
 if TYPE_CHECKING:
@@ -141,6 +145,7 @@ class Commit:
 
     def wait(self) -> Self:
         """Return when its results are complete; raise what it failed with, if it did."""
+        self._run._check_outside(f"wait for epoch {self.epoch}")
         self._run._wait(self.epoch)
         return self
 
@@ -188,7 +193,13 @@ class Run:
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
         check_recovery(recovery, silence, balance, max_workers, workers, on, checkpoint)
-        check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs, synced=synced)
+        check_durable(
+            checkpoint,
+            skip_failing=skip_failing,
+            rebuild=rebuild,
+            keep_inputs=keep_inputs,
+            synced=synced,
+        )
         self.plan = plan
         self._mark = Mark()
         self._lock = RLock()
@@ -422,6 +433,8 @@ class Run:
         With ``wait=False``, return as soon as the rows are accepted (and logged, where there is a
         checkpoint path). Where a sink is far behind, wait for it first.
         """
+        check_flag(wait, "wait")
+        self._check_outside("commit")
         self._followers.wait_for_room()
         acquire(self._lock)
         try:
@@ -766,11 +779,19 @@ class Run:
         """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; other numbers of
         workers. Each has a `kind` and the time `at` which it was."""
         self._mark.check("tell events", f"the run of {self.plan.name!r}")
+        if kind is not None and kind not in KINDS:
+            close = get_close_matches(str(kind), KINDS, n=1)
+            raise PlanError(
+                "run.event_kind",
+                f"cannot tell the events of kind {show(kind)}: the kinds are: {', '.join(KINDS)}",
+                hint=f"did you mean {close[0]!r}?" if close else "leave it out for all of them",
+            )
         return self._cluster.events.list(kind)
 
     @_in_turn
     def checkpoint(self) -> int:
         """Make a checkpoint now; return its number when it is whole."""
+        self._check_outside("make a checkpoint")
         return self._cluster.checkpoint()
 
     @_in_turn
@@ -780,7 +801,13 @@ class Run:
         Epochs go on until new workers are there; then, between two epochs, the keys that change hands move, and no
         others.
         """
-        check_count("workers", workers)
+        check_count(
+            "workers",
+            workers,
+            attempt="scale to",
+            hint="give the number of workers to go on with: scale(4)",
+        )
+        self._check_outside("scale")
         self._cluster.scale(workers)
 
     def explain(self) -> str:
@@ -797,6 +824,7 @@ class Run:
         committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
         is resumed."""
         if self._mark.is_ours:
+            self._check_outside("close the run")
             with deferred():
                 self._close()
 
@@ -852,6 +880,26 @@ class Run:
                 output=name,
             )
         return self._outputs[name]
+
+    def _check_outside(self, attempt: str) -> None:
+        """Refuse what would change the run in the middle of an epoch: a call from one of its own functions.
+
+        Whoever works has the lock. So if this thread gets the lock while a step is under way, the step is its own.
+        """
+        if not self._cluster.is_stepping or not self._lock.acquire(blocking=False):
+            return
+        try:
+            inside = self._cluster.is_stepping
+        finally:
+            self._lock.release()
+        if inside:
+            raise RiverrunError(
+                "run.reentrant",
+                f"cannot {attempt} from a function of the run of {self.plan.name!r}: the function is part of an epoch "
+                "that is not complete",
+                hint="call it where the rows come from; or follow an output with run.for_each_epoch(...), whose "
+                "function is called after the epoch",
+            )
 
     def _check_open(self, what: str) -> None:
         if self._cluster.closed:
