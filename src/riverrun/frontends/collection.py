@@ -83,6 +83,7 @@ from riverrun.frontends.given import (
 )
 from riverrun.frontends.telling import known_as, step_of
 from riverrun.frontends.widening import common_kind, widened
+from riverrun.run.attributes import missing_attribute
 from riverrun.run.columns import checked_columns, flat, is_list, new_name, one_column
 from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
@@ -136,13 +137,10 @@ class Collection:
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            message = f"a collection has no attribute {name!r}"
-            if not name.startswith("_"):
-                if name in ELSEWHERE:
-                    message += f"\nHint: {ELSEWHERE[name]}"
-                elif name in self.columns:
-                    message += f"\nHint: in expressions the column is pl.col({name!r})"
-            raise AttributeError(message, name=name, obj=self)
+            elsewhere = ELSEWHERE
+            if not name.startswith("_") and name not in ELSEWHERE and name in self.columns:
+                elsewhere = {name: f"in expressions the column is pl.col({name!r})"}
+            raise missing_attribute(self, "collection", name, elsewhere)
 
     def __getitem__(self, key: object) -> NoReturn:
         raise TypeError(

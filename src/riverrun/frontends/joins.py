@@ -58,9 +58,7 @@ def join(
         raise PlanError(
             "plan.join",
             f"cannot join how={show(how)}: the ways are {', '.join(HOW)}",
-            hint=_HOW_ELSEWHERE.get(how, "the default is inner")
-            if isinstance(how, str)
-            else "the default is inner",
+            hint=_HOW_ELSEWHERE.get(str(how), "the default is inner"),
         )
     new_name(suffix, f"join {left._name} with suffix=")
     left_key, right_key = _keys(left, right, on, left_on, right_on, how)

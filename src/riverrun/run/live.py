@@ -65,6 +65,7 @@ from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.forks import Mark
 from riverrun.interrupts import acquire, deferred, exposed
 from riverrun.progress import Antichain
+from riverrun.run.attributes import missing_attribute
 from riverrun.run.following import Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
 from riverrun.run.options import (
@@ -83,13 +84,23 @@ from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
 from riverrun.run.serving import Serving
-from riverrun.run.sinks import DeltaTable, Destination, Function, ParquetDirectory
+from riverrun.run.sinks import DeltaTable, Destination, Function, Kept, ParquetDirectory
 from riverrun.run.values import show
 from riverrun.state.types import shown_schema
 
 if TYPE_CHECKING:
     from riverrun.spark.cluster import SparkCluster
 
+_ELSEWHERE = {
+    "stop": "close()",
+    "shutdown": "close()",
+    "append": "insert(name, rows)",
+    "update": "upsert(name, rows) replaces rows of an input with a key; else delete and insert",
+    "flush": "commit()",
+    "output": "outputs are declared before the run: flow.output(name, collection)",
+    "input": "inputs are declared before the run: flow.input(name, schema)",
+    "subscribe": "for_each_epoch(output, function)",
+}
 TRIES = 3
 PAUSE = 0.01  # seconds
 CLOSING = 5.0  # seconds
@@ -639,9 +650,22 @@ class Run:
     @_in_turn
     def _begin_sink(self, output: str, place: Destination, start: int | str) -> Sink:
         self._check_open(f"follow {output!r}")
+        if isinstance(place, Kept):
+            self._check_alone(output, place)
         self._cluster.hold_epochs()
         with self._cluster.still():
             return self._attach(output, place, start)
+
+    def _check_alone(self, output: str, place: Kept) -> None:
+        """Refuse a place that a sink of this run writes to already."""
+        for other in self._followers.status(self.completed):
+            written = other["name"].removeprefix(f"{other['output']} to ")
+            if other["error"] is None and _place(written) == _place(place.shown):
+                raise PlanError(
+                    "sink.taken",
+                    f"cannot write {output!r} to {place.shown}: a sink of this run writes {other['output']!r} there",
+                    hint="give each sink a directory or table of its own, or close the other one first",
+                )
 
     def _attach(self, output: str, place: Destination, start: int | str) -> Sink:
         self._hand_out()
@@ -717,7 +741,14 @@ class Run:
             )
         if asked is None:
             return last
-        if asked.__class__ is not int or not 0 <= asked <= last:
+        if asked.__class__ is not int or asked < 0:
+            raise TimeViolation(
+                "time.epoch",
+                f"cannot {what} as of epoch {show(asked)}: an epoch is a whole number from 0 on",
+                hint=f"the last complete one is {last}; leave it out for that one",
+                epoch=asked,
+            )
+        if asked > last:
             raise TimeViolation(
                 "time.not_complete",
                 f"cannot {what} as of epoch {asked!r}: the last complete one is {last}",
@@ -865,7 +896,8 @@ class Run:
             raise PlanError(
                 "plan.input_unknown",
                 f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
-                hint="check the spelling, or declare it: flow.input(...)",
+                hint="check the spelling, or declare it: flow.input(...). What is declared after flow.run() is in "
+                "the next run",
                 input=name,
             )
         return self._inlets[name]
@@ -876,10 +908,16 @@ class Run:
             raise PlanError(
                 "plan.output_unknown",
                 f"cannot {what} {name!r}: the outputs are: {', '.join(self._outputs) or 'none'}",
-                hint="check the spelling, or declare it: flow.output(name, collection)",
+                hint="check the spelling, or declare it: flow.output(name, collection). What is declared after "
+                "flow.run() is in the next run",
                 output=name,
             )
         return self._outputs[name]
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "run", name, _ELSEWHERE)
 
     def _check_outside(self, attempt: str) -> None:
         """Refuse what would change the run in the middle of an epoch: a call from one of its own functions.
@@ -908,6 +946,10 @@ class Run:
                 f"cannot {what}: the run of {self.plan.name!r} is closed: {self._cluster.closed}",
                 hint="start another one with flow.run()",
             )
+
+
+def _place(shown: str) -> str:
+    return shown if "://" in shown else str(Path(shown).resolve())
 
 
 def _taken(

@@ -161,7 +161,7 @@ def as_bytes(given: object) -> int | None:
     return size
 
 
-def check_place(on: Any, *, timeout: object, tls: Any, seed: int | None) -> None:
+def check_place(on: Any, *, timeout: object, tls: Any, seed: object) -> None:
     """Options that belong to one place of running."""
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise PlanError(
