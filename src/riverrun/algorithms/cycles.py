@@ -34,13 +34,14 @@ from typing import Any
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms.graph import _dtype
+from riverrun.algorithms.graph import _dtype, of_collections
 
 EDGE = ("src", "dst", "time")
 NEVER = (1 << 63) - 1
 """The end of an edge that does not end."""
 
 
+@of_collections
 def cycles(
     flow: rr.Dataflow,
     edges: rr.Collection,
@@ -78,6 +79,13 @@ def cycles(
     queries = _queries(span, lengths, spans)
     longest = max(each for _, some in queries for each in some)
     hops, greatest = longest // 2, max(within for within, _ in queries)
+    if {"src", "dst"} <= set(edges.columns) and _dtype(edges, "src") != _dtype(edges, "dst"):
+        raise rr.PlanError(
+            "plan.nodes",
+            f"cannot look for cycles: 'src' is {_dtype(edges, 'src')} and 'dst' is {_dtype(edges, 'dst')}, and both "
+            "are nodes",
+            hint='cast one of them: edges.with_columns(dst=pl.col("dst").cast(pl.Int64))',
+        )
     seen = edges.select(*EDGE, **({} if end is None else {"end": _end(edges, end)}))
     new = seen.filter(pl.col("src") != pl.col("dst"))
     node, time = _dtype(new, "src"), _dtype(new, "time")
@@ -212,9 +220,17 @@ def _queries(span: Any, lengths: Any, spans: Any) -> list[tuple[Any, list[int]]]
             f"cannot look for cycles with span={span!r} and spans={spans!r}: one of them is given",
             hint="span=48 for all lengths, or spans={3: 48, 4: 24, 5: 12}",
         )
+    for within in [span] if spans is None else list(getattr(spans, "values", list)()):
+        nothing = timedelta(0) if isinstance(within, timedelta) else 0
+        if not isinstance(within, int | timedelta) or isinstance(within, bool) or within <= nothing:
+            raise rr.PlanError(
+                "plan.spans",
+                f"cannot look for cycles within {within!r}: a span is a whole number above 0, or a timedelta",
+                hint="for instance span=48, or span=timedelta(hours=48)",
+            )
     if spans is None:
         return [(span, _checked(lengths))]
-    if not isinstance(spans, Mapping):
+    if not isinstance(spans, Mapping) or not spans:
         raise rr.PlanError(
             "plan.spans",
             f"cannot look for cycles with spans={spans!r}: it says the span of each length",

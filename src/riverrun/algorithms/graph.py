@@ -16,13 +16,21 @@ R = TypeVar("R")
 
 
 def of_collections(function: Callable[P, R]) -> Callable[P, R]:
-    """An algorithm that refuses edges, nodes and sources that are no collections."""
+    """An algorithm that refuses edges, nodes, sources and examples that are no collections, and what is no flow."""
     signature = inspect.signature(function)
 
     @wraps(function)
     def checked(*arguments: P.args, **named: P.kwargs) -> R:
         given = signature.bind(*arguments, **named).arguments
-        for name in ("edges", "nodes", "sources"):
+        flow = given.get("flow")
+        if "flow" in given and not isinstance(flow, rr.Dataflow):
+            raise rr.PlanError(
+                "plan.algorithm",
+                f"cannot take a {type(flow).__name__} as flow of {function.__name__}: that is not a dataflow",
+                hint=f"the dataflow comes first: {function.__name__}(flow, collection, ...)",
+                line="",
+            )
+        for name in ("edges", "nodes", "sources", "examples"):
             rows = given.get(name)
             missing = name == "nodes" and rows is None
             if name in given and not missing and not isinstance(rows, rr.Collection):

@@ -57,6 +57,7 @@ import numpy as np
 import polars as pl
 
 import riverrun as rr
+from riverrun.algorithms.graph import of_collections
 from riverrun.algorithms.minibatches import as_lists, assembled, checked, flat, lengths, ranked
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -112,6 +113,7 @@ class Model:
         return self._predict(asked)
 
 
+@of_collections
 def ftrl(
     flow: rr.Dataflow,
     examples: rr.Collection,

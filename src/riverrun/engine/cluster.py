@@ -384,6 +384,11 @@ class Cluster(ABC):
                 raise self._coordinator.error
             return over
 
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a worker of this process is at work; seen from the thread that works, a user's function is."""
+        return False
+
     def hold_epochs(self) -> None:
         """From now on an epoch is worked on only when somebody waits for it, so that each can be read as of it."""
         with self._changed:

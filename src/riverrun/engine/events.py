@@ -1,9 +1,9 @@
 """Events: what has happened to a run, newest last, for people and for programs that watch it.
 
-An event has a kind, the wall clock, and fields. The last `KEPT` are kept. Kinds: ``started``,
-``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``long loop``, ``moved`` (shares),
-``checkpoint``, ``trouble``, ``closed``, ``late`` (rows of a stream that a state or an expiry dropped; one event for
-each stream, with how many in all), ``no time`` (rows that expire and have no time to expire by, likewise).
+An event has a kind, the wall clock, and fields. The last `KEPT` are kept. Kinds: ``started``, ``lost`` (a worker),
+``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``long loop``, ``moved`` (shares), ``checkpoint``,
+``trouble``, ``refused`` (an epoch), ``closed``, ``late`` (rows of a stream that a state or an expiry dropped; one
+event for each stream, with how many in all), ``no time`` (rows that expire and have no time to expire by, likewise).
 
 >>> events = Events()
 >>> _ = events.record("lost", worker=1, why="killed")
@@ -18,6 +18,22 @@ from collections import deque
 from typing import Any
 
 KEPT = 1000
+KINDS = (
+    "started",
+    "lost",
+    "recovered",
+    "scaled",
+    "slow worker",
+    "slow code",
+    "long loop",
+    "moved",
+    "checkpoint",
+    "trouble",
+    "refused",
+    "closed",
+    "late",
+    "no time",
+)
 
 
 class Events:

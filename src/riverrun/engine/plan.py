@@ -404,7 +404,8 @@ class PlanBuilder:
                 "plan.loop_open",
                 f"cannot build {self.name!r}: the loop {node.scope.path.rstrip('/')!r}, at {node.line}, "
                 "has no feedback: nothing leads back to its start",
-                hint="return the collection that the next round starts with from the body of the loop",
+                hint="give it the collection that the next round starts with: back.connect(collection) for what "
+                "loop.feedback(...) gave, or as what the body of iterate returns",
                 node=node.name,
                 line=node.line,
             )

@@ -112,7 +112,10 @@ def _incompatible(where: str, found: Comparison, whole: bool) -> CheckpointError
     if not flow.inputs and not flow.stuck:
         hint = "run with rebuild=True: what is kept is taken from the checkpoint, and the rest is built anew from it"
     elif whole:
-        hint = "run with rebuild=True: the log has all epochs, and all are done again"
+        hint = (
+            "where inputs have the columns and types that they had, run with rebuild=True: the log has all epochs, and "
+            f"all are done again. Where they have others, that would not do. {_OTHERWISE}"
+        )
     else:
         hint = f"rebuild=True would not do: {_missing(flow)}. {_OTHERWISE}"
     return CheckpointError(

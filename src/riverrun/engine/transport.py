@@ -195,13 +195,13 @@ class LocalCluster(Cluster):
 
     def poll(self) -> bool:
         """Take in what the background has done, without waiting; whether it has more to do."""
-        self._stepping = True
+        was_stepping, self._stepping = self._stepping, True
         self._take_outcomes(wait=False)
         self._pump_mail()
         for link in sorted(self._links):
             for message in self._links.pop(link, ()):
                 self._deliver(link[1], link[0], message)
-        self._stepping = False
+        self._stepping = was_stepping
         return self._asked > 0 or bool(self._later) or bool(self._links)
 
     def status(self) -> dict[str, Any]:
@@ -282,6 +282,10 @@ class LocalCluster(Cluster):
         """A user's function was interrupted, and its epoch failed."""
         if not self._refusing_interrupted:
             self._interrupt = error
+
+    @property
+    def is_stepping(self) -> bool:
+        return self._stepping and self._pumps > 0
 
     def _torn(self) -> bool:
         """Whether a step ended halfway."""

@@ -83,6 +83,7 @@ from riverrun.frontends.given import (
 )
 from riverrun.frontends.telling import known_as, step_of
 from riverrun.frontends.widening import common_kind, widened
+from riverrun.run.attributes import missing_attribute
 from riverrun.run.columns import checked_columns, flat, is_list, new_name, one_column
 from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
@@ -136,13 +137,10 @@ class Collection:
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            message = f"a collection has no attribute {name!r}"
-            if not name.startswith("_"):
-                if name in ELSEWHERE:
-                    message += f"\nHint: {ELSEWHERE[name]}"
-                elif name in self.columns:
-                    message += f"\nHint: in expressions the column is pl.col({name!r})"
-            raise AttributeError(message, name=name, obj=self)
+            elsewhere = ELSEWHERE
+            if not name.startswith("_") and name not in ELSEWHERE and name in self.columns:
+                elsewhere = {name: f"in expressions the column is pl.col({name!r})"}
+            raise missing_attribute(self, "collection", name, elsewhere)
 
     def __getitem__(self, key: object) -> NoReturn:
         raise TypeError(
@@ -302,8 +300,14 @@ class Collection:
     def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates. Types are widened."""
         listed: list[Any] = list(flat(others))
-        for other in listed:
-            if not isinstance(other, Collection):
+        for other in (
+            *others,
+            *listed,
+        ):  # also a frame without columns, in which there is nothing to find
+            is_frame = (
+                hasattr(other, "columns") or hasattr(other, "schema") or hasattr(other, "dtype")
+            )
+            if not isinstance(other, Collection) and (is_frame or not is_list(other)):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
         scope = _deepest(self, *listed)
         parts, fields = [self._into(scope)], {field.name: field for field in self.schema}
@@ -432,6 +436,14 @@ class Collection:
                 "plan.in_loop",
                 f"cannot expire rows inside a loop ({line})",
                 hint="expire the rows before they enter the loop",
+                line=line,
+            )
+        if epochs is not None and column is None and (after is not None or late != 0):
+            raise PlanError(
+                "plan.expire",
+                f"cannot expire rows of {self._name} ({line}) by epochs= and by after= or late=: these are of the "
+                "times of a column",
+                hint='expire("at", after=3600, late=60) by the times of a column, or expire(epochs=10)',
                 line=line,
             )
         if (column is None) == (epochs is None) or (column is not None and after is None):

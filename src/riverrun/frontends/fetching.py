@@ -37,7 +37,7 @@ from riverrun.engine.plan import Port
 from riverrun.errors import PlanError, SchemaError, users_line
 from riverrun.frontends.collection import Collection
 from riverrun.frontends.expressions import compile_columns
-from riverrun.frontends.given import as_ticks, check_callable, check_flag, is_one_of, kind_told
+from riverrun.frontends.given import as_ticks, check_callable, is_one_of, kind_told
 from riverrun.frontends.shared import (
     Arranged,
     Columns,
@@ -54,6 +54,7 @@ from riverrun.frontends.shared import (
 )
 from riverrun.frontends.widening import widened
 from riverrun.run.columns import new_name
+from riverrun.run.options import check_flag
 from riverrun.run.rows import as_table
 from riverrun.state.types import are_kept_alike
 

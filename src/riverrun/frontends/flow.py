@@ -35,10 +35,11 @@ from riverrun.engine.roster import SILENCE, Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.dataflow import Loop, Vertex, add_vertex
-from riverrun.frontends.given import check_flag, not_a_collection
+from riverrun.frontends.given import not_a_collection
 from riverrun.frontends.shared import INT64, SWEEP, State, add_state
 from riverrun.run import Run
 from riverrun.run.columns import checked_columns
+from riverrun.run.options import check_flag
 from riverrun.run.rows import as_schema
 
 
@@ -69,6 +70,12 @@ class Dataflow:
         that is not there is refused; the rows are kept once more for that.
         """
         columns = as_schema(schema, f"declare input {name!r}")
+        if not columns.names:
+            raise PlanError(
+                "plan.input",
+                f"cannot declare input {name!r} without columns: its rows could not be told apart, nor counted",
+                hint='declare at least one column: {"id": pl.Int64}',
+            )
         check_flag(checked, "checked")
         check_name(name)
         if name == CLOCK:

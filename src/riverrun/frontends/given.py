@@ -34,6 +34,32 @@ ELSEWHERE = {
     "union": "concat(...)",
     "merge": "join(...)",
     "agg": "group_by().agg(...) aggregates all rows",
+    "top": "group_by().top(k, by=...) gives the first rows of all, group_by(...).top(k, by=...) those of each group",
+    **dict.fromkeys(
+        ("orderBy", "sort_values", "order_by"),
+        "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
+        "read(...).rows() is sorted",
+    ),
+    **dict.fromkeys(("unionAll", "unionByName", "vstack", "append"), "concat(...)"),
+    **dict.fromkeys(
+        ("sum", "mean", "min", "max", "median", "std", "var"),
+        'group_by().agg(rr.sum("a")) aggregates all rows, group_by("k").agg(...) those of each group',
+    ),
+    **dict.fromkeys(
+        ("fill_null", "fillna", "fill_nan"),
+        'with_columns(a=pl.col("a").fill_null(0)), column by column',
+    ),
+    **dict.fromkeys(("drop_nulls", "dropna"), 'filter(pl.col("a").is_not_null())'),
+    **dict.fromkeys(
+        ("pivot", "unpivot", "melt"),
+        "columns are declared, not found in the rows: group_by(...).agg(...) with an expression for each column "
+        "widens, flat_map(function, schema) lengthens",
+    ),
+    "join_asof": "a state is asked as of a time: stream.fetch(state, key=..., at=..., rule=rr.latest)",
+    **dict.fromkeys(
+        ("rolling", "window", "group_by_dynamic", "resample"),
+        "windows(column, size, step), and group_by the window",
+    ),
     "map": "select(...), flat_map(function, schema) or map_batches(function, schema)",
     "assign": "with_columns(...)",
     "withColumn": "with_columns(...)",
@@ -122,16 +148,6 @@ def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
 def is_count(given: object, least: int = 1) -> bool:
     """Whether it is a whole number from `least` on, that a machine can count to."""
     return isinstance(given, int) and not isinstance(given, bool) and least <= given < MOST
-
-
-def check_flag(given: object, name: str) -> None:
-    """Refuse what is neither true nor false."""
-    if not isinstance(given, bool):
-        raise PlanError(
-            "plan.flag",
-            f"cannot take {name}={show(given)}: that is True or False",
-            hint=f"{name}=True, or leave it out",
-        )
 
 
 def is_one_of(given: object, choices: Iterable[str]) -> bool:

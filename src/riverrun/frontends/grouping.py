@@ -33,12 +33,12 @@ from riverrun.frontends.collection import Collection, told
 from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import (
     check_callable,
-    check_flag,
     function_name,
     is_count,
     output_name,
 )
 from riverrun.run.columns import checked_columns, flat, is_list, new_name, one_column
+from riverrun.run.options import check_flag
 from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
 from riverrun.state import Order

@@ -27,6 +27,18 @@ from riverrun.run.columns import checked_columns, new_name
 from riverrun.run.values import show
 from riverrun.state.types import are_kept_alike, canonical
 
+_HOW_ELSEWHERE = dict.fromkeys(
+    ("outer", "full_outer", "fullouter", "full outer"), 'an outer join of both sides is how="full"'
+) | {
+    "left_outer": 'how="left"',
+    "leftouter": 'how="left"',
+    "right_outer": 'how="right"',
+    "rightouter": 'how="right"',
+    "left_semi": 'how="semi"',
+    "leftsemi": 'how="semi"',
+    "left_anti": 'how="anti"',
+    "leftanti": 'how="anti"',
+}
 HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
 
 
@@ -46,7 +58,7 @@ def join(
         raise PlanError(
             "plan.join",
             f"cannot join how={show(how)}: the ways are {', '.join(HOW)}",
-            hint="the default is inner",
+            hint=_HOW_ELSEWHERE.get(str(how), "the default is inner"),
         )
     new_name(suffix, f"join {left._name} with suffix=")
     left_key, right_key = _keys(left, right, on, left_on, right_on, how)
@@ -182,7 +194,12 @@ def _keys(
     if given not in ([True, False, False], [False, True, True]):
         raise PlanError(
             "plan.join",
-            f"cannot join {left._name} and {right._name}: say on which columns",
+            f"cannot join {left._name} and {right._name}: "
+            + (
+                "too many keys are given: on= is for both sides, left_on= and right_on= are for one each"
+                if given[0] and any(given[1:])
+                else "say on which columns"
+            ),
             hint='on="id", or left_on="node" and right_on="src"',
         )
     left_key = checked_columns(

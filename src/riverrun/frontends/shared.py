@@ -82,7 +82,6 @@ from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import (
     as_ticks,
     check_callable,
-    check_flag,
     is_count,
     is_one_of,
     is_time,
@@ -90,6 +89,7 @@ from riverrun.frontends.given import (
 )
 from riverrun.frontends.widening import widened
 from riverrun.run.columns import checked_columns, is_list, one_column
+from riverrun.run.options import check_flag
 from riverrun.run.rows import as_schema, as_table
 from riverrun.state.types import are_kept_alike, common_type, type_text
 

@@ -43,7 +43,7 @@ import pyarrow as pa
 
 from riverrun import interrupts
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
-from riverrun.errors import OperatorFailed, RiverrunError
+from riverrun.errors import OperatorFailed, PlanError, RiverrunError
 from riverrun.forks import Mark
 from riverrun.retry import persist
 from riverrun.run.result import Result
@@ -173,6 +173,12 @@ class Sink:
                 "sink.itself",
                 f"cannot wait for {self!r} in the function that it calls: it would wait for itself",
                 hint="wait in the thread that commits",
+            )
+        if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool)):
+            raise PlanError(
+                "sink.epoch",
+                f"cannot wait for epoch {epoch!r} in {self!r}: an epoch is a whole number",
+                hint="leave it out for the last complete one, or give the number that commit() gave: commit.epoch",
             )
         with interrupts.deferred(), self._changed:
             asked = self._given if epoch is None else epoch

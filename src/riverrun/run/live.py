@@ -37,6 +37,7 @@ import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from threading import RLock, Thread
@@ -48,6 +49,7 @@ import pyarrow as pa
 
 from riverrun.engine.cluster import EVERY, Cluster, freeze
 from riverrun.engine.drawing import explain, to_svg
+from riverrun.engine.events import KINDS
 from riverrun.engine.health import Balance
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance, Parcel
@@ -64,6 +66,7 @@ from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.forks import Mark
 from riverrun.interrupts import acquire, deferred, try_acquire
 from riverrun.progress import Antichain
+from riverrun.run.attributes import missing_attribute
 from riverrun.run.following import FINISH, Followed, Followers, Sink, content
 from riverrun.run.inlets import Inlet
 from riverrun.run.options import (
@@ -72,6 +75,7 @@ from riverrun.run.options import (
     check_count,
     check_durable,
     check_every,
+    check_flag,
     check_path,
     check_place,
     check_recovery,
@@ -81,12 +85,23 @@ from riverrun.run.progress import Progress
 from riverrun.run.result import Result
 from riverrun.run.rows import as_table, is_spark_frame
 from riverrun.run.serving import Serving
-from riverrun.run.sinks import DeltaTable, Destination, Function, ParquetDirectory
+from riverrun.run.sinks import DeltaTable, Destination, Function, Kept, ParquetDirectory
+from riverrun.run.values import show
 from riverrun.state.types import shown_schema
 
 if TYPE_CHECKING:
     from riverrun.spark.cluster import SparkCluster
 
+_ELSEWHERE = {
+    "stop": "close()",
+    "shutdown": "close()",
+    "append": "insert(name, rows)",
+    "update": "upsert(name, rows) replaces rows of an input with a key; else delete and insert",
+    "flush": "commit()",
+    "output": "outputs are declared before the run: flow.output(name, collection)",
+    "input": "inputs are declared before the run: flow.input(name, schema)",
+    "subscribe": "for_each_epoch(output, function)",
+}
 TRIES = 3
 PAUSE = 0.01  # seconds
 CLOSING = 5.0  # seconds
@@ -142,6 +157,7 @@ class Commit:
 
     def wait(self) -> Self:
         """Return when its results are complete; raise what it failed with, if it did."""
+        self._run._check_outside(f"wait for epoch {self.epoch}")
         self._run._wait(self.epoch)
         return self
 
@@ -189,7 +205,13 @@ class Run:
         budget = as_bytes(memory)
         check_place(on, timeout=timeout, tls=tls, seed=seed)
         check_recovery(recovery, silence, balance, max_workers, workers, on, checkpoint)
-        check_durable(checkpoint, rebuild=rebuild, keep_inputs=keep_inputs, synced=synced)
+        check_durable(
+            checkpoint,
+            skip_failing=skip_failing,
+            rebuild=rebuild,
+            keep_inputs=keep_inputs,
+            synced=synced,
+        )
         self.plan = plan
         self._mark = Mark()
         self._lock = RLock()
@@ -431,6 +453,8 @@ class Run:
         With ``wait=False``, return as soon as the rows are accepted (and logged, where there is a
         checkpoint path). Where a sink is far behind, wait for it first.
         """
+        check_flag(wait, "wait")
+        self._check_outside("commit")
         self._followers.wait_for_room()
         acquire(self._lock)
         try:
@@ -635,9 +659,22 @@ class Run:
     @_in_turn
     def _begin_sink(self, output: str, place: Destination, start: int | str) -> Sink:
         self._check_open(f"follow {output!r}")
+        if isinstance(place, Kept):
+            self._check_alone(output, place)
         self._cluster.hold_epochs()
         with self._cluster.still():
             return self._attach(output, place, start)
+
+    def _check_alone(self, output: str, place: Kept) -> None:
+        """Refuse a place that a sink of this run writes to already."""
+        for other in self._followers.status(self.completed):
+            written = other["name"].removeprefix(f"{other['output']} to ")
+            if other["error"] is None and _place(written) == _place(place.shown):
+                raise PlanError(
+                    "sink.taken",
+                    f"cannot write {output!r} to {place.shown}: a sink of this run writes {other['output']!r} there",
+                    hint="give each sink a directory or table of its own, or close the other one first",
+                )
 
     def _attach(self, output: str, place: Destination, start: int | str) -> Sink:
         self._hand_out()
@@ -713,7 +750,14 @@ class Run:
             )
         if asked is None:
             return last
-        if asked.__class__ is not int or not 0 <= asked <= last:
+        if asked.__class__ is not int or asked < 0:
+            raise TimeViolation(
+                "time.epoch",
+                f"cannot {what} as of epoch {show(asked)}: an epoch is a whole number from 0 on",
+                hint=f"the last complete one is {last}; leave it out for that one",
+                epoch=asked,
+            )
+        if asked > last:
             raise TimeViolation(
                 "time.not_complete",
                 f"cannot {what} as of epoch {asked!r}: the last complete one is {last}",
@@ -775,11 +819,19 @@ class Run:
         """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; other numbers of
         workers. Each has a `kind` and the time `at` which it was."""
         self._mark.check("tell events", f"the run of {self.plan.name!r}")
+        if kind is not None and kind not in KINDS:
+            close = get_close_matches(str(kind), KINDS, n=1)
+            raise PlanError(
+                "run.event_kind",
+                f"cannot tell the events of kind {show(kind)}: the kinds are: {', '.join(KINDS)}",
+                hint=f"did you mean {close[0]!r}?" if close else "leave it out for all of them",
+            )
         return self._cluster.events.list(kind)
 
     @_in_turn
     def checkpoint(self) -> int:
         """Make a checkpoint now; return its number when it is whole."""
+        self._check_outside("make a checkpoint")
         return self._cluster.checkpoint()
 
     @_in_turn
@@ -789,7 +841,13 @@ class Run:
         Epochs go on until new workers are there; then, between two epochs, the keys that change hands move, and no
         others.
         """
-        check_count("workers", workers)
+        check_count(
+            "workers",
+            workers,
+            attempt="scale to",
+            hint="give the number of workers to go on with: scale(4)",
+        )
+        self._check_outside("scale")
         self._cluster.scale(workers)
 
     def explain(self) -> str:
@@ -805,6 +863,8 @@ class Run:
         """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
         committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
         is resumed."""
+        if self._mark.is_ours:
+            self._check_outside("close the run")
         try:
             if self._mark.is_ours:
                 with deferred():
@@ -862,7 +922,8 @@ class Run:
             raise PlanError(
                 "plan.input_unknown",
                 f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
-                hint="check the spelling, or declare it: flow.input(...)",
+                hint="check the spelling, or declare it: flow.input(...). What is declared after flow.run() is in "
+                "the next run",
                 input=name,
             )
         return self._inlets[name]
@@ -873,10 +934,36 @@ class Run:
             raise PlanError(
                 "plan.output_unknown",
                 f"cannot {what} {name!r}: the outputs are: {', '.join(self._outputs) or 'none'}",
-                hint="check the spelling, or declare it: flow.output(name, collection)",
+                hint="check the spelling, or declare it: flow.output(name, collection). What is declared after "
+                "flow.run() is in the next run",
                 output=name,
             )
         return self._outputs[name]
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "run", name, _ELSEWHERE)
+
+    def _check_outside(self, attempt: str) -> None:
+        """Refuse what would change the run in the middle of an epoch: a call from one of its own functions.
+
+        Whoever works has the lock. So if this thread gets the lock while a step is under way, the step is its own.
+        """
+        if not self._cluster.is_stepping or not self._lock.acquire(blocking=False):
+            return
+        try:
+            inside = self._cluster.is_stepping
+        finally:
+            self._lock.release()
+        if inside:
+            raise RiverrunError(
+                "run.reentrant",
+                f"cannot {attempt} from a function of the run of {self.plan.name!r}: the function is part of an epoch "
+                "that is not complete",
+                hint="call it where the rows come from; or follow an output with run.for_each_epoch(...), whose "
+                "function is called after the epoch",
+            )
 
     def _check_open(self, what: str) -> None:
         if self._cluster.closed:
@@ -885,6 +972,10 @@ class Run:
                 f"cannot {what}: the run of {self.plan.name!r} is closed: {self._cluster.closed}",
                 hint="start another one with flow.run()",
             )
+
+
+def _place(shown: str) -> str:
+    return shown if "://" in shown else str(Path(shown).resolve())
 
 
 def _taken(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
 from hashlib import blake2b
@@ -10,6 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from riverrun.errors import PlanError
+from riverrun.run.values import show
+from riverrun.state.storage import Storage
 
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
@@ -56,13 +59,25 @@ def identity_of(checkpoint: str | Path | None) -> str:
     return blake2b(place.encode(), digest_size=16).hexdigest()
 
 
-def check_count(what: str, given: object) -> None:
+def check_count(
+    what: str, given: object, attempt: str = "run with", hint: str | None = None
+) -> None:
     """A number of things of which there is at least one."""
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise PlanError(
             "plan.run",
-            f"cannot run with {what}={given!r}: that is a whole number from 1 on",
-            hint=f"leave it out, or give {what}=1",
+            f"cannot {attempt} {what}={given!r}: that is a whole number from 1 on",
+            hint=hint or f"leave it out, or give {what}=1",
+        )
+
+
+def check_flag(given: object, name: str) -> None:
+    """Refuse what is neither true nor false."""
+    if not isinstance(given, bool):
+        raise PlanError(
+            "plan.flag",
+            f"cannot take {name}={show(given)}: that is True or False",
+            hint=f"{name}=True, or leave it out",
         )
 
 
@@ -92,6 +107,14 @@ def check_path(
     checkpoint: object, *, patience: object, take_over: object, from_checkpoint: object
 ) -> None:
     """Options that make sense with a checkpoint path only."""
+    if checkpoint is not None and (
+        not isinstance(checkpoint, str | os.PathLike | Storage) or not str(checkpoint).strip()
+    ):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with checkpoint={show(checkpoint)}: that is a path or a URL",
+            hint='for instance checkpoint="checkpoints/social"; leave it out to keep nothing',
+        )
     if from_checkpoint is not None:
         check_count("from_checkpoint", from_checkpoint)
     if not isinstance(take_over, bool):
@@ -138,8 +161,14 @@ def as_bytes(given: object) -> int | None:
     return size
 
 
-def check_place(on: Any, *, timeout: object, tls: Any, seed: int | None) -> None:
+def check_place(on: Any, *, timeout: object, tls: Any, seed: object) -> None:
     """Options that belong to one place of running."""
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise PlanError(
+            "plan.run",
+            f"cannot run with seed={show(seed)}: that is a whole number",
+            hint="leave it out, or give seed=1",
+        )
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout <= 0:
         raise PlanError(
             "plan.run",

@@ -8,21 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.reading import Portion
 from riverrun.interrupts import check, deferred
+from riverrun.run.attributes import missing_attribute
 from riverrun.run.columns import one_column
 from riverrun.state.types import EnumType, declared_type
 
 _SHOWN = 10
 
 
+_ELSEWHERE = dict.fromkeys(
+    ("head", "tail", "limit", "show", "filter", "sort", "select", "group_by", "join", "describe"),
+    "to_polars() gives a frame that has it; rows() is a sorted list",
+) | {
+    "collect": "rows(), to_polars(), to_arrow()",
+    "count": "len(result)",
+    "toPandas": "to_pandas()",
+}
+
+
 class Result:
     """The rows of an output as of an epoch, or what an epoch changed in it."""
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "result", name, _ELSEWHERE)
 
     def __init__(self, name: str, epoch: int, schema: pa.Schema, read: Any) -> None:
         self.name = name

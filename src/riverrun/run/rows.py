@@ -8,7 +8,7 @@ Polars DataFrame or LazyFrame                its columns, by name; a lazy frame 
 pandas DataFrame                             its columns, by name; the index is dropped, NaN is null
 NumPy structured array                       its fields, by name
 dict of columns                              columns, by name: lists, arrays, series
-dict, tuple, dataclass, NamedTuple           one row
+dict, tuple, dataclass, NamedTuple           one row; a dict of lists only in a list, where all columns are lists
 list or iterator of those                    rows; a plain tuple goes by the declared order
 ===========================================  =====================================================
 
@@ -111,7 +111,7 @@ class _Declared:
         module = type(given).__module__.partition(".")[0]
         if module == "pandas" and hasattr(given, "columns"):
             return self._columns(_pandas_columns(given), attempt)
-        if hasattr(given, "__arrow_c_stream__") and module != "pandas":
+        if hasattr(given, "__arrow_c_stream__") and module != "pandas" and not _is_column(given):
             return self._frame(pa.table(given), attempt)
         if isinstance(given, np.ndarray) and given.dtype.names:
             flat = given.reshape(-1)
@@ -160,8 +160,9 @@ class _Declared:
         return self._tuple(values, attempt)
 
     def _holds_columns(self, given: Mapping[str, Any], attempt: str) -> bool:
-        """Whether a mapping is columns, not one row. Values of a column of lists look like columns;
-        the other columns decide, and where all are lists, whether there are lists inside."""
+        """Whether a mapping is columns, not one row. Values of a column of lists look like columns, and the other
+        columns decide. Where there are no others, only a typed column of lists tells; a dict of Python lists is
+        refused, whatever the lists hold: the same rule for [1], [] and [[1]]."""
         verdicts: dict[str, bool] = {}
         for name, cells in zip(self.names, self.cells, strict=True):
             value = given.get(name)
@@ -174,8 +175,13 @@ class _Declared:
             return self._refuse_mixture(given, attempt)
         if verdicts:
             return next(iter(verdicts.values()))
-        return all(
-            item is None or _is_column(item) for name in self.names for item in given.get(name, ())
+        if any(_holds_lists(given[name]) for name in self.names):
+            return True
+        raise SchemaError(
+            "schema.ambiguous",
+            f"cannot {attempt}: all columns are lists ({', '.join(self.names)}), so a dict of lists could be "
+            "one row or a dict of columns",
+            hint="give one row in a list, [{...}]; give columns as a frame, or as Polars or Arrow columns of lists",
         )
 
     def _refuse_mixture(self, given: Mapping[str, Any], attempt: str) -> NoReturn:
@@ -301,6 +307,13 @@ def _is_column(value: Any) -> bool:
     return isinstance(
         value, list | tuple | range | np.ndarray | pa.Array | pa.ChunkedArray | pl.Series
     ) or _is_pandas_column(value)
+
+
+def _holds_lists(column: Any) -> bool:
+    """Whether the type of a column says that its values are lists."""
+    if isinstance(column, pl.Series):
+        return isinstance(column.dtype, pl.List | pl.Array)
+    return isinstance(column, pa.Array | pa.ChunkedArray) and pa.types.is_nested(column.type)
 
 
 def _is_pandas_column(value: Any) -> bool:

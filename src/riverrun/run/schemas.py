@@ -214,6 +214,7 @@ class _Reader:
     def _polars_type(self, name: str, given: Any) -> pa.DataType:
         if given == pl.Object:
             self._refuse(name, given)
+        self._check_parameters(name, given)
         try:
             return arrow_type(given)
         except (
@@ -224,6 +225,23 @@ class _Reader:
             self._refuse(name, given, error)
         except (TypeError, ValueError) as error:
             self._refuse(name, given, error)
+
+    def _check_parameters(self, name: str, given: Any) -> None:
+        """Refuse a type of Polars that is only the kind of one: of which values, it does not say."""
+        whole = _PARAMETERS.get(given) if isinstance(given, type) else None
+        if whole is not None:
+            raise SchemaError(
+                "schema.type_unsupported",
+                f"cannot {self.attempt}: column {name!r} is declared as {given}, which does not say of what",
+                hint=f"for instance {whole}",
+                column=name,
+                declared=str(given),
+            )
+        inner = getattr(given, "inner", None)
+        if inner is not None:
+            self._check_parameters(name, inner)
+        for field in getattr(given, "fields", ()) if isinstance(given, pl.Struct) else ():
+            self._check_parameters(name, field.dtype)
 
     def _numpy_type(self, name: str, given: Any) -> pa.DataType:
         dtype = np.dtype(given)
@@ -265,6 +283,14 @@ class _Reader:
             column=name,
             declared=shown,
         ) from cause
+
+
+_PARAMETERS: dict[Any, str] = {
+    pl.Enum: 'pl.Enum(["low", "high"])',
+    pl.List: "pl.List(pl.Int64)",
+    pl.Array: "pl.Array(pl.Float32, 3)",
+    pl.Struct: 'pl.Struct({"a": pl.Int64})',
+}
 
 
 def arrow_type(given: Any) -> pa.DataType:

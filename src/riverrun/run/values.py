@@ -325,6 +325,10 @@ def _reason(failure: Exception, kind: pa.DataType) -> str:
         return "no float has exactly this value"
     if t.is_large_string(kind):
         return "it cannot be written as UTF-8"
+    if t.is_decimal(kind):
+        return (
+            f"it has more digits than {kind.precision}, of which {kind.scale} are behind the point"
+        )
     return str(failure).split("\n")[0]
 
 

@@ -198,9 +198,16 @@ def _manifests(
     return manifests, errors
 
 
-def check_number(numbers: Iterable[int], number: int) -> None:
+def check_number(numbers: Iterable[int], number: object) -> None:
     """Refuse a checkpoint that is not there."""
     listed = list(numbers)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise CheckpointError(
+            "checkpoint.unknown",
+            f"cannot find checkpoint {number!r}: the number of a checkpoint is a whole number",
+            hint=f"there are: {', '.join(map(str, listed)) or 'none'}",
+            number=number,
+        )
     if number not in listed:
         raise CheckpointError(
             "checkpoint.unknown",

@@ -24,7 +24,7 @@ from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.errors import PlanError
 from riverrun.frontends.flow import Dataflow
 from riverrun.testing.draws import as_draw
-from riverrun.testing.harness import build
+from riverrun.testing.harness import build, passing
 from riverrun.testing.laws import LAWS, Checked
 from riverrun.testing.script import Item
 from riverrun.testing.trials import Check
@@ -47,7 +47,8 @@ def check_operator(
 ) -> Checked:
     """Try all laws on a function of collections to a collection, or to several by name.
 
-    `inputs` says what the rows of each input are like: a schema, example rows, or a `Draw`. Without a
+    `inputs` says what the rows of each input are like: a schema, example rows, or a `Draw`. Each goes to the
+    parameter of its name; where no parameter has the name of an input, they go in the order given. Without a
     `script` of one's own, `rounds` of them are drawn, with the seeds from `seed` on. `oracle` is a
     function of lists of rows (dicts), one for each input, to rows (dicts or tuples); without one, the
     operator itself is the judge: run from scratch, by one worker, in one epoch. An epoch that takes more
@@ -67,8 +68,8 @@ def check_operator(
     """
     draws = [as_draw(name, given) for name, given in inputs.items()]
     keys = {each.name: each.key or None for each in draws}
-    flow = build(operator, {each.name: each.schema for each in draws}, keys)
-    judge = None if oracle is None else (lambda bags: oracle(*(bags[d.name] for d in draws)))
+    flow = build(operator, {each.name: each.schema for each in draws}, keys, in_order=True)
+    judge = None if oracle is None else _judge(oracle, [each.name for each in draws])
     check = Check(flow.plan, draws, judge, _listed(laws), patience)
     return check.all(script, seed, rounds, epochs, rows)
 
@@ -103,7 +104,7 @@ def check_dataflow(
     ... ).exempt
     ()
     """
-    flow = program if isinstance(program, Dataflow) else program()
+    flow = program() if callable(program) and not isinstance(program, Dataflow) else program
     if not isinstance(flow, Dataflow):
         raise PlanError(
             "testing.program",
@@ -130,6 +131,14 @@ def check_dataflow(
     judge = None if oracle is None else (lambda bags: oracle(**bags))
     check = Check(flow.plan, draws, judge, _listed(laws), patience, in_directory=True)
     return check.all(script, seed, rounds, epochs, rows)
+
+
+def _judge(oracle: Oracle, names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
+    """An oracle, handed the rows of the inputs as the operator is handed the inputs."""
+    _, by_name = passing(oracle, names, in_order=True)
+    if by_name:
+        return lambda bags: oracle(**{name: bags[name] for name in names})
+    return lambda bags: oracle(*(bags[name] for name in names))
 
 
 def _listed(laws: Iterable[str] | None) -> list[str]:

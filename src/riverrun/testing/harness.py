@@ -13,7 +13,8 @@
 >>> [result.rows() for result in each_epoch(degrees, script, edges={"src": int, "dst": int})]
 [[(1, 2)], [(1, 1)]]
 
-A program is a function of collections to a collection. When it has a parameter ``flow`` that is no input,
+A program is a function of collections to a collection. Inputs are handed over by name: an input goes to the parameter
+that is called as it is. When the program has a parameter ``flow`` that is no input,
 it is given the dataflow too, for ``flow.vertex`` and ``flow.loop``.
 
 Cost: a few milliseconds, to build and to start.
@@ -32,7 +33,7 @@ from riverrun.frontends.collection import Collection
 from riverrun.frontends.flow import Dataflow
 from riverrun.run import Result
 from riverrun.run.rows import as_schema
-from riverrun.run.values import fields_of
+from riverrun.run.values import fields_of, show
 from riverrun.testing.playing import Stage
 from riverrun.testing.script import COMMIT, Item, insert
 
@@ -60,14 +61,24 @@ def build(
     program: Program,
     schemas: Mapping[str, Any],
     keys: Mapping[str, Sequence[str] | str | None] | None = None,
+    *,
+    in_order: bool = False,
 ) -> Dataflow:
-    """A dataflow around a function of collections; what it gives is its output, or outputs by name."""
+    """A dataflow around a function of collections; what it gives is its output, or outputs by name.
+
+    Inputs go to the parameters of their names; with `in_order`, to parameters none of which has the name of an input,
+    in the order of the inputs.
+    """
     flow = Dataflow("testing")
-    collections = [
-        flow.input(name, schema, (keys or {}).get(name)) for name, schema in schemas.items()
-    ]
-    named = {"flow": flow} if "flow" not in schemas and _has_parameter(program, "flow") else {}
-    made = program(*collections, **named)
+    takes_flow, by_name = passing(program, list(schemas), in_order=in_order)
+    collections = {
+        name: flow.input(name, schema, (keys or {}).get(name)) for name, schema in schemas.items()
+    }
+    named = {"flow": flow} if takes_flow else {}
+    if by_name:
+        made = program(**collections, **named)
+    else:
+        made = program(*collections.values(), **named)
     outputs = made if isinstance(made, Mapping) else {RESULT: made}
     for name, collection in outputs.items():
         if not isinstance(collection, Collection):
@@ -98,11 +109,41 @@ def schema_of(rows: Any, name: str) -> pa.Schema:
     return pa.Table.from_pylist([dict(row or {}) for row in dicts]).schema
 
 
-def _has_parameter(function: Program, name: str) -> bool:
+def passing(program: Program, inputs: list[str], *, in_order: bool) -> tuple[bool, bool]:
+    """Whether a program takes the dataflow, and whether its inputs are handed over by name."""
+    if not callable(program):
+        raise PlanError(
+            "testing.program",
+            f"cannot test {show(program)}: that is not a function",
+            hint="a program is a function of collections that returns a collection, or several by name",
+        )
     try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
+        parameters = list(inspect.signature(program).parameters.values())
+    except (TypeError, ValueError):  # of a function in C nothing is known
+        return False, False
+    takes_flow = "flow" not in inputs and any(each.name == "flow" for each in parameters)
+    wanted = [each for each in parameters if not (takes_flow and each.name == "flow")]
+    several = any(each.kind is each.VAR_POSITIONAL for each in wanted)
+    others = any(each.kind is each.VAR_KEYWORD for each in wanted)
+    named = {e.name for e in wanted if e.kind in (e.POSITIONAL_OR_KEYWORD, e.KEYWORD_ONLY)}
+    needed = {e.name for e in wanted if e.name in named and e.default is e.empty}
+    unnamed = any(each.kind is each.POSITIONAL_ONLY for each in wanted)
+    if not unnamed and needed <= set(inputs) and (others or set(inputs) <= named):
+        return takes_flow, True
+    places = [
+        each for each in wanted if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    least = len([each for each in places if each.default is each.empty])
+    fits = least <= len(inputs) and (several or len(inputs) <= len(places))
+    nameless = unnamed or (several and not named)
+    if fits and (nameless or (in_order and not named & set(inputs))):
+        return takes_flow, False
+    raise PlanError(
+        "testing.program",
+        f"cannot test {_name(program)}: its parameters are {', '.join(e.name for e in wanted) or 'none'}, and the "
+        f"inputs are {', '.join(inputs) or 'none'}",
+        hint="inputs are handed over by name: call each as the parameter is called",
+    )
 
 
 def _name(function: Program) -> str:

@@ -8,7 +8,7 @@ of the groups touched, not of the change.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -119,6 +119,20 @@ class PythonGroups(_Whole):
                     f"the function {self.text} gave a frame for the group {group.row(0)[: self.key]}, not one row",
                     hint="apply(function, schema, many=True) takes a frame, or a list of rows, for each group",
                 )
+            if not self.many and self._holds_rows(found[0]):
+                raise SchemaError(
+                    "schema.rows",
+                    f"the function {self.text} gave a list of rows for the group {group.row(0)[: self.key]}, not one "
+                    "row",
+                    hint="apply(function, schema, many=True) takes a list of rows, or a frame, for each group",
+                )
+            if self.many and isinstance(found, Mapping):
+                raise SchemaError(
+                    "schema.rows",
+                    f"the function {self.text} gave a dict for the group {group.row(0)[: self.key]}, not a list of "
+                    "rows",
+                    hint="with many=True give a list of rows: [row] for one, [] for none; or leave out many=True",
+                )
             if self.many and is_frame(found):
                 if rows:
                     pieces.append(self._converted(rows))
@@ -148,7 +162,16 @@ class PythonGroups(_Whole):
         made = self.function(group)
         if not self.many:
             return [made]
-        return made if is_frame(made) else list(made)
+        return made if is_frame(made) or isinstance(made, Mapping) else list(made)
+
+    def _holds_rows(self, made: Any) -> bool:
+        """Whether a list is rows, and not the one row or value that was asked for."""
+        one_list = len(self.schema) == 1 and pa.types.is_nested(self.schema.field(0).type)
+        return (
+            isinstance(made, list)
+            and not one_list
+            and any(isinstance(r, dict | tuple) for r in made)
+        )
 
 
 def is_frame(given: Any) -> bool:
