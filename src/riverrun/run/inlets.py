@@ -7,8 +7,8 @@ Laws:
   and deleted as often is not given to the workers, and no function of the user's is called on it. DataFrames of
   Spark are where their tasks have put them, and are not added up.
 
-Cost: nothing where an epoch only inserts or only deletes. Where it does both, its rows are hashed, and those with a hash
-in common are sorted: about 0.1 ms and 0.1 to 0.4 microseconds a row where none cancel (100,000 rows each way: 20 ms of
+Cost: nothing where an epoch only inserts or only deletes. Where it does both, its rows are hashed, and those with
+a hash in common are sorted: about 0.1 ms and 0.1 to 0.4 microseconds a row where none cancel (100,000 rows each way: 20 ms of
 two integers, 34 ms of an integer and a string), 0.3 ms and 0.5 to 0.9 microseconds a row where all do (110 and 180 ms).
 """
 
