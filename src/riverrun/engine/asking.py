@@ -245,6 +245,7 @@ def fetch_loans(
     Where rows are `ordered` (the one-order law of `reading`), fetching goes on behind those that were given already.
     Otherwise the rows of a loan are given when all of them are here. `what` completes "cannot ...".
 
+    >>> from riverrun.errors import TransportError
     >>> rows = {"a": [[1, 2], [3]], "b": [[1]], "c": [[2, 3, 4]], "d": [[5]]}
     >>> def fetch(loan):
     ...     for each in rows[loan]:
