@@ -166,7 +166,7 @@ def test_spans_and_ends_that_are_none():
         ({"span": 5, "spans": {3: 4}}, "plan.spans"),
         ({"spans": 4}, "plan.spans"),
     ]
-    wrong += [({"spans": {2: 4}}, "plan.lengths"), ({"spans": {}}, "plan.lengths")]
+    wrong += [({"spans": {2: 4}}, "plan.lengths"), ({"spans": {}}, "plan.spans")]
     wrong += [({"span": 5, "end": "until"}, "plan.end"), ({"span": 5, "end": "no"}, "plan.end")]
     for arguments, code in wrong:
         with pytest.raises(rr.PlanError) as told:

@@ -263,7 +263,7 @@ MISFITS: list[tuple[pa.DataType, Any, str]] = [
     (pa.time64("us"), datetime.time(1, tzinfo=UTC), "time zone"),
     (pa.time32("ms"), datetime.time(1, 2, 3, 4), "finer than ms"),
     (pa.duration("s"), datetime.timedelta(microseconds=1), "finer than s"),
-    (pa.decimal128(5, 2), decimal.Decimal("1.234"), "data loss"),
+    (pa.decimal128(5, 2), decimal.Decimal("1.234"), "2 behind it"),
     (pa.decimal128(5, 2), 1.5, "it is a float"),
     (pa.list_(pa.int64()), [1, "2"], "it is a str"),
     (pa.list_(pa.string()), "ab", "it is a str"),

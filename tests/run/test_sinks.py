@@ -406,7 +406,14 @@ def test_other_files_and_torn_ones_are_refused(tmp_path):
 def test_of_two_sinks_to_one_place_one_fails(tmp_path):
     for name in ("write_parquet", "write_delta"):
         with build(program, SCHEMAS).run() as run:
-            pair = [getattr(run, name)("all", tmp_path / name) for _ in range(2)]
+            places = (
+                tmp_path / name,
+                f"file://{tmp_path / name}",
+            )  # told apart only by what is there
+            pair = [getattr(run, name)("all", place) for place in places]
+            with pytest.raises(rr.PlanError) as told:
+                getattr(run, name)("all", tmp_path / name)
+            refused(told, "sink.taken")
             fed(run, 1)
             codes = []
             for sink in pair:

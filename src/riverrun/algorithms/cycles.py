@@ -221,8 +221,11 @@ def _queries(span: Any, lengths: Any, spans: Any) -> list[tuple[Any, list[int]]]
             hint="span=48 for all lengths, or spans={3: 48, 4: 24, 5: 12}",
         )
     for within in [span] if spans is None else list(getattr(spans, "values", list)()):
-        nothing = timedelta(0) if isinstance(within, timedelta) else 0
-        if not isinstance(within, int | timedelta) or isinstance(within, bool) or within <= nothing:
+        if isinstance(within, timedelta):
+            is_span = within > timedelta(0)
+        else:
+            is_span = isinstance(within, int) and not isinstance(within, bool) and within > 0
+        if not is_span:
             raise rr.PlanError(
                 "plan.spans",
                 f"cannot look for cycles within {within!r}: a span is a whole number above 0, or a timedelta",

@@ -174,7 +174,7 @@ class Sink:
                 f"cannot wait for {self!r} in the function that it calls: it would wait for itself",
                 hint="wait in the thread that commits",
             )
-        if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool)):
+        if epoch is not None and type(epoch) is not int:
             raise PlanError(
                 "sink.epoch",
                 f"cannot wait for epoch {epoch!r} in {self!r}: an epoch is a whole number",

@@ -8,7 +8,7 @@ Polars DataFrame or LazyFrame                its columns, by name; a lazy frame 
 pandas DataFrame                             its columns, by name; the index is dropped, NaN is null
 NumPy structured array                       its fields, by name
 dict of columns                              columns, by name: lists, arrays, series
-dict, tuple, dataclass, NamedTuple           one row; a dict of lists only in a list, where all columns are lists
+dict, tuple, dataclass, NamedTuple           one row
 list or iterator of those                    rows; a plain tuple goes by the declared order
 ===========================================  =====================================================
 
@@ -116,8 +116,10 @@ class _Declared:
         if isinstance(given, np.ndarray) and given.dtype.names:
             flat = given.reshape(-1)
             return self._columns({name: flat[name] for name in given.dtype.names}, attempt)
-        if isinstance(given, Mapping) or fields_of(given) is not None:
-            return self._row_or_columns(fields_of(given), attempt)
+        named = fields_of(given)
+        if named is not None:
+            read = self._row_or_columns if isinstance(given, Mapping) else self._mapping
+            return read(named, attempt)
         if (
             isinstance(given, Iterable)
             and module not in ("numpy", "pandas", "polars", "pyarrow", "pyspark")
@@ -161,8 +163,9 @@ class _Declared:
 
     def _holds_columns(self, given: Mapping[str, Any], attempt: str) -> bool:
         """Whether a mapping is columns, not one row. Values of a column of lists look like columns, and the other
-        columns decide. Where there are no others, only a typed column of lists tells; a dict of Python lists is
-        refused, whatever the lists hold: the same rule for [1], [] and [[1]]."""
+        columns decide. Where there are no others, the type of a typed column tells, or the values inside: lists are
+        in columns, others in a row. Where there is nothing inside, or lists of lists are declared, both could be meant,
+        and the dict is refused."""
         verdicts: dict[str, bool] = {}
         for name, cells in zip(self.names, self.cells, strict=True):
             value = given.get(name)
@@ -177,6 +180,11 @@ class _Declared:
             return next(iter(verdicts.values()))
         if any(_holds_lists(given[name]) for name in self.names):
             return True
+        inside = [item for name in self.names for item in given[name] if item is not None]
+        of_lists = any(pa.types.is_nested(cells.kind.value_type) for cells in self.cells)
+        lists = {_is_column(item) for item in inside}
+        if len(lists) == 1 and not of_lists:
+            return lists.pop()
         raise SchemaError(
             "schema.ambiguous",
             f"cannot {attempt}: all columns are lists ({', '.join(self.names)}), so a dict of lists could be "

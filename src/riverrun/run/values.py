@@ -326,9 +326,7 @@ def _reason(failure: Exception, kind: pa.DataType) -> str:
     if t.is_large_string(kind):
         return "it cannot be written as UTF-8"
     if t.is_decimal(kind):
-        return (
-            f"it has more digits than {kind.precision}, of which {kind.scale} are behind the point"
-        )
+        return f"the type has {kind.precision - kind.scale} digits before the point and {kind.scale} behind it"
     return str(failure).split("\n")[0]
 
 
