@@ -8,8 +8,8 @@ Laws:
   Spark are where their tasks have put them, and are not added up.
 
 Cost: nothing where an epoch only inserts or only deletes. Where it does both, its rows are hashed, and those with
-a hash in common are sorted. 100,000 rows each way take 20 ms (two integers) or 34 ms (an integer and a string) where none
-cancel, and 110 or 180 ms where all do.
+a hash in common are sorted. 100,000 rows each way take 20 ms (two integers) or 34 ms (an integer and a string) where
+none cancel, and 110 or 180 ms where all do.
 """
 
 from __future__ import annotations
