@@ -24,16 +24,17 @@ from unittest import mock
 from riverrun.engine import coordinator, storing
 from riverrun.engine import messages as m
 from riverrun.engine.coordinator import Coordinator
+from riverrun.engine.operators.arrange import Consolidator
 from riverrun.engine.operators.shared import fetch, progress
 from riverrun.engine.operators.shared.fetch import Fetching
 from riverrun.engine.operators.shared.gather import REPLIES, Gathering
-from riverrun.engine.operators.shared.pending import Block
 from riverrun.engine.operators.shared.progress import Progressing
 from riverrun.engine.operators.shared.store import Storing
 from riverrun.engine.saving import Saver
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
 from riverrun.state import log
+from riverrun.state.changes import Changes
 from riverrun.state.deferred import deferred
 from riverrun.state.log import Log
 from riverrun.state.view import View
@@ -42,6 +43,7 @@ from tests.chaos.simulation import Simulation
 
 Mutant = Callable[[], contextlib.AbstractContextManager[Any]]
 MUTANTS: dict[str, Mutant] = {}
+UNFIT = (AttributeError, NameError, TypeError)
 PROGRAMS: dict[str, str] = {}
 """Those that only some program could notice, and which; the others are of the protocol, and `Counting` does."""
 
@@ -362,8 +364,7 @@ def fetches_wait_at_the_first_round_after_a_loss() -> Any:
     def restore(self: Fetching, context: Any) -> None:
         original(self, context)
         self._pending._blocks = [
-            Block.of((0,) * len(block.rounds), block.changes, block.waits)
-            for block in self._pending.blocks()
+            replace(block, rounds=(0,) * len(block.rounds)) for block in self._pending.blocks()
         ]
 
     return replaced(Fetching, "_restore", restore)
@@ -398,8 +399,16 @@ def what_sources_reported_is_forgotten() -> Any:
 
 
 @mutant_of("chained")
-def deleted_fetches_go_on_waiting_unless_they_are_saved() -> Any:
-    return replaced(fetch, "_net", lambda pieces, time: pieces)
+def fetches_that_were_deleted_while_they_waited_report() -> Any:
+    """Either of the two that leave them out would do for what is reported: `test_sharing` has the first alone."""
+
+    def run(self: Consolidator, time: Any, upper: Any) -> None:
+        self.context.push(Changes.concat(self._held.pop(time)), 0)
+
+    broken = contextlib.ExitStack()
+    broken.enter_context(replaced(fetch, "_net", lambda pieces, time: pieces))
+    broken.enter_context(replaced(Consolidator, "run", run))
+    return broken
 
 
 @mutant_of("kept")
@@ -419,17 +428,24 @@ def quiet() -> Iterator[None]:
 
 
 def noticed(name: str, seeds: range) -> tuple[int, str] | None:
-    """The first seed that notices, and what it says."""
+    """The first seed that notices, and what it says; the same seed has nothing to say where nothing is broken."""
     program = FLOWS[PROGRAMS[name]]() if name in PROGRAMS else None
+    said = None
     with MUTANTS[name](), quiet():
         for seed in seeds:
             try:
                 Simulation(seed, program).run()
-            except (AttributeError, NameError, TypeError):
+            except UNFIT:
                 raise  # the mutant does not fit what it breaks
             except Exception as error:
-                return seed, f"{type(error).__name__}: {str(error)[:90]}"
-    return None
+                if any(f" {kind.__name__}: " in str(error) for kind in UNFIT):
+                    raise  # nor where a worker stopped by it
+                said = seed, f"{type(error).__name__}: {str(error)[:90]}"
+                break
+    if said is not None:
+        with quiet():
+            Simulation(said[0], program).run()
+    return said
 
 
 def main(arguments: list[str]) -> None:

@@ -28,6 +28,7 @@ from tests.chaos.sharing import (
     Row,
     Sharing,
     Sources,
+    added_up,
     counted,
     or_none,
     times,
@@ -120,11 +121,7 @@ class Gathered(Sharing):
                     self.count([((k, 0, v), diff)])
                     ready.append(((k, at, v), diff))
                 self.second.update([(*row, diff) for row, diff in ready], "append")
-                # What is gathered is added up before it reports: a record that goes as it comes brings no time.
-                net: Counter[Row] = Counter()
-                for row, diff in ready:
-                    net[row] += diff
-                self.second.settle(epoch, {"orders": times(list(net.items()), 1)})
+                self.second.settle(epoch, {"orders": times(added_up(ready), 1)})
                 for (k, b, at), diff in self.echoed.take(orders):
                     self.count([((k, 2, or_none(self.second.latest(b, at))), diff)])
 
@@ -180,7 +177,7 @@ class Chained(Sharing):
                     for (k, b, at), diff in self.seen.take(asked)
                 ]
                 self.second.update([(*row, diff) for row, diff in answers], "append")
-                self.second.settle(epoch, {"seen": times(answers, 1)})
+                self.second.settle(epoch, {"seen": times(added_up(answers), 1)})
                 for (k, b, at), diff in self.again.take(asked):
                     found = self.second.within(k, None, at)
                     rows = [((k, b, or_none(v), at - time), diff) for time, v in found]

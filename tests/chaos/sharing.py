@@ -291,5 +291,17 @@ def times(rows: list[tuple[Row, int]], column: int, by: int | None = None) -> li
     return [("" if by is None else str(row[by]), row[column]) for row, diff in rows if diff > 0]
 
 
+def added_up(rows: list[tuple[Row, int]]) -> list[tuple[Row, int]]:
+    """The answers of an epoch, as they report.
+
+    A request that is deleted in the epoch in which U passes it, or that goes as it comes, was never there (law 4 of a
+    fetch): it brings no time.
+    """
+    net: Counter[Row] = Counter()
+    for row, diff in rows:
+        net[row] += diff
+    return list(net.items())
+
+
 def or_none(value: Any) -> int:
     return NONE if value is None else int(value)

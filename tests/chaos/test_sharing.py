@@ -76,6 +76,59 @@ def test_what_a_record_and_its_deletion_report_does_not_depend_on_which_comes_fi
         assert run.read("seen").rows() == []
 
 
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_request_that_is_deleted_when_its_time_comes_reports_nothing(
+    listed: bool, workers: int
+) -> None:
+    """It waits until the epoch in which U passes it, and is deleted in that one."""
+    flow = chained(listed)
+    with flow.run(workers=workers) as run:
+        run.insert("views", [(key, 150) for key in range(8)])
+        run.insert("moves", [(1, 100, 7)])
+        run.commit()
+        run.delete("views", [(key, 150) for key in range(8)])
+        run.insert("views", [(1, 120)])
+        run.insert("moves", [(1, 200, 7)])
+        run.commit()
+        assert [row[:2] for row in run.read("seen").rows()] == [(1, 120)]
+        assert run.status()["states"]["second"]["update"] == 120
+        assert run.events("late") == []
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("when", ["it waits", "its time comes"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_rule_does_not_see_a_request_that_was_deleted(
+    workers: int, when: str, listed: bool
+) -> None:
+    def refuse(values: pl.DataFrame) -> pl.DataFrame:
+        if (values["v"] == 13).any():
+            raise ValueError("a value that no request is to find")
+        return values.select("request", "v")
+
+    flow = rr.Dataflow("refusing")
+    moves = flow.input("moves", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    views = flow.input("views", {"k": pl.Int64, "at": pl.Int64})
+    state = flow.state("values", {"k": pl.Int64}, {"v": pl.Int64})
+    moves.update(state)
+    keys: dict[str, Any] = {"key": "k"}
+    if listed:
+        keys = {"requests": lambda row: [{"k": row["k"]}, {"k": row["k"] + 10}]}
+    rule = rr.fetch_rule(refuse, {"v": pl.Int64})
+    flow.output("found", views.fetch(state, at="at", rule=rule, **keys).select("k", "at"))
+    with flow.run(workers=workers) as run:
+        run.insert("moves", [(1, 100, 13), (2, 100, 7)])
+        run.insert("views", [(1, 150), (1, 150), (2, 150)])
+        run.commit()
+        run.delete("views", [(1, 150), (1, 150)])
+        if when == "it waits":
+            run.commit()
+        run.insert("moves", [(3, 200, 7)])
+        run.commit()
+        assert run.read("found").rows() == [(2, 150)]
+
+
 def kept(options: dict[str, Any]) -> rr.Dataflow:
     """The entries of a state that is compacted, for everybody to see."""
     flow = rr.Dataflow("kept")

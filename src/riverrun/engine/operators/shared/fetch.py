@@ -9,8 +9,8 @@ there with its answer. Laws:
    not hold back its epoch: requests that wait are state, part of a checkpoint.
 3. Those that wait are answered as soon as U has passed them, whatever waits beside them.
 4. A committed answer depends on the request alone: a request that is deleted takes its answer back. One that is
-   deleted while it waits, or in the epoch in which it came, was never there, whatever is wrong with it, and whether or
-   not it was saved in between.
+   deleted while it waits, be it in the epoch in which U passes it, or in the epoch in which it came, was never there,
+   whatever is wrong with it, and whether or not it was saved in between.
 5. Where a state is compacted, a fetch at a time before F, as it was before the epoch, is late: it is dropped, and
    counted. One that reaches back further than the compaction rule keeps values is refused. Those that wait hold
    compaction back, so that they find what was there when they came.
@@ -286,7 +286,9 @@ class Fetching(Actor):
                 for later in self._progress.after(when):  # which found nobody waiting
                     self._moved(later.time)
             if known.update is not None:
-                pieces += _net(self._pending.take(rounds, known.update), time)
+                waited = self._pending.take(rounds, known.update)
+                if waited:  # what is deleted in the epoch in which U passes it has waited until then (law 4)
+                    pieces = _net([*(piece for piece in pieces if piece.rows), *waited], time)
         if not pieces:
             return
         requests = Changes.concat([piece.map_times(lambda _: time) for piece in pieces])
@@ -565,7 +567,7 @@ class Fetching(Actor):
 
 
 def _net(pieces: list[Changes], time: Timestamp) -> list[Changes]:
-    """Requests that waited, without those that were deleted meanwhile: a checkpoint would not have them either."""
+    """Requests, without those that waited and were deleted meanwhile: a checkpoint would not have them either."""
     if all((p.diff if p.diffs is None else p.diffs.min()) > 0 for p in pieces):
         return pieces
     return [Changes.concat([piece.map_times(lambda _: time) for piece in pieces]).consolidate()]
