@@ -7,8 +7,6 @@ part of each long suite from fixed seeds.
 
 >>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
 True
->>> len(seeds(3, sample=20, soak=1000)) in (3, 20, 1000)
-True
 """
 
 from __future__ import annotations

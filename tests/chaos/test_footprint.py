@@ -76,7 +76,7 @@ def test_what_is_held_too_much_is_named(tmp_path: Path) -> None:
                 ("connections to the driver", lambda: sockets(driver, 5)),
                 ("connections to worker", lambda: sockets(there, 9)),
                 ("workers that are gone", lambda: sockets(gone, 1)),
-                ("threads called riverrun-link", lambda: thread("riverrun-link")),
+                ("threads called riverrun-line", lambda: thread("riverrun-line")),
                 ("threads called riverrun-fetch", lambda: thread("riverrun-fetch")),
                 ("threads called closing", lambda: thread("Thread-7 (close)")),
                 ("threads called riverrun-clock", lambda: thread("riverrun-clock")),

@@ -64,7 +64,7 @@ from riverrun.engine.stored import said_of
 from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.forks import Mark
-from riverrun.interrupts import acquire, deferred, try_acquire
+from riverrun.interrupts import acquire, deferred, held, try_acquire
 from riverrun.progress import Antichain
 from riverrun.run.attributes import missing_attribute
 from riverrun.run.following import FINISH, Followed, Followers, Sink, content
@@ -301,7 +301,7 @@ class Run:
     def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
         # Not deferred: until the one instruction that adds rows, nothing has happened that an interrupt could tear.
         inlet = self._inlet(name, what)
-        with self._lock:
+        with held(self._lock):
             inlet.add(_taken(rows, inlet.schema, f"{what} {name!r}", inlet.conform), 1)
 
     def delete(self, name: str, rows: Any) -> None:
@@ -313,7 +313,7 @@ class Run:
 
     def _delete(self, name: str, rows: Any) -> None:
         inlet = self._inlet(name, "delete from")
-        with self._lock:
+        with held(self._lock):
             inlet.add(self._deleted(inlet, rows), -1)
 
     def _deleted(self, inlet: Inlet, rows: Any) -> pa.RecordBatch:
@@ -863,15 +863,14 @@ class Run:
         """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
         committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
         is resumed."""
-        if self._mark.is_ours:
-            self._check_outside("close the run")
         try:
             if self._mark.is_ours:
+                self._check_outside("close the run")
                 with deferred():
                     self._close()
-        except BaseException:
-            if not self._ended:  # interrupted before signals were put off
-                self.close()
+        except BaseException as error:
+            if not self._ended and not isinstance(error, RiverrunError):
+                self.close()  # interrupted before signals were put off
             raise
 
     def _close(self) -> None:
