@@ -299,10 +299,11 @@ class Run:
             self._insert(name, rows)
 
     def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
-        # Not deferred: until the one instruction that adds rows, nothing has happened that an interrupt could tear.
+        # Only adding is put off: rows may be a generator without an end, and until then nothing could be torn.
         inlet = self._inlet(name, what)
+        taken = _taken(rows, inlet.schema, f"{what} {name!r}", inlet.conform)
         with held(self._lock):
-            inlet.add(_taken(rows, inlet.schema, f"{what} {name!r}", inlet.conform), 1)
+            inlet.add(taken, 1)
 
     def delete(self, name: str, rows: Any) -> None:
         """Take rows out again, once each; of an input with a key, the rows with these keys."""
@@ -313,8 +314,9 @@ class Run:
 
     def _delete(self, name: str, rows: Any) -> None:
         inlet = self._inlet(name, "delete from")
+        taken = self._deleted(inlet, rows)
         with held(self._lock):
-            inlet.add(self._deleted(inlet, rows), -1)
+            inlet.add(taken, -1)
 
     def _deleted(self, inlet: Inlet, rows: Any) -> pa.RecordBatch:
         """Rows that are to be deleted, as an inlet takes them."""
