@@ -34,6 +34,7 @@ from riverrun.progress import (
     Timestamp,
     TopologyBuilder,
 )
+from riverrun.progress.crossing import MOST
 from tests.progress.model import Place, at_or_before, earliest
 from tests.strategies import Graph, nested_graph, seeds, take_step
 
@@ -82,8 +83,10 @@ def crossings_of(graph: Graph, rng: random.Random) -> list[NodePorts]:
 class World:
     """All workers, what is under way between them, and the truth."""
 
-    def __init__(self, seed: int, size: int, workers: int, kind: type[Border] = Border) -> None:
-        self.story = f"seed={seed} size={size} workers={workers}"
+    def __init__(
+        self, seed: int, size: int, workers: int, kind: type[Border] = Border, most: int = MOST
+    ) -> None:
+        self.story = f"seed={seed} size={size} workers={workers} most={most}"
         self.rng = rng = random.Random(seed)
         self.graph = nested_graph(seed, size)
         self.crossings = crossings_of(self.graph, rng)
@@ -99,7 +102,10 @@ class World:
         topology = self.graph.topology
         self.peers = [
             Peer(
-                at, Ledger(topology, start), kind(topology, self.crossings, at, starts), list(start)
+                at,
+                Ledger(topology, start),
+                kind(topology, self.crossings, at, starts, most),
+                list(start),
             )
             for at, start in enumerate(starts)
         ]
@@ -322,11 +328,12 @@ class World:
         assert all(peer.past == 50 for peer in self.peers), f"an epoch never ends: {self.story}"
 
 
-@given(seeds, st.integers(2, 4), st.integers(2, 4))
+@given(seeds, st.integers(2, 4), st.integers(2, 4), st.sampled_from([0, 1, 2, MOST]))
 def test_nothing_comes_too_early_and_nobody_waits_in_vain(
-    seed: int, size: int, workers: int
+    seed: int, size: int, workers: int, most: int
 ) -> None:
-    World(seed, size, workers).run(steps=60)
+    """With few hubs, and with a hub wherever there can be one."""
+    World(seed, size, workers, most=most).run(steps=60)
 
 
 def test_the_simulation_does_all_it_can_do() -> None:
@@ -368,7 +375,7 @@ class ForgetsWhatIsForIt(Border):
     def could_come(self, port: Location, time: Timestamp) -> bool:
         return any(
             self._tracker.could_arrive(2 * crossing, t)
-            for crossing, summary in self._ways_in(port)
+            for crossing, summary in self._entries[port]
             for t in [time]
             if summary is None
         )
@@ -385,9 +392,31 @@ class LooksAway(Border):
         super().settle(changes)
 
 
+class IsDeafToHubs(Border):
+    """What is held before a hub holds up nothing behind it."""
+
+    def _count(self, place: int, time: Timestamp, delta: int) -> None:
+        if not self._crossings <= place < self._messages:
+            super()._count(place, time, delta)
+
+
+class PassesHubsBy(Border):
+    """What comes through a hub is not seen behind it."""
+
+    def could_come(self, port: Location, time: Timestamp) -> bool:
+        kept = self._entries[port]
+        self._entries[port] = [way for way in kept if way[0] < self._crossings]
+        try:
+            return super().could_come(port, time)
+        finally:
+            self._entries[port] = kept
+
+
 @pytest.mark.parametrize(
     ("kind", "notices"),
     [
+        (IsDeafToHubs, ["can come", "is not past", "early"]),
+        (PassesHubsBy, ["can come", "early"]),
         (TellsNothing, ["never"]),
         (TellsOfItsMessagesLate, ["can come", "is not past", "early"]),
         (ForgetsWhatIsForIt, ["can come"]),
@@ -398,7 +427,7 @@ def test_a_broken_border_is_noticed(kind: type[Border], notices: Sequence[str]) 
     noticed = []
     for seed in range(200):
         try:
-            World(seed, 3, 3, kind).run(steps=80)
+            World(seed, 3, 3, kind, most=1 if "Hubs" in kind.__name__ else MOST).run(steps=80)
         except AssertionError as error:
             noticed.append(str(error))
             break

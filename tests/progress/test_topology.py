@@ -212,31 +212,64 @@ def test_an_edge_goes_from_an_output_to_an_input_of_the_same_depth() -> None:
 
 
 @given(seeds, nested_graphs)
-def test_paths_say_what_can_be_reached_and_when(seed: int, graph: Graph) -> None:
+def test_ways_say_what_can_be_reached_and_when(seed: int, graph: Graph) -> None:
     rng = random.Random(seed)
-    start = rng.randrange(len(graph.depths))
-    time = tuple(rng.randrange(4) for _ in range(graph.depths[start]))
-    ends = set(rng.sample(range(len(graph.depths)), len(graph.depths) // 4))
-    for stops in (set(), ends):
-        cut = Graph(
-            depths=graph.depths, steps={a: s for a, s in graph.steps.items() if a not in stops}
-        )
-        paths = graph.topology.paths(start, stops)
-        for location, frontier in enumerate(earliest(cut, [(start, time)])):
-            found = paths.get(location, ())
-            assert Antichain(summary.results_in(time) for summary in found) == frontier
-            assert not any(a is not b and a.less_equal(b) for a in found for b in found)
+    count = len(graph.depths)
+    ends = set(rng.sample(range(count), rng.choice((1, count // 4, count))))
+    time = {
+        port: tuple(rng.randrange(4) for _ in range(graph.depths[port])) for port in range(count)
+    }
+    ways, ways_from = graph.topology.ways(ends), graph.topology.ways_from(ends)
+    for start in rng.sample(range(count), min(count, 5)):
+        # The first port of a path may be an end itself, and is left; or a path stays there.
+        for first, found in (
+            (False, lambda start=start: ways[start]),
+            (True, lambda start=start: {to: ways_from[to].get(start, []) for to in range(count)}),
+        ):
+            if first is not (start in ends):
+                continue
+            steps = {a: s for a, s in graph.steps.items() if a not in ends or a == start}
+            if first:  # no path leads into an end
+                steps = {
+                    a: [(to, step) for to, step in s if to not in ends] for a, s in steps.items()
+                }
+            reached = earliest(Graph(depths=graph.depths, steps=steps), [(start, time[start])])
+            for to, summaries in found().items():
+                assert Antichain(each.results_in(time[start]) for each in summaries) == reached[to]
+                assert not any(a is not b and a.less_equal(b) for a in summaries for b in summaries)
+            if not first:
+                assert {to for to in ends if reached[to]} == {
+                    to for to in ways[start] if ways[start][to]
+                }
+
+
+@given(seeds, nested_graphs)
+def test_hubs_keep_ways_few(seed: int, graph: Graph) -> None:
+    rng = random.Random(seed)
+    topology, most = graph.topology, rng.randint(1, 3)
+    ends = rng.sample(range(len(graph.depths)), len(graph.depths) // 3)
+    for hubs, arcs in (
+        (topology.hubs(ends, most), topology.arcs),
+        (topology.hubs_from(ends, most), topology.back),
+    ):
+        assert not set(hubs) & set(ends)
+        for hub in hubs:
+            assert len(arcs[hub]) > 1 or most == 1
 
 
 @given(seeds, nested_graphs)
 def test_a_contracted_graph_reaches_the_same(seed: int, graph: Graph) -> None:
     rng = random.Random(seed)
     nodes = rng.sample(graph.nodes, rng.randint(0, len(graph.nodes)))
-    small = graph.topology.contracted(nodes)
     ports = [port for node in nodes for port in (*node.inputs, *node.outputs)]
+    others = [port for port in range(len(graph.depths)) if port not in ports]
+    hubs = rng.sample(others, rng.randint(0, len(others)))
+    cut = set(rng.sample(ports, rng.choice((0, 0, len(ports) // 4))))
+    small = graph.topology.contracted(nodes, hubs, cut)
     assert [small.describe(at) for at in range(len(ports))] == [
         graph.topology.describe(port) for port in ports
     ]
+    ports += hubs
     time = {port: tuple(rng.randrange(3) for _ in range(graph.depths[port])) for port in ports}
     for at, port in enumerate(ports):
         assert small.order(at, time[port]) == graph.topology.order(port, time[port])
@@ -245,5 +278,6 @@ def test_a_contracted_graph_reaches_the_same(seed: int, graph: Graph) -> None:
             assert (at, summary) in small.back[target]
     chosen = rng.sample(range(len(ports)), len(ports) // 3)
     tracker = Tracker(small, [(at, time[ports[at]]) for at in chosen])
-    reached = earliest(graph, [(ports[at], time[ports[at]]) for at in chosen])
+    whole = Graph(depths=graph.depths, steps={a: s for a, s in graph.steps.items() if a not in cut})
+    reached = earliest(whole, [(ports[at], time[ports[at]]) for at in chosen])
     assert [tracker.frontier(at) for at in range(len(ports))] == [reached[port] for port in ports]

@@ -28,6 +28,12 @@ to end, so by the claim for the coarser view, which adds the two up, something p
 So a round of a loop with one exchange takes one hop: what was sent in it and the news that nothing more
 will be sent in it travel together.
 
+*Hubs.* Where many ports lead into one, and that to many crossings, the ways are as many as pairs of them. Such a port
+is told of in the place of all crossings behind it: what is held before it counts as the right to reach it, until it
+has been passed. A path from what is held to a crossing comes to a hub or a crossing first, and from a hub it goes on
+likewise, so all that was said of leaving frontiers holds with hubs among them. The same is done with the ways on
+which things come: what can come to a port of many crossings is known to a hub there, by a tracker of its own.
+
 *What is held here is not in it*: its owner knows it, and has it in order (``engine.scheduling``).
 
 *An epoch ends on each worker by itself*: when nothing of it is held here, and nothing of it can come out of any
@@ -79,24 +85,28 @@ True
 (False, True)
 
 Cost: 1 to 3 us for each change of what is held and each message, where they have not cancelled; all that is
-heard between two looks is one walk of a tracker over the crossings.
+heard between two looks is one walk of a tracker over the crossings. Making a border takes time linear in the number of
+arcs, times the most ways of a port (`MOST`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from .frontier import CountedFrontier, Counts
 from .reachability import Pointstamp, ProgressChange, Tracker
 from .summary import Summary
 from .timestamp import Timestamp, less_equal
-from .topology import Location, NodePorts, Topology
+from .topology import Location, NodePorts, Topology, Ways
 
 __all__ = ["Border"]
 
-Ways: TypeAlias = list[tuple[int, Summary | None]]
-"""Crossings, and how time gets there or comes from there; None where it stays what it is."""
+MOST = 16
+"""A port from which more ways lead to crossings, or to which more lead from them, is a hub."""
+
+Links: TypeAlias = list[tuple[int, Summary | None]]
+"""Crossings and hubs, and how time gets there or comes from there; None where it stays what it is."""
 
 
 class Border:
@@ -104,7 +114,8 @@ class Border:
 
     ``crossings`` are nodes with one input and one output, which time passes unchanged; ``held`` are the
     capabilities with which each worker starts. In a batch, a right to send into a crossing has the number
-    of that, and after these comes one for each crossing and worker: the messages.
+    of that, a right to reach a hub one of those after them, and after these comes one for each crossing and worker:
+    the messages.
     """
 
     def __init__(
@@ -113,40 +124,46 @@ class Border:
         crossings: Sequence[NodePorts],
         me: int,
         held: Sequence[Sequence[Pointstamp]],
+        most: int = MOST,
     ) -> None:
         self._topology = topology
         self._workers = len(held)
         self._me = me
-        self._messages = len(crossings)
-        self._inputs = {node.inputs[0]: at for at, node in enumerate(crossings)}
-        self._exits: dict[Location, Ways] = {}
-        """From every port, the crossings that come next."""
-        self._entries: dict[Location, Ways] = {}
-        """To a port, the crossings from which something comes."""
-        for location, ways in enumerate(topology.ways(self._inputs)):
-            self._exits[location] = [
-                (self._inputs[to], _unless_identity(each))
-                for to, summaries in ways.items()
-                for each in summaries
-            ]
-        for crossing, node in enumerate(crossings):
-            for port, summaries in topology.paths(node.outputs[0], self._inputs).items():
-                self._entries.setdefault(port, []).extend(
-                    (crossing, _unless_identity(each)) for each in summaries
-                )
-        self._after = [self._exits[node.outputs[0]] for node in crossings]
+        self._crossings = len(crossings)
+        inputs = [node.inputs[0] for node in crossings]
+        outputs = [node.outputs[0] for node in crossings]
+        ports = {*inputs, *outputs}
+        hubs = [port for port in topology.hubs(inputs, most) if port not in ports]
+        self._messages = len(crossings) + len(hubs)
+        """The first place of messages."""
+        self._exits = _links(topology.ways, [*inputs, *hubs])
+        """From every port, the crossings and hubs that come next."""
+        joins = [port for port in topology.hubs_from(outputs, most) if port not in ports]
+        self._entries = _links(topology.ways_from, [*outputs, *joins])
+        """To every port, the crossings and hubs from which something comes."""
+        self._after = [self._exits[port] for port in outputs]
         # Of this worker.
         self._leaving: list[CountedFrontier] = []
+        """Of crossings, then of hubs."""
         self._epochs = CountedFrontier()  # of all that is held
         self._coming = [CountedFrontier() for _ in crossings]
         self._passed: list[ProgressChange] = []  # messages that are not counted yet
         self._untold: Counts[Pointstamp] = Counts()
-        # Of the others: input and output of crossing n are 2n and 2n + 1.
-        self._tracker = Tracker(topology.contracted(crossings))
+        # Of the others: input and output of crossing n are 2n and 2n + 1, and hubs come after them.
+        self._tracker = Tracker(topology.contracted(crossings, hubs))
         self._sent = [self._tracker.reach(2 * at) for at in range(len(crossings))]
+        # What comes out of crossings, on its way to hubs here.
+        self._joining = (
+            Tracker(topology.contracted(crossings, joins, cut=inputs)) if joins else None
+        )
+        self._joined = [
+            self._joining.reach(2 * len(crossings) + at)
+            for at in range(len(joins))
+            if self._joining
+        ]
         self._heard = False  # something that is not weighed yet
         for worker in (*range(me), *range(me + 1, len(held)), me):  # itself at last
-            self._leaving = [CountedFrontier() for _ in crossings]
+            self._leaving = [CountedFrontier() for _ in range(self._messages)]
             self._epochs = CountedFrontier()
             self._project((location, time, 1) for location, time in held[worker])
             told = self._untold.drain()
@@ -181,7 +198,12 @@ class Border:
         if not self._heard:
             return False
         self._heard = False
-        self._tracker.propagate()
+        changed = self._tracker.propagate()
+        if self._joining is not None:
+            for crossing in range(self._crossings):
+                for time, sign in changed.get(2 * crossing, ()):
+                    self._joining.update(2 * crossing + 1, time, sign)
+            self._joining.propagate()
         return True
 
     def settle(self, changes: Iterable[ProgressChange]) -> None:
@@ -227,40 +249,46 @@ class Border:
             self._count(place, time, delta)
 
     def _count(self, place: int, time: Timestamp, delta: int) -> None:
-        if place < self._messages:
+        if place < self._crossings:
             self._tracker.update(2 * place, time, delta)
+        elif place < self._messages:
+            self._tracker.update(self._crossings + place, time, delta)
         else:
             crossing, to = divmod(place - self._messages, self._workers)
             self._tracker.update(2 * crossing + 1, time, delta)
             if to == self._me:
-                self._coming[crossing].change(time, delta)
+                changes = self._coming[crossing].change(time, delta)
+                if self._joining is not None:
+                    for moved, sign in changes:
+                        self._joining.update(2 * crossing + 1, moved, sign)
         self._heard = True
 
     def could_come(self, port: Location, time: Timestamp) -> bool:
         """Whether something at or before a time may yet come to a port here from another worker."""
-        for crossing, summary in self._ways_in(port):
-            if summary is None:
-                if self._coming[crossing].less_equal(time):
+        for source, summary in self._entries[port]:
+            if summary is not None:
+                if any(less_equal(summary.results_in(t), time) for t in self._arriving(source)):
                     return True
-                if self._sent[crossing].less_equal(time):
+            elif source >= self._crossings:
+                if self._joined[source - self._crossings].less_equal(time):
                     return True
-            elif any(less_equal(summary.results_in(t), time) for t in self._arriving(crossing)):
+            elif self._coming[source].less_equal(time) or self._sent[source].less_equal(time):
                 return True
         return False
 
     def coming(self, port: Location) -> Iterator[Timestamp]:
         """The earliest times at which something may yet come to a port here from another worker."""
-        for crossing, summary in self._ways_in(port):
-            for time in self._arriving(crossing):
+        for source, summary in self._entries[port]:
+            for time in self._arriving(source):
                 yield time if summary is None else summary.results_in(time)
 
-    def _arriving(self, crossing: int) -> Iterator[Timestamp]:
-        yield from self._coming[crossing].elements
-        yield from self._sent[crossing].elements
-
-    def _ways_in(self, port: Location) -> Sequence[tuple[int, Summary | None]]:
-        """The crossings from which something comes to a port here."""
-        return self._entries.get(port, ())
+    def _arriving(self, source: int) -> Iterator[Timestamp]:
+        """What comes out of a crossing, or through a hub, here."""
+        if source >= self._crossings:
+            yield from self._joined[source - self._crossings].elements
+        else:
+            yield from self._coming[source].elements
+            yield from self._sent[source].elements
 
     def is_past(self, epoch: int) -> bool:
         """Whether nothing of an epoch, or of one before, is held here or may yet come here.
@@ -271,9 +299,20 @@ class Border:
             return False
         return not any(
             time[0] <= epoch
-            for crossing in range(self._messages)
+            for crossing in range(self._crossings)
             for time in self._arriving(crossing)
         )
+
+
+def _links(
+    walk: Callable[[Collection[Location]], list[Ways]], ends: Sequence[Location]
+) -> list[Links]:
+    """For every port, the ends that ways between it and them lead to, by their index."""
+    number = {end: at for at, end in enumerate(ends)}
+    return [
+        [(number[end], _unless_identity(each)) for end, some in ways.items() for each in some]
+        for ways in walk(number)
+    ]
 
 
 def _unless_identity(summary: Summary) -> Summary | None:

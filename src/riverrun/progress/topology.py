@@ -44,15 +44,14 @@ larger number, or advances a coordinate further to the left than any number that
 >>> topology.order(body.outputs[0], (0, 4)) < topology.order(leave.outputs[0], (0,))
 True
 
-Cost: building takes time linear in the size of the graph, times the deepest nesting; ``paths`` looks
-at every arc behind a port, once for each incomparable summary that leads there; ``ways`` at every arc,
-once for each end and incomparable summary that it leads to.
+Cost: building takes time linear in the size of the graph, times the deepest nesting; ``ways`` looks at every
+arc, once for each end and incomparable summary that it leads to: ``hubs`` keep those few.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -67,6 +66,12 @@ Location: TypeAlias = int
 """A port: the number that the builder gave it."""
 
 Following: TypeAlias = dict[Location, list[Location]]
+
+Arcs: TypeAlias = Sequence[Sequence[tuple[Location, Summary]]]
+"""For every port, those that come next, and what happens to time on the way there."""
+
+Ways: TypeAlias = dict[Location, list[Summary]]
+"""Ports, each with what paths between it and one port do to time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,34 +125,14 @@ class Topology:
         mixed += time[start:]
         return tuple(mixed)
 
-    def paths(
-        self, start: Location, ends: Container[Location] = ()
-    ) -> dict[Location, tuple[Summary, ...]]:
-        """Return what the paths from a port do to time, for every port that they lead to.
-
-        Of the summaries between two ports only the minimal ones are kept. The port itself is in it,
-        reached by staying there. A path goes no further than the first of ``ends`` that it comes to.
-
-        It ends: a summary is followed only if none found at its port is at or before it, and of
-        numbers that only grow there is no infinite sequence in which none is at or before a later one.
-        """
-        found: dict[Location, list[Summary]] = {}
-        queue = [(start, Summary.identity(self.depths[start]))]
-        for location, summary in queue:
-            here = found.setdefault(location, [])
-            if any(other.less_equal(summary) for other in here):
-                continue
-            here[:] = [other for other in here if not summary.less_equal(other)]
-            here.append(summary)
-            if location not in ends:
-                queue += [(to, summary.followed_by(step)) for to, step in self.arcs[location]]
-        return {location: tuple(here) for location, here in found.items()}
-
-    def ways(self, ends: Container[Location]) -> list[dict[Location, list[Summary]]]:
+    def ways(self, ends: Collection[Location]) -> list[Ways]:
         """Return, for every port, the ``ends`` that paths from it come to first, and what they do to time.
 
-        What ``paths(start, ends)`` says of the ends, for all starts at once: walked backwards, from the ends. An
-        end comes to itself, and to no other.
+        Of the summaries between two ports only the minimal ones are kept. An end comes to itself, and to no other.
+
+        It is walked backwards, from the ends. That comes to an end: a summary is followed only if none found at its
+        port is at or before it, and of numbers that only grow there is no infinite sequence in which none is at or
+        before a later one.
 
         >>> builder = TopologyBuilder()
         >>> a, b = (builder.node(name, inputs=[1], outputs=[1]) for name in "ab")
@@ -155,29 +140,99 @@ class Topology:
         >>> [sorted(ways) for ways in builder.build().ways({2})]
         [[2], [2], [2], []]
         """
-        found: list[dict[Location, list[Summary]]] = [{} for _ in self.depths]
+
+        def before(step: Summary, summary: Summary) -> Summary:
+            return step.followed_by(summary)
+
+        return self._walk(ends, self.back, before)
+
+    def ways_from(self, starts: Collection[Location]) -> list[Ways]:
+        """Return, for every port, the ``starts`` from which paths come to it with no other start in between.
+
+        The same as ``ways``, seen from the other end.
+
+        >>> builder = TopologyBuilder()
+        >>> a, b = (builder.node(name, inputs=[1], outputs=[1]) for name in "ab")
+        >>> builder.edge(a.outputs[0], b.inputs[0])
+        >>> [sorted(ways) for ways in builder.build().ways_from({1})]
+        [[], [1], [1], [1]]
+        """
+
+        def behind(step: Summary, summary: Summary) -> Summary:
+            return summary.followed_by(step)
+
+        return self._walk(starts, self.arcs, behind)
+
+    def _walk(
+        self,
+        ends: Collection[Location],
+        arcs: Arcs,
+        extended: Callable[[Summary, Summary], Summary],
+    ) -> list[Ways]:
+        found: list[Ways] = [{} for _ in self.depths]
         identities = {depth: Summary.identity(depth) for depth in set(self.depths)}
-        queue = deque(
-            (end, end, identities[depth]) for end, depth in enumerate(self.depths) if end in ends
-        )
+        queue = deque((end, end, identities[self.depths[end]]) for end in sorted(ends))
         while queue:
             location, end, summary = queue.popleft()
-            here = found[location].setdefault(end, [])
-            if any(other.less_equal(summary) for other in here):
+            if not _add_minimal(found[location].setdefault(end, []), summary):
                 continue
-            here[:] = [other for other in here if not summary.less_equal(other)]
-            here.append(summary)
-            for source, step in self.back[location]:
-                if source not in ends:
-                    passes = step == identities[self.depths[source]]
-                    queue.append((source, end, summary if passes else step.followed_by(summary)))
+            for onward, step in arcs[location]:
+                if onward not in ends:
+                    passes = step == identities[self.depths[onward]]
+                    queue.append((onward, end, summary if passes else extended(step, summary)))
         return found
 
-    def contracted(self, nodes: Sequence[NodePorts]) -> Topology:
-        """Return the graph of some of the nodes alone, with the paths between them as arcs.
+    def hubs(self, ends: Collection[Location], most: int) -> list[Location]:
+        """Return ports that keep ``ways`` few when they are ends too: few ports have ways to more than ``most`` ends
+        then, and these have an arc for each of them.
 
-        Ports are numbered anew, in the order of the nodes. What is outstanding at these ports can
-        reach the same of them at the same times as in the whole: all laws are kept, the order too.
+        Where n ports lead into one and that to n ends, there are n * n ways, and 2 * n with it.
+
+        >>> builder = TopologyBuilder()
+        >>> a, b, c = (builder.node(name, inputs=[1], outputs=[1]) for name in "abc")
+        >>> for to in (b, c):
+        ...     builder.edge(a.outputs[0], to.inputs[0])
+        >>> ends = [*b.inputs, *c.inputs]
+        >>> builder.build().hubs(ends, most=1), builder.build().hubs(ends, most=2)
+        ([1], [])
+        """
+        return self._hubs(ends, most, self.arcs, last_first=True)
+
+    def hubs_from(self, starts: Collection[Location], most: int) -> list[Location]:
+        """Return ports that keep ``ways_from`` few when they are starts too."""
+        return self._hubs(starts, most, self.back, last_first=False)
+
+    def _hubs(
+        self, ends: Collection[Location], most: int, arcs: Arcs, *, last_first: bool
+    ) -> list[Location]:
+        places = sorted(
+            range(len(self.depths)),
+            key=lambda at: self.order(at, (0,) * self.depths[at]),
+            reverse=last_first,
+        )
+        found: list[Location] = []
+        counts = dict.fromkeys(ends, 1)
+        for location in places:
+            if location in counts:
+                continue
+            # What is not counted yet is the way back around a loop.
+            count = sum([counts.get(onward, 1) for onward, _ in arcs[location]])
+            if count > most:
+                found.append(location)
+            counts[location] = count if count <= most else 1
+        return sorted(found)
+
+    def contracted(
+        self,
+        nodes: Sequence[NodePorts],
+        hubs: Sequence[Location] = (),
+        cut: Collection[Location] = (),
+    ) -> Topology:
+        """Return the graph of some of the nodes and ports alone, with the paths between them as arcs.
+
+        Ports are numbered anew, in the order of the nodes, those that are ``hubs`` after them. What is outstanding at
+        these ports can reach the same of them at the same times as in the whole, but for what passes on from ports
+        that are ``cut``: all laws are kept, the order too.
 
         >>> builder = TopologyBuilder()
         >>> a, b, c = (builder.node(name, inputs=[1], outputs=[1]) for name in "abc")
@@ -187,6 +242,7 @@ class Topology:
         ((2, Summary(input_depth=1, advance=(0,), append=())),)
         """
         ports = [port for node in nodes for port in (*node.inputs, *node.outputs)]
+        ports += hubs
         number = {port: at for at, port in enumerate(ports)}
         kept = [
             NodePorts(
@@ -196,23 +252,38 @@ class Topology:
             )
             for node in nodes
         ]
+        kept += [NodePorts(self.describe(port), (), (number[port],)) for port in hubs]
+        ways = self.ways(number)
         arcs: list[tuple[tuple[Location, Summary], ...]] = []
         for port in ports:
-            steps: list[tuple[Location, Summary]] = []
-            for onward, step in self.arcs[port]:
-                for to, summaries in self.paths(onward, number).items():
-                    if to in number:
-                        steps += [(number[to], step.followed_by(each)) for each in summaries]
-            arcs.append(tuple(steps))
+            steps: Ways = {}
+            for onward, step in () if port in cut else self.arcs[port]:
+                for to, summaries in ways[onward].items():
+                    for each in summaries:
+                        _add_minimal(steps.setdefault(number[to], []), step.followed_by(each))
+            arcs.append(
+                tuple([(to, each) for to, summaries in steps.items() for each in summaries])
+            )
         return Topology(
             nodes=tuple(kept),
             depths=tuple(self.depths[port] for port in ports),
             owners=tuple(node for node in kept for _ in (*node.inputs, *node.outputs)),
-            is_input=tuple(self.is_input[port] for port in ports),
+            is_input=tuple(
+                at in node.inputs for node in kept for at in (*node.inputs, *node.outputs)
+            ),
             arcs=tuple(arcs),
             back=_turned(arcs),
             ranks=tuple(self.ranks[port] for port in ports),
         )
+
+
+def _add_minimal(summaries: list[Summary], summary: Summary) -> bool:
+    """Add a summary, unless one that is there is at or before it; whether it was added."""
+    if any(other.less_equal(summary) for other in summaries):
+        return False
+    summaries[:] = [other for other in summaries if not summary.less_equal(other)]
+    summaries.append(summary)
+    return True
 
 
 class TopologyBuilder:
