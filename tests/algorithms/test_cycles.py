@@ -76,13 +76,16 @@ def test_random_graphs_have_what_is_to_be_found():
 
 @pytest.mark.parametrize("lengths", [(3,), (4,), (5,), (3, 6), (7,)])
 def test_other_lengths(lengths):
-    chance = random.Random(str(lengths))
-    edges = temporal.drawn(chance, 120, 8, 0)
-    with program(12, 0, lengths).run(workers=2) as run:
-        feed(run, temporal.epochs(chance, edges, 20))
-        found = run.read("found").rows()
-    assert found == temporal.cycles(edges, 12, lengths)
-    assert {row[3] for row in found} == set(lengths)
+    shown = Shown(**{f"length_{length}": 1 for length in lengths})
+    for turn in shown.turns(1, limit=20):
+        chance = random.Random(f"{lengths} {turn}")
+        edges = temporal.drawn(chance, 120, 8, 0)
+        with program(12, 0, lengths).run(workers=2) as run:
+            feed(run, temporal.epochs(chance, edges, 20))
+            found = run.read("found").rows()
+        assert found == temporal.cycles(edges, 12, lengths), f"{turn=}"
+        for row in found:
+            shown[f"length_{row[3]}"] += 1
 
 
 ENDING = {**EDGES, "end": pl.Int64}
