@@ -30,7 +30,7 @@ from riverrun.run.sinks import DeltaTable, Kept, ParquetDirectory, _Folder
 from riverrun.state.storage import Storage
 from tests.frontends.checking import Rows, any_row, build, feed
 from tests.frontends.reference import counted
-from tests.soaking import Shown
+from tests.soaking import Shown, seeds
 
 SCHEMAS = {"rows": {"a": pl.Int64, "x": pl.Float64}}
 SOON = 30.0
@@ -101,7 +101,8 @@ class Playing:
         self.past.append(counted(run.read(output).rows()))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(8, soak=80))
 def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -135,7 +136,8 @@ def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
     assert summed(as_arrow) == summed(pl.read_delta(str(places[1]))) == playing.past[-1]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(6, soak=60))
 def test_a_mirror_with_a_key_is_the_result(seed, tmp_path):
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -171,7 +173,8 @@ MODES = ["parquet", "changes", "mirror", "merged"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(5, soak=50))
 def test_sinks_that_die_anywhere_are_made_up_for(seed, mode, tmp_path, monkeypatch):
     """Before writing an epoch, or after and before anybody knew; then the run resumes, further on."""
     print(f"seed {seed}, {mode}")
