@@ -7,12 +7,16 @@ part of each long suite from fixed seeds.
 
 >>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
 True
+
+A suite that must have shown something (a kill, a refusal, a cycle of each length) goes on until it has, instead of
+failing by luck: `Shown` counts it, and gives further turns until it is enough, up to a limit.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 SOAK = os.environ.get("SOAK", "")  # "" in make test, "sample" in .ci/run, "all" in make soak
 if SOAK == "all":  # said to the processes that test beside this one, which inherit it
@@ -39,3 +43,44 @@ def seeds(test: int, *, sample: int | None = None, soak: int, fixed: int = 0) ->
     """As many seeds as there are draws, from the first one on."""
     first = first_seed(fixed)
     return range(first, first + draws(test, sample=sample, soak=soak))
+
+
+class Shown(dict[str, int]):
+    """What a suite must have shown to have tested anything: how often each thing has happened, and how often it must.
+
+    >>> shown = Shown(sevens=1)
+    >>> for turn in shown.turns(2):  # two turns, and further ones until there was a seven
+    ...     shown["sevens"] += turn == 7
+    >>> turn, shown
+    (7, {'sevens': 1})
+    >>> for turn in Shown(sevens=1).turns(2, limit=3):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    AssertionError: too little was shown in 6 turns: {'sevens': 0}, and not {'sevens': 1}
+    """
+
+    def __init__(self, **least: int) -> None:
+        super().__init__(dict.fromkeys(least, 0))
+        self._least = least
+
+    def is_enough(self) -> bool:
+        return all(self[what] >= least for what, least in self._least.items())
+
+    def turns(self, count: int, *, limit: int = 4) -> Iterator[int]:
+        """So many turns, and further ones until enough was shown: at most `limit` times as many."""
+        for turn in range(limit * count):
+            if turn >= count and self.is_enough():
+                return
+            yield turn
+        if not self.is_enough():
+            raise AssertionError(
+                f"too little was shown in {limit * count} turns: {self}, and not {self._least}"
+            )
+
+    def seeds(
+        self, test: int, *, sample: int | None = None, soak: int, fixed: int = 0, limit: int = 4
+    ) -> Iterator[int]:
+        """The seeds of `seeds`, and those that follow until enough was shown."""
+        some = seeds(test, sample=sample, soak=soak, fixed=fixed)
+        return (some.start + turn for turn in self.turns(len(some), limit=limit))

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from tests.soaking import first_seed
+from tests.soaking import Shown, first_seed
 
 
 def chained(listed: bool) -> rr.Dataflow:
@@ -159,8 +159,8 @@ def test_what_is_left_of_entries_is_a_function_of_the_epochs(
     seed = first_seed(0)
     runs = [flow.run(workers=1), flow.run(workers=3, checkpoint=str(tmp_path), every=None)]
     source = random.Random(seed)
-    went = 0
-    for epoch in range(80):
+    shown = Shown(compacted=3)
+    for epoch in shown.turns(80):
         moves, views = [], []
         if source.random() < 0.6:
             moves = [(source.randrange(40), epoch + source.randrange(-4, 3), epoch)]
@@ -174,7 +174,6 @@ def test_what_is_left_of_entries_is_a_function_of_the_epochs(
             runs[1].scale(source.choice((1, 2, 3, 4)))
         alone, together = (run.read("entries").rows() for run in runs)
         assert alone == together, (seed, epoch)
-        went += sum(diff < 0 for *_, diff in runs[0].changes("entries").rows())
-    assert went > 2  # there was compaction
+        shown["compacted"] += sum(diff < 0 for *_, diff in runs[0].changes("entries").rows())
     for run in runs:
         run.close()

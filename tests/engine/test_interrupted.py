@@ -18,7 +18,7 @@ from riverrun.engine.remote import RemoteCluster
 from tests.engine.flows import Model, check, graph_maker
 from tests.engine.launchers import Threads, gone_by
 from tests.interrupting import HANG, Alarm, traced, watched_handlers
-from tests.soaking import draws, first_seed
+from tests.soaking import Shown, draws, first_seed
 
 MAKER = graph_maker()
 RAISED = (KeyboardInterrupt, Alarm, SystemExit)
@@ -104,9 +104,9 @@ def _interrupt_calls(durable: bool, tmp_path: Path, trials: int, seed: int) -> N
     source = random.Random(seed)
     path = tmp_path / "path" if durable else None
     before = set(threading.enumerate())
-    model, hits = Model(seed), 0
+    model, shown = Model(seed), Shown(hits=3)
     cluster = _start(2, path)
-    for trial in range(trials):
+    for trial in shown.turns(trials):
         faulthandler.dump_traceback_later(HANG, exit=True)
         name = source.choice(CALLS)
         if path is None and name in ("scale", "checkpoint", "close", "start"):
@@ -126,7 +126,7 @@ def _interrupt_calls(durable: bool, tmp_path: Path, trials: int, seed: int) -> N
                 try:
                     made = _act(name, cluster, inputs, epoch, source, path)
                 except RAISED:
-                    hits += 1
+                    shown["hits"] += 1
             assert interrupts._gate.nesting == 0
             if made is not None:
                 made.close()
@@ -145,4 +145,3 @@ def _interrupt_calls(durable: bool, tmp_path: Path, trials: int, seed: int) -> N
             raise
     cluster.close()
     gone_by(before, 30)
-    assert hits > 2

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
+from tests.soaking import seeds
 
 
 @pytest.fixture
@@ -41,7 +42,8 @@ def test_deleting_what_is_not_there_refuses_the_epoch(flow, workers):
         assert run.read("rows").rows() == [(2, "b")]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(6, soak=60))
 def test_as_a_bag_would(flow, seed):
     draw = random.Random(seed)
     there: list[tuple[int, str]] = []

@@ -14,6 +14,7 @@ import pytest
 import riverrun as rr
 from tests.frontends.checking import build, check, feed
 from tests.frontends.reference import counted
+from tests.soaking import seeds
 
 ROWS = {"rows": {"a": pl.Int64, "b": pl.String, "x": pl.Int64}}
 a, b, x = pl.col("a"), pl.col("b"), pl.col("x")
@@ -60,7 +61,8 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(5, soak=50))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_operator(name, seed):
     check(PROGRAMS[name], ROWS, seed=seed)
@@ -337,7 +339,8 @@ def random_program(shape: int):
     return program
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(60, soak=600))
 def test_random_programs(seed):
     schemas = {"left": ROWS["rows"], "right": ROWS["rows"]}
     check(random_program(seed), schemas, seed=seed, most=6, epochs=4, scale=seed % 5 == 0)

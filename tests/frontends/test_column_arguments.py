@@ -20,7 +20,7 @@ import pytest
 import riverrun as rr
 from riverrun import algorithms
 from tests.frontends.checking import check
-from tests.soaking import draws
+from tests.soaking import seeds
 
 SCHEMA = {"alpha": pl.Int64, "beta": pl.Int64, "text": pl.String}
 ROWS = {"rows": SCHEMA}
@@ -205,7 +205,7 @@ def test_a_collection(name, form):
     def program(rows: Any) -> Any:
         return argument.give(rows, given if isinstance(rows, rr.Collection) else plain(given))
 
-    for seed in range(draws(1, soak=10)):
+    for seed in seeds(1, soak=10):
         check(program, ROWS, seed=seed, epochs=3)
 
 

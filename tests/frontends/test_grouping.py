@@ -14,6 +14,7 @@ import pytest
 import riverrun as rr
 from tests.frontends.checking import build, check
 from tests.frontends.reference import counted, exact_sum
+from tests.soaking import seeds
 
 ROWS = {"rows": {"a": pl.Int64, "b": pl.String, "x": pl.Int64}}
 a, b, x = pl.col("a"), pl.col("b"), pl.col("x")
@@ -93,13 +94,15 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_each_aggregate(name, seed):
     check(lambda rows: rows.group_by("a").agg(**AGGREGATES[name]), ROWS, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 @pytest.mark.parametrize("key", KEYS)
 def test_each_kind_of_key(key, seed):
     def program(rows):
@@ -114,7 +117,8 @@ def test_each_kind_of_key(key, seed):
     check(program, ROWS, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_top(k, seed):
     def program(rows):
@@ -130,7 +134,8 @@ def test_top(k, seed):
     check(program, ROWS, seed=seed, most=12)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_top_by_several_in_both_directions(k, seed):
     def program(rows):
@@ -149,7 +154,8 @@ def test_top_by_several_in_both_directions(k, seed):
     check(program, ROWS, seed=seed, most=12)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(4, soak=40))
 def test_distinct_of_some_columns(seed):
     def program(rows):
         return {
@@ -164,7 +170,8 @@ def test_distinct_of_some_columns(seed):
     check(program, ROWS, seed=seed, most=12, scale=True)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(2, soak=20))
 def test_distinct_of_some_columns_in_a_loop(seed):
     def program(rows):
         def step(known):
@@ -175,7 +182,8 @@ def test_distinct_of_some_columns_in_a_loop(seed):
     check(program, ROWS, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(2, soak=20))
 def test_aggregates_named_by_position(seed):
     def program(rows):
         return rows.group_by("a").agg(
@@ -189,7 +197,8 @@ def test_aggregates_named_by_position(seed):
     check(program, ROWS, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 def test_arithmetic_of_floats_and_of_aggregates_of_groups_of_groups(seed):
     def program(rows):
         inner = rows.group_by("a", "b").agg(q=rr.sum("f") / rr.count(), d=rr.max("f") - rr.min("f"))
@@ -206,7 +215,8 @@ def test_arithmetic_of_floats_and_of_aggregates_of_groups_of_groups(seed):
     check(program, schema, seed=seed, make=make, epochs=6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 def test_top_of_floats(seed):
     check(
         lambda rows: {
@@ -246,13 +256,15 @@ APPLIED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 @pytest.mark.parametrize("name", APPLIED)
 def test_apply(name, seed):
     check(APPLIED[name], ROWS, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 def test_groups_of_groups(seed):
     def program(rows):
         first = rows.group_by("a", "b").agg(s=rr.sum("x"), n=rr.count())
@@ -288,7 +300,8 @@ def test_float_sums_are_exact(values, workers):
         )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(4, soak=40))
 def test_sums_of_rows_that_are_there_several_times(seed):
     """Changes with diffs other than one and minus one."""
 

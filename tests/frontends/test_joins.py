@@ -7,6 +7,7 @@ import pytest
 
 import riverrun as rr
 from tests.frontends.checking import build, check
+from tests.soaking import seeds
 
 LEFT = {"k": pl.Int64, "l": pl.String, "v": pl.Int64}
 RIGHT = {"k": pl.Int64, "m": pl.String, "v": pl.Int64}
@@ -14,13 +15,15 @@ BOTH = {"left": LEFT, "right": RIGHT}
 HOW = ["inner", "left", "right", "full", "semi", "anti"]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(5, soak=50))
 @pytest.mark.parametrize("how", HOW)
 def test_on_one_column(how, seed):
     check(lambda left, right: left.join(right, on="k", how=how), BOTH, seed=seed, most=10)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(4, soak=40))
 @pytest.mark.parametrize("how", HOW)
 def test_on_columns_of_other_names(how, seed):
     def program(left, right):
@@ -31,7 +34,8 @@ def test_on_columns_of_other_names(how, seed):
     check(program, BOTH, seed=seed, most=12)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(4, soak=40))
 @pytest.mark.parametrize("how", HOW)
 def test_on_all_columns(how, seed):
     def program(left, right):
@@ -40,7 +44,8 @@ def test_on_all_columns(how, seed):
     check(program, BOTH, seed=seed, most=12)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(4, soak=40))
 @pytest.mark.parametrize("how", HOW)
 def test_with_itself(how, seed):
     def program(left):
@@ -54,7 +59,8 @@ def test_with_itself(how, seed):
     check(program, {"left": LEFT}, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(6, soak=60))
 def test_cross(seed):
     def program(left, right):
         return {
@@ -65,7 +71,8 @@ def test_cross(seed):
     check(program, BOTH, seed=seed, most=5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(6, soak=60))
 def test_two_joins_on_one_arrangement(seed):
     def program(left, right):
         first = left.join(right, on="k")

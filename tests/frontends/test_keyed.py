@@ -12,6 +12,7 @@ import pytest
 import riverrun as rr
 from tests.frontends.checking import build
 from tests.frontends.reference import counted
+from tests.soaking import seeds
 
 
 def keyed(program, schema, key):
@@ -24,7 +25,8 @@ def keyed(program, schema, key):
 SCHEMA = {"id": pl.Int64, "part": pl.String, "v": pl.Int64}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(12, soak=120))
 @pytest.mark.parametrize("key", ["id", "part", ("part", "id")])
 def test_the_last_command_counts(key, seed):
     """Against a dict; several commands for a key in one epoch, deletes by key and by row, rescaling."""

@@ -15,6 +15,7 @@ import pytest
 import riverrun as rr
 from riverrun.engine import instance
 from tests.frontends.reference import Row, counted
+from tests.soaking import seeds
 
 
 def copies(**options: Any) -> rr.Dataflow:
@@ -275,7 +276,8 @@ class Rounds:
         return kept and not any((at, row, not sign) in signs for at, row, sign in signs)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(20, soak=200))
 def test_rounds_and_epochs(seed: int, tmp_path: Path) -> None:
     """An epoch that is refused might be unclear; one that is not gives what it should."""
     source = random.Random(seed)
@@ -345,7 +347,8 @@ def test_rounds_of_a_state_in_a_loop_are_told_apart(tmp_path: Path) -> None:
         assert [each[3][0] for each in step(run, up=(30, 30))] == [5, 10, 105, 110]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(12, soak=120))
 def test_rounds_of_a_state_in_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens go around ahead of the state, and each asks at every round: two keys at once, a third when U has come."""
     monkeypatch.setattr(instance, "STEPS", 1)  # messages come between any two turns

@@ -14,6 +14,7 @@ from riverrun.algorithms import components
 from riverrun.engine import instance
 from tests.frontends.checking import feed
 from tests.frontends.reference import Row, counted
+from tests.soaking import seeds
 
 LINKS = {"src": pl.Int64, "dst": pl.Int64, "at": pl.Int64}
 ASKED = {"start": pl.Int64, "at": pl.Int64}
@@ -98,7 +99,8 @@ def graph_state(flow: rr.Dataflow, source: random.Random) -> rr.State:
     return state
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(10, soak=100))
 def test_neighbours_of_neighbours(seed: int) -> None:
     """A loop by hand: one row a round, some links away."""
     source = random.Random(seed)
@@ -121,7 +123,8 @@ def test_neighbours_of_neighbours(seed: int) -> None:
     played(seed, flow, graph, judge)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(8, soak=80))
 def test_a_fixed_point_of_fetches(seed: int) -> None:
     """Rounds take back what rounds before them gave: answers follow."""
     source = random.Random(seed)
@@ -147,7 +150,8 @@ def test_a_fixed_point_of_fetches(seed: int) -> None:
     played(seed, flow, graph, judge)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(6, soak=60))
 def test_a_fetch_in_a_loop_in_a_loop(seed: int) -> None:
     """Inside, all that can be reached; outside, again from the doubles of that."""
     source = random.Random(seed)
@@ -185,7 +189,8 @@ def test_a_fetch_in_a_loop_in_a_loop(seed: int) -> None:
     played(seed, flow, graph, judge, epochs=5)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(5, soak=50))
 def test_records_with_several_requests_in_a_loop(seed: int) -> None:
     """All neighbours in one request list a round: the set goes around, not its members."""
     source = random.Random(seed)
@@ -272,7 +277,8 @@ class Learning:
                 marks.append(i + 1)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(16, soak=160))
 def test_updates_that_come_from_fetches(seed: int) -> None:
     source = random.Random(seed)
     flow, model = learning(source), Learning()
@@ -313,7 +319,8 @@ def test_updates_that_come_from_fetches(seed: int) -> None:
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(24, soak=240))
 def test_a_round_sees_all_that_was_updated_before_it(
     seed: int, accelerate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +378,8 @@ def labels(edges: Counter[Row]) -> dict[int, int]:
     return label
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(6, soak=60))
 def test_a_fetch_from_a_fixed_point(seed: int) -> None:
     source = random.Random(seed)
     flow = rr.Dataflow("friends")

@@ -18,6 +18,7 @@ from riverrun.state.changes import Changes
 from tests.frontends.checking import feed
 from tests.frontends.reference import Row, counted
 from tests.frontends.shared_model import Fetch, Model, Report, Reporting, Spec, Update
+from tests.soaking import seeds
 
 ROWS = {"id": pl.Int64, "keys": pl.List(pl.Int64), "at": pl.Int64}
 LATEST, RANGE = Fetch("latest"), Fetch("range", "within", since=True)
@@ -154,7 +155,8 @@ class Stream:
         return self.source.randint(0, 3), keys, now + self.source.randint(-5, 6)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(24, soak=240))
 def test_records_with_several_requests(seed: int) -> None:
     source = random.Random(seed)
     flow, model, stream = build(source), Records(), Stream(source)
@@ -300,7 +302,8 @@ def replies(rows: list[tuple[int, int, int]]) -> Changes:
     return Changes(columns, len(rows), ((0,),), None, 0, np.array(diffs))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(5, soak=50))
 def test_what_is_left_of_records_and_replies(seed: int) -> None:
     """In whatever order records and replies come, in the end all that is whole has gone on, and nothing is left."""
     source = random.Random(seed)

@@ -12,6 +12,7 @@ import pytest
 import riverrun as rr
 from tests.frontends.checking import Rows, build, check, feed
 from tests.frontends.reference import counted
+from tests.soaking import seeds
 
 DAY = datetime.timedelta(days=1)
 HOUR = datetime.timedelta(hours=1)
@@ -114,7 +115,8 @@ def check_expire(kind, values, span, late, seed, *, scale=False, workers=None):
                 run.scale(source.randint(1, 4))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(8, soak=80))
 @pytest.mark.parametrize("late", [0, 3])
 def test_expire_by_integers(late, seed):
     values = [*range(-20, 20, 2), None] if seed % 2 else [*range(8)]
@@ -142,7 +144,8 @@ def test_expire_by_times():
     check_expire(pl.Date, [START.date() + DAY * n for n in range(-9, 9)], 3 * DAY, DAY, seed=5)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(3, soak=30))
 def test_expire_goes_on_when_rescaled(seed):
     check_expire(pl.Int64, [*range(-20, 20, 2), None], 5, 2, seed, scale=True, workers=2)
 

@@ -431,7 +431,7 @@ def test_a_broken_border_is_noticed(kind: type[Border], notices: Sequence[str]) 
         except AssertionError as error:
             noticed.append(str(error))
             break
-    assert any(notice in error for error in noticed for notice in notices)
+    assert any(notice in error for error in noticed for notice in notices), noticed
 
 
 def pair() -> tuple[list[NodePorts], list[Border], list[Ledger]]:

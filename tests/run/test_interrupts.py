@@ -29,7 +29,7 @@ import riverrun as rr
 from riverrun import interrupts
 from riverrun.engine.borrowing import Borrowed, Lender, Loan
 from tests.interrupting import HANG, Alarm, traced, watched_handlers
-from tests.soaking import draws, first_seed
+from tests.soaking import Shown, draws, first_seed
 
 pytestmark = [
     pytest.mark.skipif(
@@ -315,13 +315,13 @@ def test_many_calls_that_are_interrupted_at_any_instruction(
 def _interrupt_calls(workers: int, durable: bool, tmp_path: Path, trials: int, seed: int) -> None:
     source = random.Random(seed)
     subject = Subject(workers, tmp_path / "path" if durable else None)
-    hits = 0
+    shown = Shown(hits=6)
     lengths: dict[Any, int] = {}
-    for trial in range(trials):
+    for trial in shown.turns(trials):
         name = source.choice(list(_calls(subject, tmp_path, source)))
         try:
             faulthandler.dump_traceback_later(HANG, exit=True)
-            hits += _try(subject, name, tmp_path, source, lengths)
+            shown["hits"] += _try(subject, name, tmp_path, source, lengths)
             if trial % 25 == 24:
                 subject.resume()
                 if subject.path is None:
@@ -332,7 +332,6 @@ def _interrupt_calls(workers: int, durable: bool, tmp_path: Path, trials: int, s
             )
             raise
     subject.run.close()
-    assert hits > 5
 
 
 @pytest.mark.parametrize(("workers", "durable"), EVERYWHERE[:4])
@@ -354,8 +353,8 @@ def test_many_commits_that_are_interrupted_at_any_time(
 def _interrupt_commits(workers: int, durable: bool, tmp_path: Path, trials: int, seed: int) -> None:
     source = random.Random(seed)
     subject = Subject(workers, tmp_path / "path" if durable else None)
-    hits = 0
-    for trial in range(trials):
+    shown = Shown(hits=6)
+    for trial in shown.turns(trials):
         faulthandler.dump_traceback_later(HANG, exit=True)
         keys = [source.randrange(40) for _ in range(20)]
         may = _plus(subject, *keys)
@@ -371,7 +370,7 @@ def _interrupt_commits(workers: int, durable: bool, tmp_path: Path, trials: int,
                 timer.join()
                 time.sleep(0.001)
         except KeyboardInterrupt:
-            hits += 1
+            shown["hits"] += 1
         timer.join()
         try:
             subject.check(may)
@@ -380,7 +379,6 @@ def _interrupt_commits(workers: int, durable: bool, tmp_path: Path, trials: int,
             raise
     subject.resume()
     subject.run.close()
-    assert hits > 5
 
 
 def _endless(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -516,8 +514,8 @@ def test_closing_that_is_interrupted_anywhere_often_leaves_nothing(tmp_path: Pat
 
 def _interrupt_closing(tmp_path: Path, trials: int, seed: int) -> None:
     source = random.Random(seed)
-    length, hits = 100, 0
-    for trial in range(trials):
+    length, shown = 100, Shown(hits=trials // 2 + 1)
+    for trial in shown.turns(trials):
         faulthandler.dump_traceback_later(HANG, exit=True)
         run, sink = _followed(tmp_path)
         # The first line of `close` is not inside of it yet.
@@ -526,14 +524,13 @@ def _interrupt_closing(tmp_path: Path, trials: int, seed: int) -> None:
             with traced(at, signal.SIGINT, False, source.choice([0, again])) as left:
                 run.close()
         except KeyboardInterrupt:
-            hits += 1
+            shown["hits"] += 1
         length = max(length, at - left[0])
         try:
             _check_nothing_is_left(run, sink, tmp_path)
         except BaseException as error:
             error.add_note(f"trial {trial}: line {at}, then {again}, SEED={seed}")
             raise
-    assert hits > trials // 2
 
 
 # ---- locks

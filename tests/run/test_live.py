@@ -15,6 +15,7 @@ import pytest
 import riverrun as rr
 from tests.frontends.checking import Comparison, Rows, any_row, build, feed, from_scratch
 from tests.frontends.reference import counted
+from tests.soaking import seeds
 
 SCHEMAS = {"rows": {"a": pl.Int64, "x": pl.Int64}}
 
@@ -244,7 +245,8 @@ def test_results_in_every_form():
 # -- what survives
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(4, soak=40))
 def test_closed_and_resumed_with_another_number_of_workers(seed, tmp_path):
     flow, playing = build(program, SCHEMAS), Playing(seed)
     draw = random.Random(seed)

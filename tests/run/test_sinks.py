@@ -30,6 +30,7 @@ from riverrun.run.sinks import DeltaTable, Kept, ParquetDirectory, _Folder
 from riverrun.state.storage import Storage
 from tests.frontends.checking import Rows, any_row, build, feed
 from tests.frontends.reference import counted
+from tests.soaking import Shown, seeds
 
 SCHEMAS = {"rows": {"a": pl.Int64, "x": pl.Float64}}
 SOON = 30.0
@@ -100,7 +101,8 @@ class Playing:
         self.past.append(counted(run.read(output).rows()))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(8, soak=80))
 def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -110,10 +112,12 @@ def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
         files = run.write_parquet("all", places[0])
         table = run.write_delta("all", places[1])
         mirror = run.write_delta("all", tmp_path / "mirror", mode="mirror")
-        for _ in range(8):
+        shown = Shown(rows=1)
+        for _ in shown.turns(8):
             playing.step(run, "all")
             mirror.wait(timeout=SOON)
             now = playing.past[-1] if playing.past else {}
+            shown["rows"] += len(now)
             assert counted(read_delta(tmp_path / "mirror").rows()) == now
         assert files.wait(timeout=SOON).epoch == table.wait(timeout=SOON).epoch == run.epoch
     found = [read_parquet(places[0]), read_delta(places[1])]
@@ -128,12 +132,12 @@ def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
     names = {path.name for path in places[0].iterdir()}
     assert names == {f"epoch-{epoch:020d}.parquet" for epoch in changed}
     assert found[0].columns == found[1].columns == ["a", "x", "diff", "epoch"]
-    if changed:
-        as_arrow = pl.from_arrow(pa.dataset.dataset(places[0]).to_table())
-        assert summed(as_arrow) == summed(pl.read_delta(str(places[1]))) == playing.past[-1]
+    as_arrow = pl.from_arrow(pa.dataset.dataset(places[0]).to_table())
+    assert summed(as_arrow) == summed(pl.read_delta(str(places[1]))) == playing.past[-1]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(6, soak=60))
 def test_a_mirror_with_a_key_is_the_result(seed, tmp_path):
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -169,7 +173,8 @@ MODES = ["parquet", "changes", "mirror", "merged"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(5, soak=50))
 def test_sinks_that_die_anywhere_are_made_up_for(seed, mode, tmp_path, monkeypatch):
     """Before writing an epoch, or after and before anybody knew; then the run resumes, further on."""
     print(f"seed {seed}, {mode}")

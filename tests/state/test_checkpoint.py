@@ -26,6 +26,7 @@ from riverrun.state.shards import END, Shards
 from riverrun.state.spine import Spine
 from riverrun.state.storage import Storage, open_storage
 from tests.rows import TYPES, cells, to_arrow
+from tests.soaking import seeds
 from tests.state.saving import (
     KINDS,
     SCHEMA,
@@ -382,7 +383,8 @@ def test_a_manifest_has_every_hash_once(storage: Watched) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(4, soak=40))
 def test_a_worker_may_have_several_ranges(storage: Watched, seed: int) -> None:
     rng, view = random.Random(seed), state(seed).view()
     shards = Shards.even(3).without(rng.randrange(3)).resized(4).weighted([1, 3, 2, rng.random()])

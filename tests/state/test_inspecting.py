@@ -23,6 +23,7 @@ from riverrun.state.spine import Spine
 from riverrun.state.storage import Storage, checksum
 from riverrun.state.stored import choose, held, look_into
 from tests.oracle import Reference
+from tests.soaking import seeds
 from tests.state.saving import Watched, grow, ranges, refused, state
 from tests.state.test_damage import DAMAGE, damage
 
@@ -255,7 +256,8 @@ def test_another_version_is_said_when_it_is_read(
 # ---- rows
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(8, soak=80))
 def test_a_state_is_read_as_of_each_epoch_it_holds(
     storage: Watched, small_blocks: None, seed: int
 ) -> None:

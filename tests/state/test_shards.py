@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from riverrun.state.shards import CELL, CELLS, END, Shards, intersect, subtract
+from tests.soaking import seeds
 
 
 def check(shards: Shards) -> None:
@@ -22,7 +23,8 @@ def check(shards: Shards) -> None:
     assert shards.first == next(at for at in range(shards.workers) if 0 in dict(shards.of(at)))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(30, soak=300))
 def test_every_hash_has_one_owner_and_who_gains_loses_nothing(seed: int) -> None:
     rng = random.Random(seed)
     shards = Shards.even(rng.randint(1, 6))
@@ -76,7 +78,8 @@ def test_shards_that_were_cut_too_often_are_cut_anew() -> None:
         assert len(shards.owners) <= 16 * 3
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(20, soak=200))
 def test_ranges_are_cut_as_sets(seed: int) -> None:
     rng = random.Random(seed)
 

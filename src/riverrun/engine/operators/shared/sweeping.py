@@ -69,8 +69,8 @@ class Sweep:
         if place != start:  # one that was left in the middle is gone on with by itself
             stop = min((here + 1) * CELL, stop)
         else:
-            others = [cell * CELL for cell in self._left if start < cell * CELL < stop]
-            stop = min(others, default=stop)
+            cells_behind = range(here + 1, -(-stop // CELL))
+            stop = next((cell * CELL for cell in cells_behind if cell in self._left), stop)
         for columns, hashes in _pieces(view, as_of, place, max(self._share, _ROWS)):
             rows = int(np.searchsorted(hashes, np.uint64(stop - 1), "right"))
             if not rows:
