@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -482,6 +483,12 @@ def test_a_delta_log_that_contradicts_itself_is_refused(tmp_path):
     with pytest.raises(rr.RiverrunError) as told:
         opened(DeltaTable, tmp_path / "table")
     assert "epoch 5" in refused(told, "sink.damaged")
+    log.write_bytes(whole)
+    wrong = re.sub(rb'(\\"nullCount\\":\{[^}]*\\"a\\":)0', rb"\g<1>1", whole)
+    assert wrong != whole
+    log.write_bytes(wrong)  # Arrow would read a null
+    content = opened(DeltaTable, tmp_path / "table").content()
+    assert sorted(content.column("a").to_pylist()) == [0, 1]
     log.write_bytes(whole)
     deltalake.DeltaTable(tmp_path / "table").optimize.compact()  # by somebody else: all is well
     assert opened(DeltaTable, tmp_path / "table").epoch == 1

@@ -42,7 +42,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -605,7 +605,8 @@ class DeltaTable(Kept):
     def content(self) -> pa.Table:
         """The changes that were appended, or the rows of the mirror, once each."""
         try:
-            table = self._kept.to_pyarrow_table()
+            batches = list(self._batches(None))
+            table = pa.Table.from_batches(batches) if batches else self._stored.empty_table()
             if self._mode == "mirror":
                 ones = pa.array(np.ones(table.num_rows, np.int64))
                 table = table.append_column(self.changed.field(len(self.schema)), ones)
@@ -615,6 +616,13 @@ class DeltaTable(Kept):
             raise _away(error) from error
         except (pa.ArrowException, ValueError, LookupError) as error:
             raise self._damaged("the table", error) from error
+
+    def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """The rows of the table's files; statistics of its log are not asked, which Arrow would take for values."""
+        dataset = self._kept.to_pyarrow_dataset()
+        for file in dataset.get_fragments():
+            plain = file.format.make_fragment(file.path, file.filesystem)
+            yield from plain.to_batches(schema=dataset.schema, columns=columns)
 
     def _last_epoch(self) -> int | None:
         """The epoch of the last transaction; the commit that has it says the same (law 5)."""
@@ -712,7 +720,7 @@ class DeltaTable(Kept):
             return fresh
         key = list(self._key)
         # Without a filter: of strings, Delta writes views into its files, and Arrow does not compare these.
-        for batch in self._kept.to_pyarrow_dataset().to_batches(columns=key):
+        for batch in self._batches(key):
             there = _frame(_fitted(pa.Table.from_batches([batch]), self._keys))
             found = fresh.join(there, on=key, how="semi")
             if found.height:
