@@ -400,7 +400,7 @@ def test_every_public_call_is_among_those_that_are_interrupted() -> None:
         "stream",
         "to_spark",
         *(way for way, _ in WAYS),
-    }  # on Spark: tests/spark/test_interrupts.py
+    }  # on Spark alone: not interrupted here
     inside = {"active", "give", "fail", "status", "wait_for_room"}  # of a sink: the run calls these
     values = {"name", "error", "of", "done"}
     for kind, left in (
