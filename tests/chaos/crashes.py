@@ -6,6 +6,10 @@ each operation, `Disk` takes a *snapshot* of the folder before each operation an
 of each write, while the program goes on. One run gives all states in which the program could have died; each
 is resumed and compared with the oracle. (`tests/chaos/test_crashes.py` also kills real processes at some of them.)
 
+Files that others write through operations of their own (delta-rs, below Python) are not seen. `around` has snapshots
+taken before and after whole calls of theirs, and halfway: the files that such a call has made, without those of
+`_delta_log` that make them count.
+
 With `power`, a snapshot is what a power cut would leave, in the worst case: the bytes of a file as of its last fsync,
 and the names in a folder as of that folder's last fsync.
 """
@@ -16,7 +20,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
@@ -67,6 +71,44 @@ class Disk:
             yield
         for descriptor in self._kept.values():
             os.close(descriptor)
+
+    @contextmanager
+    def around(self, owner: Any, *names: str) -> Iterator[None]:
+        """Watch calls of functions of somebody else, too: the folder before, halfway and after each."""
+        with ExitStack() as patches:
+            for name in names:
+                watched = self._around_call(name, getattr(owner, name))
+                patches.enter_context(mock.patch.object(owner, name, watched))
+            yield
+
+    def _around_call(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with self._lock:  # one call at a time: of two, each could be anywhere
+                at = len(self.operations)
+                self.operations.append(f"{name} called")
+                self._moment(at, "before")
+                before = self._files()
+                try:
+                    return function(*arguments, **options)
+                finally:
+                    self._moment(at, "after")
+                    self._halfway(at, self._files() - before)
+
+        return call
+
+    def _files(self) -> set[Path]:
+        return {path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file()}
+
+    def _halfway(self, at: int, made: set[Path]) -> None:
+        """Take back the commits of what a call has made: its data files are there, and nobody knows of them."""
+        if self.crash is None and made:
+            copy = self.copies / f"{at:05d}-halfway"
+            shutil.copytree(self.copies / f"{at:05d}-after", copy, copy_function=os.link)
+            for path in made:
+                if path.parent.name == "_delta_log":
+                    (copy / path).unlink(missing_ok=True)
+            answered = self.snapshots[-1].answered
+            self.snapshots.append(Snapshot(at, self.operations[at], "halfway", copy, answered))
 
     def _around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:

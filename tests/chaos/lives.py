@@ -8,6 +8,7 @@ lost with a worker or a connection, and what a client knows and checks: the inpu
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from riverrun.engine.coordinator import Coordinator, Phase
 from riverrun.engine.messages import CLIENT, COORDINATOR, STORAGE
 from riverrun.engine.storing import execute
 from riverrun.engine.worker import Worker
+from riverrun.errors import RiverrunError
+from riverrun.state.acknowledging import Note, put_note
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log, Opening
 from riverrun.state.storage import Storage
@@ -191,6 +194,14 @@ class Life:
             self.checkpoints if sender == COORDINATOR else self.workers[sender].checkpoints
         )
         self.busy.add(lane)
+        if (
+            type(instruction) is m.Acknowledge
+        ):  # as `Acknowledger` notes it in an object store: nobody is answered
+            with suppress(RiverrunError):
+                put_note(simulation.disk, Note(instruction.owner, instruction.epoch))
+            self.busy.discard(lane)
+            simulation.trace(self, "storage", sender, instruction)
+            return
         outcome = execute(instruction, checkpoints, self.log)
         self.busy.discard(lane)
         if type(instruction) is m.Append:

@@ -8,12 +8,15 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from deltalake.table import TableMerger
 
 import riverrun as rr
 from riverrun.state.checkpoint import Checkpoints
@@ -78,6 +81,62 @@ def live(root: Path, disk: Disk, **options: Any) -> None:
             sink.wait(timeout=60)
 
 
+FEW_EPOCHS = 4
+TABLES: tuple[tuple[str, dict[str, str]], ...] = (
+    ("changes", {}),
+    ("rewritten", {"mode": "mirror"}),
+    ("merged", {"mode": "mirror", "key": "k"}),
+)
+
+
+def into_tables(root: Path, disk: Disk) -> None:
+    """The same with sinks to Delta tables, of all kinds; each epoch is written before the next one comes."""
+    disk.answered = 0
+    calls = (
+        (deltalake, ("write_deltalake",)),
+        (deltalake.DeltaTable, ("create", "merge", "update_incremental")),
+        (TableMerger, ("execute",)),
+    )
+    with ExitStack() as watching:
+        for owner, names in calls:
+            watching.enter_context(disk.around(owner, *names))
+        run = watching.enter_context(program().run(checkpoint=root / "kept", every=None, retain=1))
+        sinks = [run.write_delta("sums", root / name, **how) for name, how in TABLES]
+        for epoch in range(run.completed, FEW_EPOCHS):
+            feed(run, epoch)
+            disk.answered = epoch + 1
+            if epoch == 1:
+                run.checkpoint()
+            if epoch != 2:  # then two epochs wait to be written
+                for sink in sinks:
+                    sink.wait(timeout=60)
+
+
+def check_tables(path: Path, answered: int, told: str) -> None:
+    """Whatever the crash left: sinks go on in their tables, which come to the result, each epoch once."""
+    if (path / "kept").is_dir():
+        bury(path / "kept")
+    with program().run(checkpoint=path / "kept", every=None, retain=1) as run:
+        done = run.completed
+        assert answered <= done <= answered + 1, told
+        for epochs in (done, FEW_EPOCHS + 2):
+            sinks = [run.write_delta("sums", path / name, **how) for name, how in TABLES]
+            for epoch in range(run.completed, epochs):
+                feed(run, epoch)
+            for sink, (name, how) in zip(sinks, TABLES, strict=True):
+                sink.wait(timeout=60)
+                sink.close()
+                table = deltalake.DeltaTable(path / name).to_pyarrow_table().to_pylist()
+                found: Counter[tuple[int, ...]] = Counter()
+                for row in table:
+                    found[row["k"], row["total"], row["count"]] += row.get("diff", 1)
+                    assert how or row["epoch"] < epochs, told
+                assert Counter({row: n for row, n in found.items() if n}) == oracle(epochs), (
+                    told,
+                    name,
+                )
+
+
 def taken_over(root: Path, disk: Disk) -> None:
     """The same by two runs: the second takes the path away from the first, which is alive."""
     disk.answered = 0
@@ -138,7 +197,13 @@ def chosen(snapshots: list[Snapshot], count: int, seed: int) -> list[Snapshot]:
 
 
 def enumerate_crashes(
-    tmp_path: Path, play: Any, count: int, *, power: bool = False, **options: Any
+    tmp_path: Path,
+    play: Any,
+    count: int,
+    *,
+    power: bool = False,
+    checked: Any = None,
+    **options: Any,
 ) -> list[Snapshot]:
     root, copies = tmp_path / "root", tmp_path / "copies"
     root.mkdir()
@@ -151,7 +216,10 @@ def enumerate_crashes(
         told = f"SEED={seed}: {snapshot.when} operation {snapshot.operation}, {snapshot.what}"
         shutil.rmtree(root)
         snapshot.path.rename(root)  # a run is known by its path
-        check(root, snapshot.answered, told, sink=sink)
+        if checked is None:
+            check(root, snapshot.answered, told, sink=sink)
+        else:
+            checked(root, snapshot.answered, told)
     return disk.snapshots
 
 
@@ -164,6 +232,19 @@ def test_a_crash_at_any_file_operation(tmp_path: Path) -> None:
     assert kinds >= {"open", "write", "link", "replace", "unlink", "mkdir"}
     assert {snapshot.when for snapshot in snapshots} == {"before", "torn", "after"}
     assert any("out/" in snapshot.what for snapshot in snapshots)
+
+
+def test_a_crash_around_any_call_that_writes_delta_tables(tmp_path: Path) -> None:
+    count = draws(5, sample=25, soak=ALL)
+    snapshots = enumerate_crashes(tmp_path, into_tables, count, checked=check_tables)
+    calls = {(s.what, s.when) for s in snapshots if s.what.endswith("called")}
+    for name in ("create", "write_deltalake", "execute"):
+        assert {when for what, when in calls if what == f"{name} called"} == {
+            "before",
+            "halfway",
+            "after",
+        }
+    assert any("kept/log" in snapshot.what for snapshot in snapshots)
 
 
 def test_a_crash_at_any_file_operation_of_a_takeover(tmp_path: Path) -> None:

@@ -15,12 +15,15 @@ from riverrun.engine import backlog, remote, storing
 from riverrun.engine.asking import Asker
 from riverrun.engine.cluster import Cluster
 from riverrun.engine.coordinator import Phase
+from riverrun.engine.messages import Acknowledge
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.transport import LocalCluster
 from riverrun.engine.where import Where
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.state import log
+from riverrun.state.acknowledging import read_notes
+from riverrun.state.storage import open_storage
 from tests.engine.flows import (
     OUTPUTS,
     POISON,
@@ -311,6 +314,20 @@ def test_what_was_submitted_and_not_waited_for_is_in_the_log(start: Start, tmp_p
     cluster = start(2, checkpoint=tmp_path)
     assert cluster.completed == 2
     check(cluster, model, changes=False)
+
+
+def test_what_was_waited_for_is_noted_as_acknowledged(start: Start, tmp_path: Path) -> None:
+    """Each carrier notes an acknowledgement itself: none is an instruction that `storing` would carry out."""
+    cluster, storage, model = (
+        start(2, checkpoint=tmp_path, every=None),
+        open_storage(tmp_path),
+        Model(14),
+    )
+    for epoch in range(3):
+        commit(cluster, model)
+        assert [note.epoch for note in read_notes(storage)] == [epoch + 1]
+    error = cluster._execute(Acknowledge(0, 3)).error
+    assert "is no instruction to the storage" in str(error)
 
 
 def test_offsets_are_those_of_what_was_accepted(start: Start, tmp_path: Path) -> None:

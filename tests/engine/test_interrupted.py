@@ -1,4 +1,8 @@
-"""Calls of a cluster whose workers are elsewhere, interrupted at any instruction: epochs go on, and nothing is lost."""
+"""Calls of a cluster whose workers are elsewhere, interrupted at any instruction: epochs go on, and nothing is lost.
+
+Workers are threads of this process, with all of the wire; in some runs they are real processes, which an interrupt of
+this one does not reach, and which end with their cluster.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,7 @@ import pytest
 from riverrun import interrupts
 from riverrun.engine.remote import RemoteCluster
 from tests.engine.flows import Model, check, graph_maker
-from tests.engine.launchers import Threads, gone_by
+from tests.engine.launchers import Processes, Threads, gone_by
 from tests.interrupting import HANG, Alarm, traced, watched_handlers
 from tests.soaking import Shown, draws, first_seed
 
@@ -34,6 +39,7 @@ CALLS = (
     "close",
     "start",
 )
+STARTING = ("scale", "close", "start")
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +48,27 @@ def _handlers() -> Iterator[None]:
         yield
 
 
-def _start(workers: int, path: Path | None) -> RemoteCluster:
-    durable: dict[str, Any] = {} if path is None else {"checkpoint": path, "every": None}
-    return RemoteCluster(Threads(MAKER), workers, timeout=60, **durable)
+@dataclass
+class Starter:
+    """Starts clusters of one kind, and knows the launchers of all of them."""
+
+    launcher: type[Threads]
+    path: Path | None
+    launchers: list[Threads] = field(default_factory=list)
+
+    def __call__(self, workers: int) -> RemoteCluster:
+        durable: dict[str, Any] = (
+            {} if self.path is None else {"checkpoint": self.path, "every": None}
+        )
+        self.launchers.append(self.launcher(MAKER))
+        return RemoteCluster(self.launchers[-1], workers, timeout=60, **durable)
+
+    def check_all_ended(self) -> None:
+        """No process is left, however its cluster was interrupted."""
+        for launcher in self.launchers:
+            if isinstance(launcher, Processes):
+                for process in launcher.processes.values():
+                    process.wait(timeout=30)
 
 
 def _act(
@@ -53,7 +77,7 @@ def _act(
     inputs: Any,
     epoch: int,
     source: random.Random,
-    path: Path | None,
+    start: Starter,
 ) -> RemoteCluster | None:
     """A call by its name; the cluster that it starts, if it does."""
     match name:
@@ -80,7 +104,7 @@ def _act(
             started: RemoteCluster | None = None
             try:
                 with interrupts.deferred():
-                    started = _start(2, path)
+                    started = start(2)
                 return started
             except BaseException:
                 if started is not None:
@@ -91,26 +115,53 @@ def _act(
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_calls_of_a_remote_cluster(durable: bool, tmp_path: Path) -> None:
-    _interrupt_calls(durable, tmp_path, 12, 5 + durable)
+    _interrupt_calls(Threads, durable, tmp_path, 12, 5 + durable)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("durable", [False, True])
 def test_many_calls_of_a_remote_cluster(durable: bool, tmp_path: Path) -> None:
-    _interrupt_calls(durable, tmp_path, draws(12, sample=40, soak=1500), first_seed(50 + durable))
+    trials = draws(12, sample=40, soak=1500)
+    _interrupt_calls(Threads, durable, tmp_path, trials, first_seed(50 + durable))
 
 
-def _interrupt_calls(durable: bool, tmp_path: Path, trials: int, seed: int) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+def test_calls_of_a_cluster_of_processes(durable: bool, tmp_path: Path) -> None:
+    _interrupt_calls(Processes, durable, tmp_path, 8, 7 + durable, restarts=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("durable", [False, True])
+def test_many_calls_of_a_cluster_of_processes(durable: bool, tmp_path: Path) -> None:
+    trials = draws(8, sample=15, soak=500)
+    _interrupt_calls(
+        Processes, durable, tmp_path, trials, first_seed(70 + durable), restarts=trials // 5
+    )
+
+
+def _interrupt_calls(
+    launcher: type[Threads],
+    durable: bool,
+    tmp_path: Path,
+    trials: int,
+    seed: int,
+    restarts: int | None = None,
+) -> None:
+    """Interrupt so many calls. Of those that start processes, which takes seconds, there are `restarts` at most."""
     source = random.Random(seed)
     path = tmp_path / "path" if durable else None
     before = set(threading.enumerate())
     model, shown = Model(seed), Shown(hits=3)
-    cluster = _start(2, path)
+    start = Starter(launcher, path)
+    cluster = start(2)
     for trial in shown.turns(trials):
         faulthandler.dump_traceback_later(HANG, exit=True)
         name = source.choice(CALLS)
         if path is None and name in ("scale", "checkpoint", "close", "start"):
             name = "commit"
+        if name in STARTING and restarts is not None:
+            restarts -= 1
+            name = name if restarts >= 0 else "commit"
         later = copy.deepcopy(model)
         inputs, epoch = later.draw(), cluster.epoch
         if name == "wait":
@@ -124,7 +175,7 @@ def _interrupt_calls(durable: bool, tmp_path: Path, trials: int, seed: int) -> N
             again = source.choice([0, 40]) if number == signal.SIGINT else 0
             with traced(at, number, fine=source.random() < 0.3, again=again):
                 try:
-                    made = _act(name, cluster, inputs, epoch, source, path)
+                    made = _act(name, cluster, inputs, epoch, source, start)
                 except RAISED:
                     shown["hits"] += 1
             assert interrupts._gate.nesting == 0
@@ -132,7 +183,7 @@ def _interrupt_calls(durable: bool, tmp_path: Path, trials: int, seed: int) -> N
                 made.close()
             if name in ("close", "start"):
                 cluster.close()
-                cluster = _start(source.randrange(1, 4), path)
+                cluster = start(source.randrange(1, 4))
             if cluster.epoch > epoch:  # accepted, whether or not anybody waited
                 model = later
                 cluster.wait(epoch)
@@ -144,4 +195,5 @@ def _interrupt_calls(durable: bool, tmp_path: Path, trials: int, seed: int) -> N
             error.add_note(f"trial {trial}: {name} at {at}, SEED={seed}")
             raise
     cluster.close()
+    start.check_all_ended()
     gone_by(before, 30)

@@ -25,6 +25,8 @@ def seed(name: str, corpus: str) -> None:
 WATCHED = [
     *(f"riverrun.engine.{each}" for each in ("wire", "shapes", "codec", "endpoint", "where")),
     *(f"riverrun.state.{each}" for each in ("log", "manifest", "files", "lease", "soundness")),
+    "riverrun.state.acknowledging",
+    "riverrun.run.sinks",
 ]
 """The modules whose code is to be reached."""
 

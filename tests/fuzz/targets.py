@@ -7,11 +7,18 @@ users would. Checksums of files are put right first: somebody who damages a file
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 
 from riverrun.engine import messages, shapes
@@ -24,7 +31,10 @@ from riverrun.engine.where import Where
 from riverrun.engine.wire import BadFrame, describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError
 from riverrun.progress import Antichain
+from riverrun.run.following import Followed
+from riverrun.run.sinks import DeltaTable, Kept, ParquetDirectory
 from riverrun.state import Schema, Spine
+from riverrun.state.acknowledging import Note, note_name, put_note, read_notes
 from riverrun.state.changes import Changes
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.files import read_block, write_block
@@ -43,6 +53,8 @@ class Target:
 
     decode: Callable[[bytes], Any]
     seeds: Callable[[], list[bytes]]
+    slowness: int = 1
+    """By how much fewer draws it gets."""
 
 
 # ---- from peers
@@ -246,6 +258,133 @@ def seed_blocks() -> list[bytes]:
     return [write_block(block).to_pybytes() for block in blocks]
 
 
+def decode_acknowledgements(data: bytes) -> None:
+    """The note of how far an owner has acknowledged its epochs: as it was put, or it tells nothing."""
+    storage = open_storage("memory:///")
+    storage.put(note_name(7), pa.py_buffer(data))
+    assert all(note in ACKNOWLEDGED for note in read_notes(storage))
+
+
+ACKNOWLEDGED = [Note(7, 3), Note(7, 1 << 40, "a start of the machine"), Note(7, 0)]
+
+
+def seed_acknowledgements() -> list[bytes]:
+    storage, seeds = open_storage("memory:///"), []
+    for note in ACKNOWLEDGED:
+        put_note(storage, note)
+        seeds.append(storage.get(note_name(7)).to_pybytes())
+    return seeds
+
+
+# ---- what sinks read back: labels, epochs and rows of their own files and tables
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """What is damaged is refused with an error for people: a code, and a hint."""
+    try:
+        yield
+    except RiverrunError as error:
+        if not error.hint or not error.code.startswith(("sink.", "storage.")):
+            raise
+    except NotImplementedError:
+        # Kernels, which hash the rows, are not compiled beside atheris; the bytes are decoded by then.
+        if os.environ.get("NUMBA_DISABLE_JIT") != "1":
+            raise
+
+
+SUNK = pa.schema(
+    {"word": pa.large_string(), "n": pa.int64(), "l": pa.large_list(pa.field("item", pa.int32()))}
+)
+SUNK_EPOCH = 3
+SUNK_FILE = f"epoch-{SUNK_EPOCH:020d}.parquet"
+
+
+def _sunk() -> list[Followed]:
+    """What an epoch changed, in a few ways."""
+    changed = SUNK.append(pa.field("diff", pa.int64()))
+    rows = [
+        {"word": ["tea", None, "ink"], "n": [1, 2, None], "l": [[1], [], None], "diff": [1, -1, 2]},
+        {
+            "word": ["a" * 50] * 9,
+            "n": range(9),
+            "l": [[at] * at for at in range(9)],
+            "diff": [1] * 9,
+        },
+    ]
+    tables = [pa.table({name: list(c) for name, c in each.items()}, changed) for each in rows]
+    return [
+        Followed("words", table, SUNK_EPOCH, SUNK_EPOCH - at) for at, table in enumerate(tables)
+    ]
+
+
+def _check_read_back(sink: Kept) -> None:
+    """A sink that was opened has what was written there: the epoch with its rows, or neither.
+
+    The log of a Delta table has no checksum. So of a table, rows alone may be missing: a line that nobody knows any
+    more counts as none.
+    """
+    rows = sink.content()
+    rows.validate(full=True)
+    assert sink.epoch in (None, SUNK_EPOCH)
+    if rows.num_rows or isinstance(sink, ParquetDirectory):
+        assert rows in [each.to_arrow() for each in _sunk()], rows
+
+
+def decode_sink_files(data: bytes) -> None:
+    """A file of a Parquet sink: its labels when the sink is opened, and all of its rows when it catches up."""
+    storage = open_storage("memory:///")
+    storage.put(SUNK_FILE, pa.py_buffer(data))
+    with refused():
+        _check_read_back(ParquetDirectory(storage, "flow", "words", SUNK))
+
+
+def seed_sink_files() -> list[bytes]:
+    seeds = []
+    for changes in _sunk():
+        storage = open_storage("memory:///")
+        ParquetDirectory(storage, "flow", "words", SUNK).write(changes)
+        seeds.append(storage.get(SUNK_FILE).to_pybytes())
+    return seeds
+
+
+LOGGED = "_delta_log/00000000000000000001.json"
+POINTER = "_delta_log/_last_checkpoint"
+
+
+@cache
+def _delta_place(at: int) -> Path:
+    """A Delta table of a sink with one epoch, and a checkpoint of its log."""
+    place = Path(tempfile.mkdtemp(prefix="riverrun-fuzz-delta-"))
+    weakref.finalize(_delta_place, shutil.rmtree, place, ignore_errors=True)
+    DeltaTable(place, "flow", "words", SUNK).write(_sunk()[at])
+    if at:
+        deltalake.DeltaTable(place).create_checkpoint()
+    return place
+
+
+def decode_sink_tables(data: bytes) -> None:
+    """The log of a sink's Delta table: the commit of its epoch, or where the checkpoint of the log is said to be."""
+    if not data:
+        return
+    at = data[0] % 2
+    place = _delta_place(at)
+    damaged = place / (POINTER if at else LOGGED)
+    whole = damaged.read_bytes()
+    try:
+        damaged.write_bytes(data[1:])
+        with refused():
+            _check_read_back(DeltaTable(place, "flow", "words", SUNK))
+    finally:
+        damaged.write_bytes(whole)
+
+
+def seed_sink_tables() -> list[bytes]:
+    return [
+        bytes([at]) + (_delta_place(at) / (POINTER if at else LOGGED)).read_bytes() for at in (0, 1)
+    ]
+
+
 TARGETS = {
     "frames": Target(decode_frames, seed_frames),
     "packets": Target(decode_packets, seed_packets),
@@ -254,4 +393,7 @@ TARGETS = {
     "manifests": Target(decode_manifests, seed_manifests),
     "owners": Target(decode_owners, seed_owners),
     "blocks": Target(decode_blocks, seed_blocks),
+    "acknowledgements": Target(decode_acknowledgements, seed_acknowledgements),
+    "sink_files": Target(decode_sink_files, seed_sink_files),
+    "sink_tables": Target(decode_sink_tables, seed_sink_tables, slowness=5),
 }

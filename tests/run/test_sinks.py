@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import pytest
 import riverrun as rr
 from riverrun import retry
 from riverrun.run import sinks
+from riverrun.run.following import Followed
 from riverrun.run.sinks import DeltaTable, Kept, ParquetDirectory, _Folder
 from riverrun.state.storage import Storage
 from tests.frontends.checking import Rows, any_row, build, feed
@@ -406,6 +408,95 @@ def test_other_files_and_torn_ones_are_refused(tmp_path):
         with pytest.raises(rr.PlanError, match="outputs are"):
             run.write_parquet("al", tmp_path)
         assert run.status()["sinks"] == []
+
+
+PLAIN = pa.schema({"a": pa.int64(), "x": pa.float64()})
+
+
+def opened(kind, place):
+    return kind(place, "flow", "all", PLAIN)
+
+
+def two_epochs(place):
+    for epoch in range(2):
+        rows = pa.table({"a": [epoch], "x": [0.5], "diff": [1]}, place.changed)
+        place.write(Followed("all", rows, epoch))
+
+
+def test_damaged_files_are_refused_and_named(tmp_path):
+    """Law *read back as written*: each damage is refused, when the sink is opened or when it reads its rows back."""
+
+    def written(place):
+        two_epochs(opened(ParquetDirectory, place))
+        return [place / f"epoch-{epoch:020d}.parquet" for epoch in (0, 1)]
+
+    def read_back(place):
+        return opened(ParquetDirectory, place).content()
+
+    first, second = written(tmp_path / "moved")
+    assert read_back(tmp_path / "moved").num_rows == 2
+    second.rename(second.with_name(f"epoch-{7:020d}.parquet"))
+    with pytest.raises(rr.RiverrunError) as told:
+        read_back(tmp_path / "moved")
+    assert f"{7:020d}" in refused(told, "sink.damaged")
+
+    first, second = written(tmp_path / "twice")
+    shutil.copy(first, second)
+    with pytest.raises(rr.RiverrunError) as told:
+        read_back(tmp_path / "twice")
+    refused(told, "sink.damaged")
+
+    first, second = written(tmp_path / "flipped")
+    data = bytearray(first.read_bytes())
+    value = bytes(pa.array([0.5]).buffers()[1])
+    data[data.index(value) + 6] ^= (
+        1  # 0.5 becomes another number: nothing else is wrong with the file
+    )
+    first.write_bytes(data)
+    assert pq.read_table(first).column("x").to_pylist() != [0.5]
+    with pytest.raises(rr.RiverrunError) as told:
+        read_back(tmp_path / "flipped")
+    assert first.name in refused(told, "sink.damaged")
+
+    first, second = written(tmp_path / "folder")
+    second.unlink()
+    second.mkdir()
+    with pytest.raises(rr.RiverrunError) as told:
+        read_back(tmp_path / "folder")
+    refused(told, "sink.place")
+
+    first, second = written(tmp_path / "labels")
+    table = pq.read_table(first)
+    labelled = {**table.schema.metadata, b"\xff": b"\xff"}
+    pq.write_table(
+        table.replace_schema_metadata(labelled), first
+    )  # rewritten: its rows are the same
+    assert read_back(tmp_path / "labels").num_rows == 2
+    labelled[b"riverrun.from_epoch"] = b"7"
+    pq.write_table(table.replace_schema_metadata(labelled), first)
+    with pytest.raises(rr.RiverrunError) as told:
+        read_back(tmp_path / "labels")
+    assert first.name in refused(told, "sink.damaged")
+
+
+def test_a_delta_log_that_contradicts_itself_is_refused(tmp_path):
+    two_epochs(opened(DeltaTable, tmp_path / "table"))
+    log = tmp_path / "table" / "_delta_log" / f"{2:020d}.json"
+    whole = log.read_bytes()
+    assert opened(DeltaTable, tmp_path / "table").epoch == 1
+    log.write_bytes(whole.replace(b'"version":1}', b'"version":5}'))
+    with pytest.raises(rr.RiverrunError) as told:
+        opened(DeltaTable, tmp_path / "table")
+    assert "epoch 5" in refused(told, "sink.damaged")
+    log.write_bytes(whole)
+    wrong = re.sub(rb'(\\"nullCount\\":\{[^}]*\\"a\\":)0', rb"\g<1>1", whole)
+    assert wrong != whole
+    log.write_bytes(wrong)  # Arrow would read a null
+    content = opened(DeltaTable, tmp_path / "table").content()
+    assert sorted(content.column("a").to_pylist()) == [0, 1]
+    log.write_bytes(whole)
+    deltalake.DeltaTable(tmp_path / "table").optimize.compact()  # by somebody else: all is well
+    assert opened(DeltaTable, tmp_path / "table").epoch == 1
 
 
 def test_of_two_sinks_to_one_place_one_fails(tmp_path):

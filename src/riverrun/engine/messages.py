@@ -436,7 +436,8 @@ class Collect:
 class Acknowledge:
     """Note that the epochs below `epoch` were complete, for whoever owns the path next; nobody waits for an answer.
 
-    Whoever carries it out sees to it, where that is cheap, that this is noted before the client is told.
+    The carrier of messages notes it (`state.acknowledging`), where that is cheap before the client is told. So an
+    `Acknowledge` is never an instruction to `storing`.
     """
 
     owner: int

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 from riverrun.engine.messages import (
-    Acknowledge,
     Append,
     Collect,
     Found,
@@ -28,7 +27,6 @@ from riverrun.engine.messages import (
     Write,
 )
 from riverrun.errors import CheckpointError, RiverrunError
-from riverrun.state.acknowledging import Note, put_note
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import Log
 
@@ -59,8 +57,6 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
             return Found(manifest.number, manifest.about, top)
         case Read():
             return _read(checkpoints, instruction)
-        case Acknowledge():
-            put_note(log.storage, Note(instruction.owner, instruction.epoch))
         case Recall():
             return log.read(instruction.position).inputs
         case _:
@@ -73,7 +69,7 @@ def _collect(checkpoints: Checkpoints, log: Log, collect: Collect) -> None:
 
     Which ones are retained is read from the storage, so an owner that does not know of its
     successor deletes no more than that one would (law 3 of `saving`). One that has a successor deletes
-    nothing: that one may be about to read what it has found (law 10 of `state.log`).
+    nothing: that one may be about to read what it has found ("Someone runs" in `state.log`).
     """
     if log.has_successor():
         return

@@ -12,6 +12,10 @@ all. What follows the run and calls it is a `Sink` (`following`). Laws, for file
    `riverrun.from_epoch` in its metadata saying since when. So law 1 holds again.
 4. **One owner.** Files of another run, output or schema are refused, a destination that is ahead of
    the run too; of two sinks that write to one place, the second to write an epoch fails.
+5. **Read back as written.** A sink takes nothing for written that it did not write. A Parquet file carries a checksum
+   of its labels and rows (`riverrun.checksum`), and the epoch of its name; the last commit to a Delta table carries
+   the epoch of its transaction. What does not agree is refused as damaged, with the name of the file. (The files and
+   the log of a Delta table have no checksums: its format has none.)
 
 Epochs that changed nothing leave no trace. Writing is tried again when the disk or the network fails (`retry`).
 
@@ -38,7 +42,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -51,16 +55,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from riverrun.engine.operators.linear import canonical_columns
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError, TransportError
 from riverrun.retry import persist
 from riverrun.run.columns import checked_columns
 from riverrun.run.following import Followed, Sink, added_up, free_name
-from riverrun.state.storage import Storage, open_storage
+from riverrun.state.changes import hash_rows
+from riverrun.state.soundness import check_rows
+from riverrun.state.storage import Storage, checksum, open_storage
 from riverrun.state.types import declared_schema
 
 __all__ = ["DeltaTable", "Destination", "Function", "ParquetDirectory", "Sink"]
 
-_FILE = re.compile(r"epoch-(\d{20})\.parquet")
+_FILE = re.compile(r"epoch-([0-9]{20})\.parquet")
+_CHECKSUM = "riverrun.checksum"
+_COMMITS = 20  # of a Delta table, among which the last one of a sink is looked for
 
 
 class Destination(Protocol):
@@ -240,6 +249,15 @@ class Kept:
             output=self.output,
         )
 
+    def _damaged(self, what: str, why: object) -> RiverrunError:
+        return RiverrunError(
+            "sink.damaged",
+            f"cannot write {self.output!r} to {self.shown}: {what} is damaged: {why}",
+            hint="put a copy of the file back; or write to a new place, where a sink begins with the whole result",
+            output=self.output,
+            damaged=what,
+        )
+
     def _taken(self, epoch: int) -> RiverrunError:
         return RiverrunError(
             "sink.taken",
@@ -300,21 +318,41 @@ class ParquetDirectory(Kept):
                 f"cannot write {output!r} to {path}: Parquet does not hold its columns: {error}",
                 hint="cast the column to another type before flow.output(...)",
             ) from error
-        names = self._names()
-        for name in names[:1] + names[-1:]:
-            self._check_file(name, self._files.get(name))
+        try:
+            names = self._names()
+            for name in names[:1] + names[-1:]:
+                self._check_file(name, self._files.get(name))
+        except OSError as error:
+            raise self._no_place(path, error) from error
         if names:
-            self.epoch = int(_FILE.fullmatch(names[-1])[1])  # type: ignore[index]
+            self.epoch = _epoch_of(names[-1])
 
     def content(self) -> pa.Table:
         """The changes of all files."""
-        tables = []
-        for name in self._names():
-            data = self._files.get(name)
-            self._check_file(name, data)
-            table = pq.read_table(pa.BufferReader(data))
-            tables.append(_fitted(table.select(range(len(self.changed))), self.changed))
+        tables = [self._rows(name, self._files.get(name)) for name in self._names()]
         return pa.concat_tables(tables) if tables else self.changed.empty_table()
+
+    def _rows(self, name: str, data: pa.Buffer) -> pa.Table:
+        """The changes that a file has, as they were written (law 5)."""
+        labels = self._check_file(name, data)
+        try:
+            table = check_rows(pq.ParquetFile(pa.BufferReader(data)).read())
+            stamped = check_rows(_fitted(table, self.stamped))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self._damaged(name, error) from error
+        said = labels.pop(_CHECKSUM, None)
+        if said is not None and said != self._checksum(stamped, labels):
+            raise self._damaged(name, "its rows or labels are not those that were written")
+        return stamped.select(self.changed.names)
+
+    def _checksum(self, stamped: pa.Table, labels: Mapping[str, str]) -> str:
+        """The same for the same rows and labels, in whatever way a file holds them."""
+        schema, total = declared_schema(self.stamped), 0
+        for batch in stamped.combine_chunks().to_batches():
+            hashes = hash_rows(canonical_columns(batch, schema), batch.num_rows)
+            total += int(hashes.sum(dtype=np.uint64))
+        ours = sorted((k, v) for k, v in labels.items() if k.startswith("riverrun."))
+        return checksum(f"{stamped.num_rows} {total % (1 << 64)} {ours}".encode())
 
     def _store(self, changes: Followed, again: bool) -> None:
         table = self._table(changes)
@@ -323,7 +361,9 @@ class ParquetDirectory(Kept):
         epochs = pa.array(np.full(table.num_rows, changes.epoch, np.int64))
         stamped = pa.table([*table.columns, epochs], schema=self.stamped)
         name = f"epoch-{changes.epoch:020d}.parquet"
-        if not self._files.create(name, self._encoded(stamped, self._labels(changes))):
+        labels = self._labels(changes)
+        labels[_CHECKSUM] = self._checksum(stamped, labels)
+        if not self._files.create(name, self._encoded(stamped, labels)):
             # It may be ours: of a try that was said to have failed.
             labels = self._check_file(name, self._files.get(name))
             if labels.get("riverrun.writer") != self._writer:
@@ -340,23 +380,29 @@ class ParquetDirectory(Kept):
         names = self._files.names()
         strange = [n for n in names if n.endswith(".parquet") and not _FILE.fullmatch(n)]
         if strange:
-            raise self._foreign(f"it has other files: {', '.join(strange[:3])}")
+            raise self._foreign(f"it has other files: {', '.join(map(ascii, strange[:3]))}")
         return [name for name in names if _FILE.fullmatch(name)]
 
     def _check_file(self, name: str, data: pa.Buffer) -> dict[str, str]:
+        """The labels of a file, if it is one of this sink; of its rows nothing is looked at."""
         try:
             schema = pq.read_schema(pa.BufferReader(data))
-        except (pa.ArrowException, OSError) as error:
+            columns = _columns(schema)  # names may not be UTF-8
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise self._foreign(f"{name} is no whole Parquet file: {error}") from error
         labels = {
-            k.decode(): v.decode(errors="replace") for k, v in (schema.metadata or {}).items()
+            k.decode(errors="replace"): v.decode(errors="replace")
+            for k, v in (schema.metadata or {}).items()
         }
         self._check_identity(labels, name)
         if not declared_schema(schema).equals(declared_schema(self._stored)):
             raise self._foreign(
-                f"{name} has the columns {_columns(schema)}, and this output with diff and epoch "
+                f"{name} has the columns {columns}, and this output with diff and epoch "
                 f"{_columns(self._stored)}"
             )
+        epoch = labels.get("riverrun.epoch")
+        if epoch != str(_epoch_of(name)):
+            raise self._damaged(name, f"it says that it is of epoch {epoch!r}")
         return labels
 
     def _open(self, path: str | Path | Storage) -> _Folder | _Bucket:
@@ -368,11 +414,20 @@ class ParquetDirectory(Kept):
                 return _Bucket(open_storage(place))
             return _Folder(Path(place).expanduser().absolute())
         except (RiverrunError, OSError, TypeError) as error:
-            raise RiverrunError(
-                "sink.place",
-                f"cannot write {self.output!r} to {path}: {getattr(error, 'message', error)}",
-                hint="give a directory that can be written to, or a URL such as s3://bucket/path",
-            ) from error
+            raise self._no_place(path, error) from error
+
+    def _no_place(self, path: str | Path | Storage, error: Exception) -> RiverrunError:
+        return RiverrunError(
+            "sink.place",
+            f"cannot write {self.output!r} to {path}: {getattr(error, 'message', error)}",
+            hint="give a directory that can be written to, or a URL such as s3://bucket/path",
+        )
+
+
+def _epoch_of(name: str) -> int:
+    match = _FILE.fullmatch(name)
+    assert match is not None
+    return int(match[1])
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -545,15 +600,45 @@ class DeltaTable(Kept):
         rows = self.stamped if mode == "changes" else schema
         self._stored = pa.schema([_delta_field(field, output) for field in rows])
         self._kept = self._open(path, dict(storage_options or {}) or None)
-        self.epoch = self._kept.transaction_version(self._app)
+        self.epoch = self._last_epoch()
 
     def content(self) -> pa.Table:
         """The changes that were appended, or the rows of the mirror, once each."""
-        table = self._kept.to_pyarrow_table()
-        if self._mode == "mirror":
-            ones = pa.array(np.ones(table.num_rows, np.int64))
-            table = table.append_column(self.changed.field(len(self.schema)), ones)
-        return _fitted(table.select(self.changed.names), self.changed)
+        try:
+            batches = list(self._batches(None))
+            table = pa.Table.from_batches(batches) if batches else self._stored.empty_table()
+            if self._mode == "mirror":
+                ones = pa.array(np.ones(table.num_rows, np.int64))
+                table = table.append_column(self.changed.field(len(self.schema)), ones)
+            table = check_rows(table.select(self.changed.names))
+            return check_rows(_fitted(table, self.changed))
+        except self.retried as error:
+            raise _away(error) from error
+        except (pa.ArrowException, ValueError, LookupError) as error:
+            raise self._damaged("the table", error) from error
+
+    def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """The rows of the table's files; statistics of its log are not asked, which Arrow would take for values."""
+        dataset = self._kept.to_pyarrow_dataset()
+        for file in dataset.get_fragments():
+            plain = file.format.make_fragment(file.path, file.filesystem)
+            yield from plain.to_batches(schema=dataset.schema, columns=columns)
+
+    def _last_epoch(self) -> int | None:
+        """The epoch of the last transaction; the commit that has it says the same (law 5)."""
+        try:
+            epoch: int | None = self._kept.transaction_version(self._app)
+            commits = self._kept.history(_COMMITS)
+        except (self._delta.exceptions.DeltaError, OSError, ValueError) as error:
+            raise self._damaged("its log", error) from error
+        said = next((each["riverrun.epoch"] for each in commits if "riverrun.epoch" in each), None)
+        if said is None and len(commits) <= self._kept.version():
+            return epoch  # others have committed since, or the log was cleaned up
+        if said != (None if epoch is None else str(epoch)):
+            raise self._damaged(
+                "its log", f"the last transaction is of epoch {epoch}, and its commit of {said}"
+            )
+        return epoch
 
     def _store(self, changes: Followed, again: bool) -> None:
         self._kept.update_incremental()
@@ -635,7 +720,7 @@ class DeltaTable(Kept):
             return fresh
         key = list(self._key)
         # Without a filter: of strings, Delta writes views into its files, and Arrow does not compare these.
-        for batch in self._kept.to_pyarrow_dataset().to_batches(columns=key):
+        for batch in self._batches(key):
             there = _frame(_fitted(pa.Table.from_batches([batch]), self._keys))
             found = fresh.join(there, on=key, how="semi")
             if found.height:
@@ -644,7 +729,7 @@ class DeltaTable(Kept):
 
     def _is_ours(self, epoch: int) -> bool:
         mine = {"riverrun.writer": self._writer, "riverrun.epoch": str(epoch)}
-        return any(mine.items() <= commit.items() for commit in self._kept.history(20))
+        return any(mine.items() <= commit.items() for commit in self._kept.history(_COMMITS))
 
     def _open(self, path: str | Path, options: dict[str, str] | None) -> Any:
         place = (
@@ -664,6 +749,7 @@ class DeltaTable(Kept):
                     raise_if_key_not_exists=False,
                 )
             table = delta.DeltaTable(place, storage_options=options)
+            configuration, schema = table.metadata().configuration, table.schema()
         except (delta.exceptions.DeltaError, OSError, TypeError, ValueError) as error:
             raise RiverrunError(
                 "sink.place",
@@ -671,12 +757,11 @@ class DeltaTable(Kept):
                 hint="give a directory that can be written to, or a URL such as s3://bucket/path, with what the store "
                 "needs in storage_options=",
             ) from error
-        self._check_identity(table.metadata().configuration, "the table")
+        self._check_identity(configuration, "the table")
         wanted = delta.Schema.from_arrow(self._stored)
-        if table.schema() != wanted:
+        if schema != wanted:
             raise self._foreign(
-                f"the table has the columns {_delta_columns(table.schema())}, and it would need "
-                f"{_delta_columns(wanted)}"
+                f"the table has the columns {_delta_columns(schema)}, and it would need {_delta_columns(wanted)}"
             )
         return table
 
