@@ -226,9 +226,7 @@ def compile_columns(schema: pa.Schema, expressions: Mapping[str, Any], what: str
     return Projection((schema, dict(expressions), what), parts, schema)
 
 
-def check_expressions(
-    schema: pa.Schema, expressions: Iterable[tuple[str, Any]], what: str
-) -> None:
+def check_expressions(schema: pa.Schema, expressions: Iterable[tuple[str, Any]], what: str) -> None:
     """Refuse what `compile_columns` would refuse; several expressions may be for one name.
 
     Cost: that of the expressions and of one look at the schema, however many expressions there are.
