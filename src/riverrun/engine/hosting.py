@@ -230,10 +230,16 @@ class _Host:
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
         self._warm.submit(lambda: compiling.load(granted.get("kernels", ())))  # law 6
 
-    def _link(self, address: str) -> Link:
+    def _link(self, address: str, broken: Callable[[Link], None] | None = None) -> Link:
         assert self._worker is not None
-        me, silence = self._worker.incarnation, self._silence
-        return Link(address, me, self._security, window=self._window, silence=silence)
+        return Link(
+            address,
+            self._worker.incarnation,
+            self._security,
+            window=self._window,
+            silence=self._silence,
+            broken=broken,
+        )
 
     # ---- the loop
 
@@ -296,14 +302,22 @@ class _Host:
         self._to(to, lambda link: link.send(messages, taken))
 
     def _to(self, to: int, act: Callable[[Link], None]) -> None:
-        """Use the link to a peer; make it, where there is none."""
+        """Use the link to a peer; make it, where there is none. The peer may be cut off: it is not waited for."""
+
+        def broke(link: Link) -> None:
+            self._inbox.put(lambda: self._link_broke(to, link))
+
         try:
             link = self._links.get(to)
             if link is None:
-                link = self._links[to] = self._link(self._addresses[to])
+                link = self._links[to] = self._link(self._addresses[to], broke)
             act(link)
         except (TransportError, KeyError):
             self._broken(to)
+
+    def _link_broke(self, peer: int, link: Link) -> None:
+        if self._links.get(peer) is link:
+            self._broken(peer)
 
     def _broken(self, peer: int) -> None:
         link = self._links.pop(peer, None)
