@@ -412,6 +412,7 @@ def deaf(security: Security) -> Iterator[str]:
 def test_a_receiver_that_takes_nothing_holds_nobody_up(deaf: str, security: Security) -> None:
     before = set(threading.enumerate())
     link = Link(deaf, 5, security, window=1 << 20)
+    assert link._connection is not None
     link._connection._raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     made = Changes.of([pa.array([b"x" * 50_000])], (0,))
     sending = threading.Thread(

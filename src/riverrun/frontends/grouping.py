@@ -24,7 +24,6 @@ from riverrun.engine.operators.aggregates import (
     Sums,
 )
 from riverrun.engine.operators.groups import PolarsGroups, PythonGroups, group_name
-from riverrun.engine.operators.linear import free_name
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends import aggregates
@@ -42,6 +41,7 @@ from riverrun.run.options import check_flag
 from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
 from riverrun.state import Order
+from riverrun.state.schema import free_name
 from riverrun.state.types import empty_batch
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'

@@ -54,7 +54,8 @@ import pyarrow.parquet as pq
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError, TransportError
 from riverrun.retry import persist
 from riverrun.run.columns import checked_columns
-from riverrun.run.following import Followed, Sink, added_up, free_name
+from riverrun.run.following import Followed, Sink, added_up
+from riverrun.state.schema import free_name
 from riverrun.state.storage import Storage, open_storage
 from riverrun.state.types import declared_schema
 
@@ -141,11 +142,11 @@ class Kept:
         self.output = output
         self.schema = schema
         self.identity = {"riverrun.flow": flow, "riverrun.output": output, "riverrun.run": run}
-        diff = free_name("diff", schema.names)
+        diff = free_name("diff", schema.names, any_case=True)
         self.changed = schema.append(pa.field(diff, pa.int64()))
         """The columns of changes, and with the epoch those of what is stored."""
         self.stamped = self.changed.append(
-            pa.field(free_name("epoch", self.changed.names), pa.int64())
+            pa.field(free_name("epoch", self.changed.names, any_case=True), pa.int64())
         )
         self._writer = uuid4().hex
         self._over = Event()
@@ -607,9 +608,13 @@ class DeltaTable(Kept):
         there = self._keys_there(fresh)
         if there.height:
             raise self._no_key(f"there are two rows with {there.row(0)}", epoch)
-        at = before.with_row_index(free_name("at", key)).join(now, on=key, how="anti").to_series(0)
+        at = (
+            before.with_row_index(free_name("at", key, any_case=True))
+            .join(now, on=key, how="anti")
+            .to_series(0)
+        )
         gone = minus.take(at.to_arrow())
-        flag = free_name("deleted", self.schema.names)
+        flag = free_name("deleted", self.schema.names, any_case=True)
         flags = pa.array(np.arange(plus.num_rows + gone.num_rows) >= plus.num_rows)
         source = _fitted(pa.concat_tables([plus, gone]), self._stored).append_column(flag, flags)
         deleted, kept = f"s.{flag} = true", f"s.{flag} = false"

@@ -136,12 +136,16 @@ def _collected(path: Path, name: str) -> bool:
         os.close(lock)
 
 
+def boot_id() -> str:
+    """What this start of this kernel is called; empty where nobody tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
 @cache
 def _machine() -> tuple[str, str]:
     """This start of this kernel, and this host, as parts of a name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        boot = ""
-    kernel = blake2b(f"{boot or platform.node()}".encode(), digest_size=6).hexdigest()
+    kernel = blake2b((boot_id() or platform.node()).encode(), digest_size=6).hexdigest()
     return kernel, blake2b(platform.node().encode(), digest_size=6).hexdigest()
