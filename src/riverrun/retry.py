@@ -60,6 +60,7 @@ FINAL = frozenset(
         "run.not_ready",
         "run.versions",
         "sink.unreachable",
+        "spark.stopped",
         "storage.patience",
         "transport.parcel_lost",
         "transport.question",
