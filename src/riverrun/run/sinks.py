@@ -56,6 +56,7 @@ from riverrun.retry import persist
 from riverrun.run.columns import checked_columns
 from riverrun.run.following import Followed, Sink, added_up
 from riverrun.state.schema import free_name
+from riverrun.state.scratch import locked_leftover
 from riverrun.state.storage import Storage, open_storage
 from riverrun.state.types import declared_schema
 
@@ -488,17 +489,9 @@ def _write_synced(descriptor: int, data: pa.Buffer) -> None:
 
 def _unlink_abandoned(path: Path) -> None:
     """Remove what a killed process was writing; its lock went with it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return  # a link, or gone by now
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # its writer lives, or there are no locks
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), locked_leftover(path) as about:  # a link, or there are no locks
+        if about is not None:
+            path.unlink(missing_ok=True)
 
 
 class _Bucket:
