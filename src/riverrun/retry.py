@@ -60,6 +60,7 @@ FINAL = frozenset(
         "run.not_ready",
         "run.versions",
         "sink.unreachable",
+        "spark.stopped",
         "storage.patience",
         "transport.parcel_lost",
         "transport.question",
@@ -137,7 +138,7 @@ class Tries:
         left = since + self._deadline - now
         until = "" if math.isinf(left) else f" for {max(left, 0):.0f} s more"
         return (
-            f"cannot {self.what} for {now - since:.0f} s, tried {_times(self.failures)}: {self.error.message}; it is "
+            f"cannot {self.what} for {now - since:.0f} s, tried {times(self.failures)}: {self.error.message}; it is "
             f"tried again{until}"
         )
 
@@ -154,7 +155,7 @@ class Tries:
         seconds = now - self.since
         return TransportError(
             self._code,
-            f"cannot {self.what}: tried {_times(self.failures)} in {seconds:.1f} s: {error.message}",
+            f"cannot {self.what}: tried {times(self.failures)} in {seconds:.1f} s: {error.message}",
             hint=error.hint,
             story=error.story,
             seconds=seconds,
@@ -209,5 +210,6 @@ def say(tries: Tries, now: float) -> None:
         _LOG.warning("%s", told)
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
+    """How often something was tried, in words."""
     return "once" if count == 1 else f"{count} times"

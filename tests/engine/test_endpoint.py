@@ -412,6 +412,7 @@ def deaf(security: Security) -> Iterator[str]:
 def test_a_receiver_that_takes_nothing_holds_nobody_up(deaf: str, security: Security) -> None:
     before = set(threading.enumerate())
     link = Link(deaf, 5, security, window=1 << 20)
+    assert link._connection is not None
     link._connection._raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     made = Changes.of([pa.array([b"x" * 50_000])], (0,))
     sending = threading.Thread(
@@ -426,6 +427,138 @@ def test_a_receiver_that_takes_nothing_holds_nobody_up(deaf: str, security: Secu
     assert not held_up
     assert full
     gone_by(before)
+
+
+@pytest.fixture
+def mute(security: Security) -> Iterator[str]:
+    """The address of a process that is stopped: the kernel accepts connections, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield security.location("127.0.0.1", listening.getsockname()[1])
+
+
+def test_nobody_waits_for_a_link_to_one_who_never_answers(
+    mute: str, security: Security, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "OPENING", 3.0)
+    told: queue.SimpleQueue[Link] = queue.SimpleQueue()
+    before, began = set(threading.enumerate()), time.monotonic()
+    link = Link(mute, 5, security, window=1 << 20, broken=told.put)
+    made = Changes.of([pa.array([b"x" * 50_000])], (0,))
+    for at in range(40):
+        link.send([Data(1, at, Rows((0, made)))], taken=9)
+    link.give(7)
+    assert time.monotonic() - began < 2
+    assert link.full
+    assert told.get(timeout=20) is link
+    with pytest.raises(TransportError, match="the link is closed"):
+        link.send([Join()])
+    link.close()
+    gone_by(before)
+
+
+def test_what_is_sent_while_a_link_is_opened_arrives_in_order(
+    box: Box, endpoint: Endpoint, security: Security, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, connect = threading.Event(), Security.connect
+
+    def slow(self: Security, address: str, within: float | None = None) -> Any:
+        assert opened.wait(20)
+        return connect(self, address, within)
+
+    monkeypatch.setattr(Security, "connect", slow)
+    link = Link(endpoint.address, 5, security, broken=lambda link: None)
+    rows = [Data(1, at, Rows((0, Changes.of([pa.array([at])], (0,))))) for at in range(20)]
+    link.send(rows[:10])
+    threading.Timer(0.2, opened.set).start()
+    link.send(rows[10:15])
+    until(lambda: link._connection is not None)
+    link.send(rows[15:])
+    assert [message.number for message in box.messages(20)] == list(range(20))
+    link.close()
+    assert box.ends.get(timeout=10) == (5, True)
+
+
+@PLAIN
+def test_a_link_that_is_closed_while_it_is_opened_was_never_there(
+    box: Box, endpoint: Endpoint, security: Security, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver that heard of it would think that messages were lost."""
+    opened, connect = threading.Event(), Security.connect
+
+    def slow(self: Security, address: str, within: float | None = None) -> Any:
+        assert opened.wait(20)
+        return connect(self, address, within)
+
+    before = set(threading.enumerate())
+    monkeypatch.setattr(Security, "connect", slow)
+    told: queue.SimpleQueue[Link] = queue.SimpleQueue()
+    link = Link(endpoint.address, 5, security, broken=told.put)
+    link.send([Join()])
+    link.close(cleanly=False)
+    opened.set()
+    until(lambda: not [t for t in set(threading.enumerate()) - before if "link" in t.name])
+    with pytest.raises(queue.Empty):
+        box.ends.get(timeout=0.3)
+    assert box.writes.empty()
+    assert told.empty()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_worker_that_opens_a_link_goes_on_meanwhile(
+    hosts: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """Be it that the peer comes at last, or that it does not, and another execution mends what is missing."""
+    asked, slow = threading.Event(), threading.Event()
+
+    class Slow:
+        """Opens a connection when it was waited for long enough."""
+
+        def __init__(self, security: Security) -> None:
+            self.security = security
+
+        def connect(self, address: str) -> Any:
+            asked.set()
+            slow.wait(6)
+            if not comes and not slow.is_set():
+                slow.set()
+                raise connection.unreachable(address, TimeoutError())
+            return self.security.connect(address)
+
+    def link(address: str, sender: int, security: Security, **options: Any) -> Link:
+        to_peer = address != where[0]
+        return Link(address, sender, Slow(security) if to_peer else security, **options)  # type: ignore[arg-type]
+
+    where: list[str] = []
+    join = hosting._Host.join
+
+    def joining(self: Any, rendezvous: Any) -> None:
+        where[:] = [rendezvous.address]
+        join(self, rendezvous)
+
+    monkeypatch.setattr(hosting._Host, "join", joining)
+    monkeypatch.setattr(hosting, "Link", link)
+    with remotely(2, checkpoint=tmp_path, every=None) as cluster:
+        model = Model(7)
+        committed = threading.Thread(target=lambda: commit(cluster, model), daemon=True)
+        committed.start()
+        assert asked.wait(20)
+        longest = 0.0
+        while not slow.is_set() and committed.is_alive() and longest < 5:
+            began = time.monotonic()
+            for host in hosts:
+                with (
+                    Asker(host._endpoint.address, cluster.security) as asker,
+                    suppress(TransportError),
+                ):
+                    asker.ask("stats", within=10)
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.1)
+        slow.set()
+        committed.join(30)
+        assert not committed.is_alive()
+        commit(cluster, model)
+        assert longest < 3
+        assert (cluster.status()["execution"] > 1) == (not comes)
 
 
 @PLAIN

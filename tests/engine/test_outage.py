@@ -20,6 +20,7 @@ from riverrun import retry
 from riverrun.engine import transport
 from riverrun.engine.cluster import Cluster
 from riverrun.engine.messages import Parcel
+from riverrun.engine.outage import Outage
 from riverrun.engine.remote import RemoteCluster
 from riverrun.engine.staging import Staging
 from riverrun.engine.transport import LocalCluster
@@ -491,3 +492,16 @@ def test_a_run_that_was_thrown_away_leaves_nothing_that_runs(tmp_path: Path) -> 
     with LocalCluster(MAKER, 1, checkpoint=tmp_path) as cluster:
         check(cluster, model, changes=False)
     gone_by(before)
+
+
+def test_the_error_at_the_end_of_patience_says_how_often_and_how_long_was_tried() -> None:
+    outage = Outage("the log cannot be written", "commits wait")
+    lost = TransportError("storage.unreachable", "no space left", hint="")
+    for now in (100.0, 101.0, 104.0):
+        outage.failed(lost, now)
+    error = outage.given_up(5, 106.0, "write epoch 7")
+    assert "failed for 6.0 s, tried 3 times, and patience=5: no space left" in error.message
+    assert (error.fields["seconds"], error.fields["tries"]) == (6.0, 3)
+    outage.over(107.0)
+    outage.failed(lost, 110.0)
+    assert "tried once" in outage.given_up(1, 112.0, "write epoch 8").message

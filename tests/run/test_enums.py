@@ -323,6 +323,27 @@ def encode_dictionary(values: list[str | None]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(codes, EnumType(LEVELS).values, ordered=True)
 
 
+@pytest.mark.parametrize("many", [1, 50])
+def test_nulls_among_the_values_of_a_dictionary_are_nulls(many: int) -> None:
+    values = pa.array(["low", None, "none", "high"])
+    indices = pa.array([0, 1, None, 3] * many, pa.int32())
+    given = pa.DictionaryArray.from_arrays(indices, values)
+    assert encode(given, EnumType(LEVELS)).to_pylist() == [0, None, None, 2] * many
+    used = pa.DictionaryArray.from_arrays(pa.array([1, 2, None] * many, pa.int32()), values)
+    with pytest.raises(NoCategory, match="'none'"):
+        encode(used, EnumType(LEVELS))
+
+
+def test_rows_whose_dictionary_has_a_null_are_taken_in() -> None:
+    flow = rr.Dataflow("levels")
+    flow.output("out", flow.input("in", {"e": LEVEL}))
+    column = pa.DictionaryArray.from_arrays([0, 1, 0], pa.array(["mid", None]))
+    with flow.run() as run:
+        run.insert("in", pa.table({"e": column}))
+        run.commit()
+        assert sorted(run.read("out").rows(), key=str) == [("mid",), ("mid",), (None,)]
+
+
 class Highest(rr.Vertex):
     """Keeps the highest level that it has seen of each kind, in a table with enums in its key and its value."""
 

@@ -14,7 +14,8 @@ import pytest
 
 import riverrun as rr
 from riverrun import retry
-from riverrun.run.following import Followed, Followers, Sink, free_name
+from riverrun.run.following import Followed, Followers, Sink
+from riverrun.state.schema import free_name
 from tests.frontends.checking import Rows, any_row, build, feed
 from tests.frontends.reference import counted
 
@@ -450,7 +451,10 @@ def test_workers_that_cannot_be_reached_for_a_while(monkeypatch):
 
 def test_free_names():
     assert free_name("diff", []) == "diff"
-    assert free_name("diff", ["Diff", "diff_"]) == "diff__"
+    assert free_name("diff", ["Diff", "diff_"], any_case=True) == "diff__"
+    assert free_name("Diff", ["diff"], any_case=True) == "Diff_"
+    assert free_name("diff", ["Diff", "diff_"]) == "diff"
+    assert free_name("diff", ["diff", "diff_"]) == "diff__"
 
 
 def test_a_sink_alone():

@@ -7,8 +7,10 @@ import sys
 import time
 
 import cloudpickle
+import polars as pl
 import pytest
 
+import riverrun as rr
 from riverrun.engine.comparing import Stored, compare, states_of
 from tests.run.shapes import SHAPES, chain, many_to_many, nested_concat, wide
 from tests.soaking import draws
@@ -95,6 +97,38 @@ def test_time_grows_with_the_number_of_columns():
     run_once(wide(100), "wide", 100, 1)
     small, large = least(1_000), least(4_000)
     assert large < 9 * small + 0.5, (small, large)
+
+
+BY_COLUMNS = {
+    "rename by a mapping": lambda c: c.rename({name: f"{name}_new" for name in c.columns}),
+    "rename by keywords": lambda c: c.rename(**{f"{name}_new": name for name in c.columns}),
+    "select": lambda c: c.select(*c.columns),
+    "drop": lambda c: c.drop(*c.columns[1:]),
+    "with_columns": lambda c: c.with_columns(**{f"{n}_new": pl.col(n) for n in c.columns}),
+    "group_by": lambda c: c.group_by(c.columns[1:]).count(),
+    "distinct": lambda c: c.distinct(c.columns[1:]),
+    "agg": lambda c: c.group_by("c0").agg([rr.sum(name) for name in c.columns[1:]]),
+    "agg of Polars": lambda c: c.group_by("c0").agg([pl.col(n).sum() for n in c.columns[1:]]),
+    "top": lambda c: c.group_by("c0").top(1, by=c.columns[1:]),
+    "join": lambda c: c.join(c, on=c.columns[1:]),
+}
+
+
+@pytest.mark.parametrize("name", BY_COLUMNS)
+def test_naming_many_columns_takes_time_near_to_linear(name):
+    def least(size):
+        columns = rr.Dataflow("many").input("c", {f"c{at}": pl.Int64 for at in range(size)})
+        found = []
+        for _ in range(2):
+            began = time.process_time()
+            BY_COLUMNS[name](columns)
+            found.append(time.process_time() - began)
+        return min(found)
+
+    least(50)
+    small, large = least(500), least(2_000)
+    print(name, small, large)
+    assert large < 7 * small + 0.15, (small, large)
 
 
 def test_long_chains_and_nested_concats_start_and_answer():

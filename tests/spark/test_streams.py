@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
+import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, _parse_datatype_string
@@ -17,8 +21,9 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 import riverrun as rr
 from riverrun import retry
 from riverrun.engine.wire import describe, pack
-from riverrun.errors import PlanError, SchemaError, TransportError
+from riverrun.errors import OperatorFailed, PlanError, SchemaError, TransportError
 from riverrun.spark import ingest
+from riverrun.spark.streams import in_brief
 from tests.spark.programs import counting, eventually, joining
 
 DDL = "k long, v long"
@@ -365,6 +370,74 @@ def test_a_stream_that_is_stopped_while_it_tries_again_stops(
         run.insert("a", [(2, 2)])
         run.commit()
         assert run.read("out").rows() == counts([(2, 2)])
+
+
+def test_a_stream_that_is_stopped_while_its_rows_are_sent_stops_cleanly(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark looks for the interrupt in what the batch failed with, and not in a trace as long as its stack."""
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Path(begun).touch()
+        time.sleep(30)
+        yield from batches
+
+    begun = str(tmp_path / "begun")
+    put(tmp_path / "in", "0", [(1, 1)])
+    with counting().flow.run(on=spark, workers=1) as run:
+        for _ in range(2):
+            query = run.stream("a", files(spark, tmp_path / "in").mapInArrow(slow, DDL))
+            assert eventually(lambda: Path(begun).exists(), 60)
+            query.stop()
+            Path(begun).unlink()
+            assert not query.isActive
+            assert query.exception() is None
+    told = [
+        "".join(traceback.format_exception(record.exc_info[1]))
+        for record in caplog.records
+        if record.name.startswith("py4j") and record.exc_info and record.exc_info[1]
+    ]  # what Py4J gives to Spark
+    assert told
+    for text in told:
+        _, calls, rest = text.partition("Py4JJavaError: An error occurred while calling")
+        assert not calls or len(rest) < 1000
+        assert "InterruptedException" in rest
+
+
+def test_what_fails_a_batch_is_told_without_a_trace_of_java() -> None:
+    def failed(trace: str) -> Exception:
+        try:
+            try:
+                raise Py4JJavaError(
+                    f"An error occurred while calling o7.collectToPython.\n: {trace}"
+                )
+            except Exception as cause:
+                raise OperatorFailed(
+                    "spark.dataframe", "cannot insert: the DataFrame failed"
+                ) from cause
+        except OperatorFailed as error:
+            return error
+
+    class Py4JJavaError(Exception):
+        __module__ = "py4j.protocol"
+        __qualname__ = "Py4JJavaError"
+
+    trace = "\n".join(["\tat org.apache.spark.Something"] * 3000)
+    brief = in_brief(failed(f"org.apache.spark.SparkException: away\n{trace}"), "take it")
+    assert isinstance(brief, OperatorFailed)
+    assert brief.code == "spark.dataframe"
+    stopped = in_brief(failed(f"java.lang.InterruptedException\n{trace}"), "take it")
+    assert re.search(
+        r"py4j.protocol.Py4JJavaError: An error occurred while calling((.|\r\n|\r|\n)*)"
+        r"(java.lang.InterruptedException)",
+        str(stopped),
+    )
+    assert len(str(stopped)) < 500
+    bare = in_brief(failed("java.lang.IllegalStateException: no\n" + trace).__cause__, "take it")  # type: ignore[arg-type]
+    assert isinstance(bare, OperatorFailed)
+    assert "java.lang.IllegalStateException: no" in str(bare)
+    assert len(str(bare)) < 500
+    assert in_brief(ValueError("of another kind"), "take it") is None
 
 
 def test_a_stream_ends_when_its_run_does(spark: SparkSession, tmp_path: Path) -> None:

@@ -80,11 +80,15 @@ class Lender:
             ranges[index] = shards.of(index)
             return name, epoch, [None]
 
-        portions: list[Portion] = []
-        for index, (address, (leases, schema)) in enumerate(self._ask(question, of=whole)):
-            loan = Loan(address, leases[0], ranges[index], self._release)
-            portions.append(Borrowed(self, question, name, epoch, schema, loan))
-        return portions
+        answers = self._ask(question, of=whole)
+        loans = [  # all of them first: what goes wrong from here on gives all of them back
+            Loan(address, leases[0], ranges[index], self._release)
+            for index, (address, (leases, _)) in enumerate(answers)
+        ]
+        return [
+            Borrowed(self, question, name, epoch, schema, loan)
+            for (_, (_, schema)), loan in zip(answers, loans, strict=True)
+        ]
 
     def lend(self, question: str, name: str, epoch: int, ranges: Sequence[Range]) -> list[Loan]:
         """What is in some ranges, from whoever owns them now, in the order of hashes."""

@@ -6,8 +6,9 @@ endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker
 1. **Identity is granted.** Who a process is (its incarnation) it learns from the rendezvous, so one
    that was started twice gets another name, or none, and then it ends.
 2. **Always listening.** What comes in is taken in even while nothing may be sent: a worker whose
-   links are full does no step, but receives, and gives credit. So two workers, or a loop, that wait
-   for each other always go on; and a slow worker slows those who send to it.
+   links are full does no step, but receives, and gives credit. Links to peers are opened by threads: one that is cut
+   off is not waited for. So two workers, or a loop, that wait for each other always go on; and a slow worker slows
+   those who send to it. (The storage is waited for where the rows of an epoch lie there, in parcels.)
 3. **Asked between steps.** Questions are answered by the thread that works, between two steps; rows
    are read from views, by other threads, while it goes on.
 4. **Not alone.** When the coordinator cannot be reached or heard any more, the process ends.
@@ -230,10 +231,16 @@ class _Host:
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
         self._warm.submit(lambda: compiling.load(granted.get("kernels", ())))  # law 6
 
-    def _link(self, address: str) -> Link:
+    def _link(self, address: str, broken: Callable[[Link], None] | None = None) -> Link:
         assert self._worker is not None
-        me, silence = self._worker.incarnation, self._silence
-        return Link(address, me, self._security, window=self._window, silence=silence)
+        return Link(
+            address,
+            self._worker.incarnation,
+            self._security,
+            window=self._window,
+            silence=self._silence,
+            broken=broken,
+        )
 
     # ---- the loop
 
@@ -296,14 +303,22 @@ class _Host:
         self._to(to, lambda link: link.send(messages, taken))
 
     def _to(self, to: int, act: Callable[[Link], None]) -> None:
-        """Use the link to a peer; make it, where there is none."""
+        """Use the link to a peer; make it, where there is none. The peer may be cut off: it is not waited for."""
+
+        def broke(link: Link) -> None:
+            self._inbox.put(lambda: self._link_broke(to, link))
+
         try:
             link = self._links.get(to)
             if link is None:
-                link = self._links[to] = self._link(self._addresses[to])
+                link = self._links[to] = self._link(self._addresses[to], broke)
             act(link)
         except (TransportError, KeyError):
             self._broken(to)
+
+    def _link_broke(self, peer: int, link: Link) -> None:
+        if self._links.get(peer) is link:
+            self._broken(peer)
 
     def _broken(self, peer: int) -> None:
         link = self._links.pop(peer, None)
@@ -558,9 +573,10 @@ class _Host:
         """Lend what is read: all of it as one loan, or a loan for each of `runs`, ranges by first and last hash."""
         ranges = [None if run is None else [(low, last + 1) for low, last in run] for run in runs]
         portions = [read(name, epoch, each) for each in ranges]
+        schema = portions[0].schema.serialize().to_pybytes()
         leases = [secrets.randbits(62) for _ in portions]  # no other worker has one like these
         self._leases.update(zip(leases, portions, strict=True))
-        return leases, portions[0].schema.serialize().to_pybytes()
+        return leases, schema
 
     def _answer_frontier(self, argument: Any) -> Any:
         return self._instance().frontier(argument)

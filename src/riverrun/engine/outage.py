@@ -30,6 +30,7 @@ from typing import Any
 from riverrun import retry
 from riverrun.engine.messages import Notice
 from riverrun.errors import RiverrunError, TransportError
+from riverrun.retry import times
 
 
 class Outage:
@@ -38,6 +39,8 @@ class Outage:
     def __init__(self, what: str, then: str) -> None:
         self.since: float | None = None
         self.error: RiverrunError | None = None
+        self.failures = 0
+        """How often it failed since; a storage that hangs fails never."""
         self._what = what
         self._then = then
         self._said: float | None = None
@@ -45,6 +48,7 @@ class Outage:
     def failed(self, error: RiverrunError, now: float | None) -> Notice | None:
         """It failed, and is tried again."""
         first, self.error = self.error is None, error
+        self.failures += 1
         if self.since is None:
             self.since = now
         if not first:
@@ -72,6 +76,7 @@ class Outage:
         """It was done."""
         since, said = self.since, self.error is not None or self._said is not None
         self.since = self.error = self._said = None
+        self.failures = 0
         if not said:
             return None
         took = "" if since is None or now is None else f" after {now - since:.0f} s"
@@ -94,10 +99,12 @@ class Outage:
         why = "it does not answer" if self.error is None else self.error.message
         error = TransportError(
             "storage.patience",
-            f"cannot {what}: the storage has failed for {behind:.1f} s, and patience={patience:g}: {why}",
+            f"cannot {what}: the storage has failed for {behind:.1f} s, tried {times(self.failures or 1)}, and "
+            f"patience={patience:g}: {why}",
             hint="nothing that was committed is lost: mend the storage, and start the run again on the same path; rows "
             "of a commit that did not return may be in the log or not, which run.epoch tells then",
             seconds=behind,
+            tries=self.failures or 1,
         )
         error.__cause__ = self.error
         return error

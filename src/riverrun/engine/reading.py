@@ -27,6 +27,7 @@ import pyarrow as pa
 from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
+from riverrun.state.schema import free_name
 from riverrun.state.shards import Range
 from riverrun.state.types import (
     declared_schema,
@@ -92,9 +93,7 @@ class ChangesPortion(Portion):
     """What an epoch changed: the columns, and a last one, `diff`."""
 
     def __init__(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
-        diff, taken = "diff", {name.lower() for name in schema.names}  # Spark knows no case
-        while diff in taken:
-            diff += "_"
+        diff = free_name("diff", schema.names, any_case=True)
         self.schema = shown_schema(schema).append(pa.field(diff, pa.int64()))
         self._batches = batches
 

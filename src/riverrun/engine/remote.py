@@ -11,8 +11,9 @@ message, a clock. It works all the time, whether somebody waits or not. Workers 
 2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
    launcher knows about why; so does one whose replacement does not come, and one that loses workers
    again and again at one epoch (`losses`). Nothing waits for ever.
-3. **Seen to die.** A worker whose connection breaks, whose process ends, or who is silent for too
-   long, be it before it takes part, is lost at once.
+3. **Seen to die.** A worker whose process ends, or who is silent for longer than `silence`, be it before it
+   takes part, is lost as soon as that is known. So is one whose connection breaks, if the run goes on without it; where
+   there is no checkpoint path, and the loss ends the run, its process has a second to say why it died.
 4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
    waits.
 

@@ -187,16 +187,19 @@ class Collection:
             )
         attempt, pairs = f"rename columns of {self._name}", list((names or {}).items())
         given: Mapping[str, Any] = named
+        columns = self.columns
+        existing = set(columns)
         for new, old in given.items():
-            if isinstance(old, str) and old not in self.columns and new in self.columns:
+            if isinstance(old, str) and old not in existing and new in existing:
                 raise PlanError(
                     "plan.column_unknown",
-                    f"cannot {attempt}: column {old!r} does not exist; there are: {', '.join(self.columns)}",
+                    f"cannot {attempt}: column {old!r} does not exist; there are: {', '.join(columns)}",
                     hint=f"the new name comes first: rename({old}={new!r}); or rename({{{new!r}: {old!r}}})",
                     column=old,
                 )
-            pairs.append((one_column(old, self.columns, attempt), new))
-        checked = checked_columns([old for old, _ in pairs], self.columns, attempt, least=0)
+            name = old if isinstance(old, str) else one_column(old, columns, attempt)
+            pairs.append((name, new))
+        checked = checked_columns([old for old, _ in pairs], columns, attempt, least=0)
         wanted = {old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)}
         made: dict[str, str] = {}
         for column in self.columns:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from riverrun.engine.operators.linear import free_name
 from riverrun.engine.operators.shared.answers import (
     REQUEST,
     Collected,
@@ -56,6 +55,7 @@ from riverrun.frontends.widening import widened
 from riverrun.run.columns import new_name
 from riverrun.run.options import check_flag
 from riverrun.run.rows import as_table
+from riverrun.state.schema import free_name
 from riverrun.state.types import are_kept_alike
 
 _ENDS = {

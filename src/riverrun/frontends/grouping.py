@@ -8,7 +8,7 @@ reduce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,12 @@ from riverrun.engine.operators.aggregates import (
     Sums,
 )
 from riverrun.engine.operators.groups import PolarsGroups, PythonGroups, group_name
-from riverrun.engine.operators.linear import free_name
 from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends import aggregates
 from riverrun.frontends.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collection import Collection, told
-from riverrun.frontends.expressions import compile_columns
+from riverrun.frontends.expressions import check_expressions, compile_columns
 from riverrun.frontends.given import (
     check_callable,
     function_name,
@@ -42,6 +41,7 @@ from riverrun.run.options import check_flag
 from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
 from riverrun.state import Order
+from riverrun.state.schema import free_name
 from riverrun.state.types import empty_batch
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
@@ -314,9 +314,7 @@ class _Building:
     def reduce(self, name: str | None) -> Collection:
         collection, key = self.grouped.collection, self.grouped.key
         results = self._results()
-        for column, aggregate in self.wanted.items():
-            if isinstance(aggregate, Aggregate):
-                self._check(column, aggregate)
+        self._check()
         self._linear()
         for column, aggregate in self.wanted.items():
             if isinstance(aggregate, Aggregate):
@@ -367,17 +365,23 @@ class _Building:
                     ) from error
         return results
 
-    def _check(self, column: str, aggregate: Aggregate) -> None:
+    def _check(self) -> None:
         """Refuse what cannot be made, under the names that the user gave."""
         collection = self.grouped.collection
-        attempt = f"aggregate {collection._name}"
-        for listed in (aggregate.columns, aggregate.order):
-            checked_columns(list(listed), collection.columns, attempt, least=0, expressions=True)
-        made = {
-            column if not at else f"{column}, {at}": one for at, one in enumerate(aggregate.columns)
-        }
-        made |= {f"{column}, by {at or ''}".strip(): one for at, one in enumerate(aggregate.order)}
-        compile_columns(collection.schema, made, attempt)
+        attempt, columns = f"aggregate {collection._name}", collection.columns
+
+        def expressions() -> Iterator[tuple[str, Any]]:
+            for column, aggregate in self.wanted.items():
+                if not isinstance(aggregate, Aggregate):
+                    continue
+                for listed in (aggregate.columns, aggregate.order):
+                    checked_columns(list(listed), columns, attempt, least=0, expressions=True)
+                for at, one in enumerate(aggregate.columns):
+                    yield column if not at else f"{column}, {at}", one
+                for at, one in enumerate(aggregate.order):
+                    yield f"{column}, by {at or ''}".strip(), one
+
+        check_expressions(collection.schema, expressions(), attempt)
 
     @property
     def _free(self) -> str:

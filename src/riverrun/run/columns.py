@@ -22,7 +22,7 @@ Hint: did you mean 'weight'?
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -67,7 +67,10 @@ def checked_columns(
             f"cannot {attempt}: no column is given" + _there_are(columns),
             hint='name at least one: "a", or ["a", "b"]',
         )
-    existing, seen = None if columns is None else set(columns), set[str]()
+    existing: Collection[str] | None = columns
+    if columns is not None and len(chosen) > 1:  # for one of them a set is not worth its while
+        existing = set(columns)
+    seen = set[str]()
     for name in (each for each in chosen if isinstance(each, str)):
         if columns is not None and existing is not None and name not in existing:
             raise unknown_column(columns, name, attempt, room=room)

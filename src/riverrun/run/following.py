@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Condition, Thread, current_thread
 from time import monotonic
@@ -48,6 +48,7 @@ from riverrun.forks import Mark
 from riverrun.retry import persist
 from riverrun.run.result import Result
 from riverrun.state.changes import Changes
+from riverrun.state.schema import free_name
 from riverrun.state.types import declared_schema
 
 MOST_EPOCHS = 64
@@ -80,7 +81,7 @@ def content(result: Result) -> pa.Table:
     """The rows of a result, each once, with how often it is there as a last column."""
     rows, schema = result.to_arrow(), result.schema
     ones = pa.array(np.ones(rows.num_rows, np.int64))
-    whole = schema.append(pa.field(free_name("diff", schema.names), pa.int64()))
+    whole = schema.append(pa.field(free_name("diff", schema.names, any_case=True), pa.int64()))
     return added_up(schema, whole, pa.table([*rows.columns, ones], schema=whole))
 
 
@@ -97,14 +98,6 @@ def added_up(schema: pa.Schema, whole: pa.Schema, *tables: pa.Table) -> pa.Table
     rows = as_record_batch(schema, total.columns, total.rows)
     made = [*rows.columns, pa.array(total.diff_array())]
     return pa.Table.from_batches([pa.record_batch(made, schema=whole)])
-
-
-def free_name(name: str, taken: Iterable[str]) -> str:
-    """A name for another column: as many underscores behind it as it takes."""
-    lower = {each.lower() for each in taken}
-    while name in lower:
-        name += "_"
-    return name
 
 
 class Sink:

@@ -21,8 +21,9 @@ import pyarrow as pa
 from riverrun.engine.borrowing import Borrowed, Loan
 from riverrun.engine.reading import Portion, narrowed
 from riverrun.errors import RiverrunError, TimeViolation
-from riverrun.run.following import Followed, Sink, free_name
+from riverrun.run.following import Followed, Sink
 from riverrun.run.result import Result
+from riverrun.state.schema import free_name
 
 if TYPE_CHECKING:
     from riverrun.run.live import Run
@@ -174,8 +175,8 @@ def _lenders(loans: Sequence[Loan]) -> list[tuple[str, int]]:
 
 def of_changes(columns: pa.Schema) -> pa.Schema:
     """The columns of changes, as Spark sees them: two more."""
-    columns = columns.append(pa.field(free_name("diff", columns.names), pa.int64()))
-    return columns.append(pa.field(free_name("epoch", columns.names), pa.int64()))
+    columns = columns.append(pa.field(free_name("diff", columns.names, any_case=True), pa.int64()))
+    return columns.append(pa.field(free_name("epoch", columns.names, any_case=True), pa.int64()))
 
 
 class _Feed:

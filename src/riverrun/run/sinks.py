@@ -59,8 +59,10 @@ from riverrun.engine.operators.linear import canonical_columns
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError, TransportError
 from riverrun.retry import persist
 from riverrun.run.columns import checked_columns
-from riverrun.run.following import Followed, Sink, added_up, free_name
+from riverrun.run.following import Followed, Sink, added_up
 from riverrun.state.changes import hash_rows
+from riverrun.state.schema import free_name
+from riverrun.state.scratch import locked_leftover
 from riverrun.state.soundness import check_rows
 from riverrun.state.storage import Storage, checksum, open_storage
 from riverrun.state.types import declared_schema
@@ -150,11 +152,11 @@ class Kept:
         self.output = output
         self.schema = schema
         self.identity = {"riverrun.flow": flow, "riverrun.output": output, "riverrun.run": run}
-        diff = free_name("diff", schema.names)
+        diff = free_name("diff", schema.names, any_case=True)
         self.changed = schema.append(pa.field(diff, pa.int64()))
         """The columns of changes, and with the epoch those of what is stored."""
         self.stamped = self.changed.append(
-            pa.field(free_name("epoch", self.changed.names), pa.int64())
+            pa.field(free_name("epoch", self.changed.names, any_case=True), pa.int64())
         )
         self._writer = uuid4().hex
         self._over = Event()
@@ -542,17 +544,9 @@ def _write_synced(descriptor: int, data: pa.Buffer) -> None:
 
 def _unlink_abandoned(path: Path) -> None:
     """Remove what a killed process was writing; its lock went with it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return  # a link, or gone by now
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # its writer lives, or there are no locks
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), locked_leftover(path) as about:  # a link, or there are no locks
+        if about is not None:
+            path.unlink(missing_ok=True)
 
 
 class _Bucket:
@@ -692,9 +686,13 @@ class DeltaTable(Kept):
         there = self._keys_there(fresh)
         if there.height:
             raise self._no_key(f"there are two rows with {there.row(0)}", epoch)
-        at = before.with_row_index(free_name("at", key)).join(now, on=key, how="anti").to_series(0)
+        at = (
+            before.with_row_index(free_name("at", key, any_case=True))
+            .join(now, on=key, how="anti")
+            .to_series(0)
+        )
         gone = minus.take(at.to_arrow())
-        flag = free_name("deleted", self.schema.names)
+        flag = free_name("deleted", self.schema.names, any_case=True)
         flags = pa.array(np.arange(plus.num_rows + gone.num_rows) >= plus.num_rows)
         source = _fitted(pa.concat_tables([plus, gone]), self._stored).append_column(flag, flags)
         deleted, kept = f"s.{flag} = true", f"s.{flag} = false"

@@ -10,7 +10,8 @@ Each task conforms its rows to the declared columns and hands them to the worker
 3. **Not in the way.** When the run begins another execution, tasks fail at once, so that they do not
    hold the slots that a replacement needs.
 4. **A loss is no end.** When workers, or executors with tasks of the job, are lost, the job is run again when the
-   workers are back, until it has failed for `retry.DEADLINE` seconds. A DataFrame that fails by itself is not.
+   workers are back, until it has failed for `retry.DEADLINE` seconds. A DataFrame that fails by itself is not, nor
+   is one whose session was stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from riverrun.engine.wire import describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
 from riverrun.interrupts import exposed, sleep
 from riverrun.retry import is_outage, persist
-from riverrun.spark.session import Site, own_python
+from riverrun.spark.session import Site, is_stopped, own_python
 from riverrun.spark.shipping import task
 from riverrun.state.types import empty_batch
 
@@ -95,7 +96,7 @@ def _upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> l
         told = [unpack(row.told) for row in exposed(job.collect)]
     except Exception as error:
         cluster.forget_upload(name, ())
-        raise _failed(error, target.attempt) from error
+        raise _failed(error, target.attempt, stopped=is_stopped(site.session)) from error
     except BaseException:
         cluster.forget_upload(name, ())
         raise
@@ -109,8 +110,14 @@ def _upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> l
     return parcels
 
 
-def _failed(error: Exception, attempt: str) -> RiverrunError:
-    """What it means that Spark has given a job up."""
+def _failed(error: Exception, attempt: str, *, stopped: bool = False) -> RiverrunError:
+    """What it means that Spark has given a job up; `stopped` tells whether the session was."""
+    if stopped:  # executors are lost with it, and do not come back
+        return TransportError(
+            "spark.stopped",
+            f"cannot {attempt}: the Spark session was stopped, and nothing of the DataFrame is applied",
+            hint="the run ends with its session: start it again on another one, with the same checkpoint path",
+        )
     if any(sign in str(error) for sign in _LOST):
         return TransportError(
             "spark.lost",

@@ -2,12 +2,15 @@
 
 Spark gives the slot, the executor and the interpreter; who the worker is, the rendezvous says
 (`engine.hosting`). A job is started through ``DataFrame.mapInArrow`` on a range of one row, in a
-thread of its own, under a tag by which it can be interrupted.
+thread of its own, under a tag by which it can be interrupted. Law: **stopped is stopped**. A job that is stopped before
+Spark knows it, while its function is being written, say, is interrupted when Spark does: Spark cancels those that
+it has, and a worker that nobody waits for would keep its thread, and wait for a slot for good.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +29,8 @@ from riverrun.spark.shipping import task
 
 _LOG = logging.getLogger(__name__)
 _SAID = 600  # characters of what a task failed with
+_AGAIN = 0.5  # seconds between two attempts to cancel a job
+_STOPPING = 60.0  # seconds in which Spark has come to know a job
 
 
 class SparkLauncher:
@@ -87,9 +92,21 @@ class SparkLauncher:
             self._ended(ticket, why)
 
     def stop(self, ticket: int) -> None:
-        with suppress(Exception):
-            # Not session.interruptTag, which knows the tags of the thread that calls it only.
-            self._site.session.sparkContext.cancelJobsWithTag(self._tag(ticket))
+        with self._lock:
+            thread = self._live.get(ticket)
+        if thread is not None:
+            Thread(
+                target=self._interrupt, args=(ticket, thread), name="riverrun-stop", daemon=True
+            ).start()
+
+    def _interrupt(self, ticket: int, thread: InheritableThread) -> None:
+        """In a thread: cancel a job until it is over."""
+        deadline = time.monotonic() + _STOPPING
+        while thread.is_alive() and time.monotonic() < deadline:
+            with suppress(Exception):
+                # Not session.interruptTag, which knows the tags of the thread that calls it only.
+                self._site.session.sparkContext.cancelJobsWithTag(self._tag(ticket))
+            thread.join(_AGAIN)
 
     def advice(self, present: int, wanted: int) -> str:
         context = self._site.session.sparkContext

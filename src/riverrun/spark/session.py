@@ -72,7 +72,7 @@ def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) 
             hint='flow.run(on="spark", workers=2)',
         )
     context = on.sparkContext
-    if context._jsc is None or context._jsc.sc().isStopped():
+    if is_stopped(on):
         raise PlanError(
             "spark.stopped",
             "cannot run on this session: it was stopped",
@@ -84,6 +84,15 @@ def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) 
     _check_memory(context, local, workers, memory)
     host = _LOOPBACK if local else str(context.getConf().get("spark.driver.host", _LOOPBACK))
     return Site(on, False, local, host)
+
+
+def is_stopped(session: Any) -> bool:
+    """Whether a session was stopped, or its JVM is gone: neither comes back."""
+    gateway = session.sparkContext._jsc
+    try:
+        return gateway is None or bool(gateway.sc().isStopped())
+    except Exception:  # nobody answers: Py4J has several errors for it
+        return True
 
 
 def _pyspark() -> Any:

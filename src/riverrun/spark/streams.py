@@ -5,20 +5,35 @@ that has its rows, as the id of the query and the number of the batch; a batch o
 that number or a lower one is a repetition, and is left out, also after a resume. A batch whose
 epoch is refused fails the query, which repeats it when it is started again. A batch whose rows cannot be handed
 over since workers or executors are lost is tried again (law 4 of `ingest`): the query goes on.
+
+Law: **told briefly**. What fails a batch reaches Spark without a trace of Java's. Spark looks in the text of a failure
+for the interrupt by which a query is stopped, with a regular expression that calls itself for each character behind
+the name of Py4J's error (``StreamExecution.PROXY_ERROR``): a trace of some thousand lines ends the thread of the query
+with a StackOverflowError, in place of the failure, or of the stop. The text that is left says which interrupt it was.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from riverrun.errors import PlanError
+from riverrun.errors import OperatorFailed, PlanError, RiverrunError
 from riverrun.spark.cluster import SparkCluster
 from riverrun.spark.ingest import Target, check_columns
 
 MODES = ("insert", "upsert", "delete")
+_JAVA_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_INTERRUPTS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+"""What Spark takes for a stop, behind the words above."""
+_LOG = logging.getLogger(__name__)
 
 
 def start(
@@ -75,7 +90,17 @@ def start(
         offsets = {stream: [query, number]}
         wait(cluster.submit({}, offsets, {name: tuple(parcels)} if parcels else {}))
 
-    writer = frame.writeStream.foreachBatch(take).queryName(f"riverrun {name} {stream}")
+    def take_or_tell(batch: Any, number: int) -> None:
+        try:
+            take(batch, number)
+        except Exception as error:
+            brief = in_brief(error, f"take batch {number} of {stream!r} into {name!r}")
+            if brief is None:
+                raise
+            _LOG.debug("batch %d of %r failed", number, stream, exc_info=True)
+            raise brief from None  # the cause is what is long
+
+    writer = frame.writeStream.foreachBatch(take_or_tell).queryName(f"riverrun {name} {stream}")
     if checkpoint is None and cluster.path is not None:
         checkpoint = f"{cluster.path.rstrip('/')}/streams/{stream}"
     if checkpoint is not None:
@@ -85,6 +110,30 @@ def start(
     query = cluster.streams[stream] = writer.start()
     started.append(query)
     return query
+
+
+def in_brief(error: Exception, attempt: str) -> Exception | None:
+    """What to raise in place of an error whose traceback has a trace of Java's, be it of a cause; None for others."""
+    text = "".join(traceback.format_exception(error))
+    _, calls, trace = text.partition(_JAVA_ERROR)
+    if not calls:
+        return None
+    interrupt = next((name for name in _INTERRUPTS if name in trace), None)
+    if interrupt is not None:
+        call = trace.split("\n", 1)[0].strip()[:100]
+        return OperatorFailed(
+            "spark.interrupted",
+            f"cannot {attempt}: {_JAVA_ERROR} {call} {interrupt}",
+            hint="the query was stopped; the batch comes again when it is started again",
+        )
+    if isinstance(error, RiverrunError):
+        return error
+    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    return OperatorFailed(
+        "spark.batch",
+        f"cannot {attempt}: a call of Spark failed: {' '.join(lines[:2])[:300]}",
+        hint="the log has the whole of it, at level DEBUG; the batch comes again when the query is started again",
+    )
 
 
 def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:

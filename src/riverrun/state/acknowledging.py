@@ -42,7 +42,7 @@ from threading import Event, Lock
 
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.state.lanes import Lane
-from riverrun.state.lease import _boot
+from riverrun.state.scratch import boot_id
 from riverrun.state.storage import Storage, checksum
 
 FOLDER = "acknowledged"
@@ -66,7 +66,7 @@ class Note:
     @property
     def is_exact(self) -> bool:
         """Whether what the note does not cover was never acknowledged (law 2)."""
-        return bool(self.boot) and self.boot == _boot()
+        return bool(self.boot) and self.boot == boot_id()
 
 
 def note_name(owner: int) -> str:
@@ -137,7 +137,7 @@ class Acknowledger:
         self._owner = owner
         self._epoch, self._doubtful, self._noted = epoch, doubtful, 0
         self._logged = logged
-        self._boot, self._name = _boot(), note_name(owner)
+        self._boot, self._name = boot_id(), note_name(owner)
         self._lane = Lane("riverrun-acknowledge")
         self._closing, self._lock, self._waiting = Event(), Lock(), False
         self._is_local, self._writing = storage.root is not None, Lock()

@@ -48,6 +48,7 @@ from riverrun import interrupts
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.forks import finalize, forget_in_child
 from riverrun.retry import pause
+from riverrun.state.scratch import boot_id
 from riverrun.state.soundness import read_json
 from riverrun.state.storage import PASSING, Storage
 
@@ -90,7 +91,7 @@ class Owner:
     @property
     def is_local(self) -> bool:
         """Whether its process is one that can be looked for here."""
-        here = (platform.node(), _boot(), _namespace())
+        here = (platform.node(), boot_id(), _namespace())
         return (self.host, self.boot, self.namespace) == here
 
     @property
@@ -135,7 +136,7 @@ class Lease:
         """Use a path, or refuse to since somebody else does; with `take_over`, use it anyway."""
         pid = os.getpid()
         owner = Owner(
-            identity, application, platform.node(), _boot(), _namespace(), pid, _started(pid),
+            identity, application, platform.node(), boot_id(), _namespace(), pid, _started(pid),
             time.time(),
         )  # fmt: skip
         lease = cls(storage, owner)  # before the file is there: other threads find it alive
@@ -314,10 +315,6 @@ def _told(owner: Owner) -> str:
     since = datetime.fromtimestamp(owner.since, UTC).isoformat(" ", "seconds")
     name = repr(owner.application) if owner.application else "another run"
     return f"{name}, process {owner.pid} on {owner.host}, since {since}"
-
-
-def _boot() -> str:
-    return _content("/proc/sys/kernel/random/boot_id")
 
 
 def _namespace() -> str:

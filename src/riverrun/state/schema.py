@@ -236,6 +236,20 @@ class Schema:
         )
 
 
+def free_name(name: str, taken: Iterable[str], *, any_case: bool = False) -> str:
+    """A name for one more column: with as many underscores behind it as make it nobody else's.
+
+    With `any_case` names that differ in case only are the same, as they are for Spark.
+
+    >>> free_name("diff", ["Diff", "diff_"]), free_name("diff", ["Diff", "diff_"], any_case=True)
+    ('diff', 'diff__')
+    """
+    others = {each.lower() if any_case else each for each in taken}
+    while (name.lower() if any_case else name) in others:
+        name += "_"
+    return name
+
+
 def _names(rows: Rows, attempt: str) -> list[str]:
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return list(rows.schema.names)

@@ -32,11 +32,11 @@ import os
 import platform
 import re
 import shutil
-import stat
 import tempfile
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -114,34 +114,57 @@ def _collected(path: Path, name: str) -> bool:
     ours = match is not None and (match[1] == machine[0] or match[2] == machine[1])
     if not ours and not name.startswith(_MAKING):
         return False
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        about, seen = os.fstat(lock), os.lstat(path)
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-            return False
-        if not ours and time.time() - about.st_mtime < _STALE:
-            return False  # it may be locked in a moment
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False  # its process lives
-        if (seen.st_dev, seen.st_ino) != (about.st_dev, about.st_ino):
+    # One that has no name of its own yet may be locked in a moment.
+    with locked_leftover(path, folder=True, idle=0.0 if ours else _STALE) as about:
+        if about is None or about.st_uid != os.getuid():
             return False
         shutil.rmtree(path)
         return True
+
+
+@contextmanager
+def locked_leftover(
+    path: Path, *, folder: bool = False, idle: float = 0.0
+) -> Iterator[os.stat_result | None]:
+    """What is at a path, locked, if its process is gone; None where that process lives, or it is a link, or gone too.
+
+    With `idle`, what was changed less than so many seconds ago is not even locked. Raises `OSError` where the file
+    system has no locks.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_DIRECTORY if folder else 0)
+    try:
+        lock = os.open(path, flags)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        about: os.stat_result | None = os.fstat(lock)
+        assert about is not None
+        if idle and time.time() - about.st_mtime < idle:
+            about = None
+        else:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                seen = os.lstat(path)
+                if (seen.st_dev, seen.st_ino) != (about.st_dev, about.st_ino):
+                    about = None
+            except (BlockingIOError, FileNotFoundError):
+                about = None
+        yield about
     finally:
         os.close(lock)
+
+
+def boot_id() -> str:
+    """What this start of this kernel is called; empty where nobody tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 @cache
 def _machine() -> tuple[str, str]:
     """This start of this kernel, and this host, as parts of a name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        boot = ""
-    kernel = blake2b(f"{boot or platform.node()}".encode(), digest_size=6).hexdigest()
+    kernel = blake2b((boot_id() or platform.node()).encode(), digest_size=6).hexdigest()
     return kernel, blake2b(platform.node().encode(), digest_size=6).hexdigest()

@@ -39,7 +39,7 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.inspecting import check_number
 from riverrun.state.manifest import Manifest, Share, say_version
-from riverrun.state.schema import Schema
+from riverrun.state.schema import Schema, free_name
 from riverrun.state.shards import END
 from riverrun.state.storage import nothing_at, open_storage
 from riverrun.state.view import View
@@ -196,9 +196,7 @@ def _meant(
 def with_count(schema: Schema) -> pa.Schema:
     """The columns of a state, key first, and a last one that says how often each row is there."""
     columns = [*schema.key, *schema.value]
-    count, taken = "count", {column.name.lower() for column in columns}
-    while count in taken:
-        count += "_"
+    count = free_name("count", [column.name for column in columns], any_case=True)
     return pa.schema([*columns, pa.field(count, pa.int64())])
 
 

@@ -233,12 +233,12 @@ def encode(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _encode_text(column: pa.Array, enum: EnumType) -> pa.Array:
     if _T.is_dictionary(column.type):
         values = column.dictionary.cast(pa.large_string())
-        used = column.indices
         codes = pc.index_in(values, enum.values).cast(enum.storage_type)
-        found = codes.take(used)
-        if found.null_count > column.null_count:  # a value that no row has may be any
-            raise _stranger(column.cast(pa.large_string()), enum)
-        return found
+        if codes.null_count > values.null_count:  # a value that no row has may be any
+            strange = pc.and_(codes.is_null(), values.is_valid()).take(column.indices)
+            if pc.any(strange).as_py():
+                raise _stranger(column.cast(pa.large_string()), enum)
+        return codes.take(column.indices)
     if len(column) <= _FEW:
         try:
             return pa.array([enum.codes[text] for text in column.to_pylist()], enum.storage_type)

@@ -47,7 +47,7 @@ from riverrun.state.columns import (
 )
 from riverrun.state.kernels import bounding, later, layout, presence, scanning, searching
 from riverrun.state.keys import Keys
-from riverrun.state.schema import Rows, Schema, conform_column, declared_column
+from riverrun.state.schema import Rows, Schema, conform_column, declared_column, free_name
 from riverrun.state.times import Times, codes_in, reaches, union
 from riverrun.state.types import empty_batch
 
@@ -352,10 +352,7 @@ class View:
         It is called `count_` where a column is called `count` already.
         """
         names = [*self.schema.key.names, *self.schema.value.names]
-        count = "count"
-        while count in names:
-            count += "_"
-        names.append(count)
+        names.append(free_name("count", names))
         types = [column.type for column in [*self.schema.key, *self.schema.value]]
         schema = pa.schema(list(zip(names, [*types, pa.int64()], strict=True)))
         pieces = [

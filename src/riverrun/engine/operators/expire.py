@@ -41,6 +41,7 @@ from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.kernels.values import unmix
 from riverrun.state.keys import Keys
+from riverrun.state.schema import free_name
 
 SHARDS = 256
 Ticks = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -54,10 +55,7 @@ _TICKS = pa.int64()
 
 def due_name(columns: pa.Schema) -> str:
     """What the due is called, beside these columns."""
-    name = DUE
-    while name in columns.names:
-        name += "_"
-    return name
+    return free_name(DUE, columns.names)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from riverrun.interrupts import exposed
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
-from riverrun.state.schema import conform_column, declared_column
+from riverrun.state.schema import conform_column, declared_column, free_name
 from riverrun.state.types import shown_schema
 
 Columns = Sequence[pa.Array]
@@ -498,10 +498,3 @@ def with_times(schema: pa.Schema, changes: Changes) -> pa.RecordBatch:
         free_name("diff", schema.names): pa.array(changes.diff_array()),
     }
     return pa.record_batch(columns)
-
-
-def free_name(name: str, taken: Sequence[str]) -> str:
-    """The name, with as many underscores behind it as make it nobody else's."""
-    while name in taken:
-        name += "_"
-    return name

@@ -31,13 +31,14 @@ from riverrun.engine.operator import (
     present,
     settle,
 )
-from riverrun.engine.operators.linear import as_record_batch, canonical_columns, free_name
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.interrupts import deferred, exposed, uninterrupted
 from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.schema import free_name
 from riverrun.state.types import encode, spelled
 
 Convert = Callable[[Any, pa.Schema, str], pa.RecordBatch]

@@ -33,6 +33,7 @@ from riverrun.frontends.expressions.compiled import (
     Predicate,
     Projection,
     canonical,
+    check_expressions,
     compile_columns,
     compile_filter,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Predicate",
     "Projection",
     "canonical",
+    "check_expressions",
     "compile_columns",
     "compile_filter",
 ]

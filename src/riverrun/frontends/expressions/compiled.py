@@ -32,6 +32,7 @@ __all__ = [
     "Predicate",
     "Projection",
     "canonical",
+    "check_expressions",
     "compile_columns",
     "compile_filter",
 ]
@@ -223,6 +224,16 @@ def compile_columns(schema: pa.Schema, expressions: Mapping[str, Any], what: str
     building = _Building(schema, what)
     parts = [building.part(name, given) for name, given in expressions.items()]
     return Projection((schema, dict(expressions), what), parts, schema)
+
+
+def check_expressions(schema: pa.Schema, expressions: Iterable[tuple[str, Any]], what: str) -> None:
+    """Refuse what `compile_columns` would refuse; several expressions may be for one name.
+
+    Cost: that of the expressions and of one look at the schema, however many expressions there are.
+    """
+    building = _Building(schema, what)
+    for name, given in expressions:
+        building.part(name, given)
 
 
 def compile_filter(schema: pa.Schema, predicate: pl.Expr | bool, what: str) -> Predicate:
