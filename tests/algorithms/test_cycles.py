@@ -18,7 +18,7 @@ from tests.soaking import draws, first_seed, seeds
 
 EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}
 HOUR = 3600
-SEEDS = seeds(3, soak=100)
+SEEDS = seeds(2, soak=100)
 
 pytestmark = pytest.mark.drawn
 
@@ -61,7 +61,7 @@ def test_random_graphs_have_what_is_to_be_found():
     """The graphs above are not empty of cycles, and some of their edges are late."""
     lengths, dropped = set(), 0
     for workers in (1, 2, 3, 4):
-        for seed in range(3):
+        for seed in range(2):
             chance = random.Random(f"{workers} {seed}")
             span, late = chance.choice([5, 20, 60]), chance.choice([0, 3, 10])
             edges = temporal.drawn(chance, 150, chance.choice([6, 10, 20]), late + seed % 2 * 3)
@@ -236,7 +236,7 @@ def test_lengths_that_are_none():
 def test_what_is_older_than_the_window_goes():
     """The states hold the edges of a window and a bounded number more, however long the stream is."""
     chance = random.Random(5)
-    edges = [(*chance.sample(range(40), 2), time) for time in range(4000)]
+    edges = [(*chance.sample(range(40), 2), time) for time in range(draws(2000, soak=4000))]
     with program(50).run(workers=2) as run:
         feed(run, [edges[at : at + 20] for at in range(0, len(edges), 20)])
         assert run.read("found").rows() == temporal.cycles(edges, 50)

@@ -26,6 +26,7 @@ from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.log import record_name
 from tests.engine.flows import contents
 from tests.engine.launchers import Processes, Threads
+from tests.soaking import seeds
 
 OPTIONS: dict[str, list[Any]] = {
     "least": [1, 2],  # a filter before everything that is made of sales
@@ -203,7 +204,8 @@ def disturbed(source: random.Random, monkeypatch: Any, how: str) -> None:
     monkeypatch.setattr(LocalCluster, "_turn", disturb)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(8, soak=200))
 def test_a_changed_program_gives_what_it_would_from_the_start(
     seed: int, tmp_path: Any, monkeypatch: Any
 ) -> None:
