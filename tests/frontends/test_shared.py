@@ -55,7 +55,7 @@ def test_equal_records_keep_what_each_of_them_found(seed: int, tmp_path: Path) -
 
 
 def test_all_that_can_happen_does(tmp_path: Path) -> None:
-    """The programs above are no empty talk: they go on until each thing has happened, some 20 of them; in a soak, some 200."""
+    """The programs above are no empty talk: they go on until each thing has happened: some 20, in a soak some 200."""
     wanted = {
         f"{rule} {read}": draws(10, soak=50)
         for rule in ("latest", "within", "total", "function")
