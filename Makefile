@@ -60,7 +60,7 @@ test-cluster: $(READY)
 
 soak: export SOAK := $(SOAK)
 soak: $(READY) $(SOAK_READY)
-	$(PYTEST) -m '$(if $(filter sample,$(SOAK)),soak,soak or drawn or hypothesis)' tests $(ARGS)
+	$(PYTEST) -m '$(if $(filter sample,$(SOAK)),soak or sampled,soak or sampled or drawn or hypothesis)' tests $(ARGS)
 
 demo: $(READY)
 	$(JAVA) $(BIN)/python -m examples.demo $(ARGS)

@@ -1,9 +1,12 @@
 """How much a suite draws, and from which seeds: fixed ones where it must pass every time, random ones in a soak.
 
 `make test`, which newcomers run, has fixed seeds: what passed once passes again. `make soak` runs the long suites (the
-marker ``soak``), and those of `make test` that draw (``drawn`` and ``hypothesis``) once more, longer, all from a random
-seed, which the header names; ``make soak SEED=N`` repeats it. ``make soak SOAK=sample``, which `.ci/run` calls, runs a
-part of each long suite from fixed seeds.
+markers ``soak`` and ``sampled``), and those of `make test` that draw (``drawn`` and ``hypothesis``) once more, longer,
+all from a random seed, which the header names; ``make soak SEED=N`` repeats it. ``make soak SOAK=sample``, which
+`.ci/run` calls, runs a part of each long suite from fixed seeds.
+
+A suite with the marker ``soak`` is not in `make test`. A suite with the marker ``sampled`` is, with a few draws; the
+sample of `.ci/run` has more of them, and `make soak` has all.
 
 >>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
 True

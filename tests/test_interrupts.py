@@ -242,7 +242,7 @@ def test_waiting_is_ended() -> None:
         begun = time.monotonic()
         with pytest.raises(KeyboardInterrupt), deferred(), condition:
             wait()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
         timer.join()
     with deferred(), condition:
         assert not interrupts.wait_for(condition, lambda: False, 0.05)

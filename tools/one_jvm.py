@@ -11,7 +11,11 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-WITH_JVM = ("src/riverrun/spark/", "tests/spark/")
+WITH_JVM = (
+    "src/riverrun/spark/",
+    "tests/spark/",
+    "tests/test_docs.py::test_the_code_of_a_page_runs[docs/spark.md]",  # with the session of tests/spark
+)
 
 
 def piece(test: str) -> str:

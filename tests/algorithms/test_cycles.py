@@ -14,11 +14,11 @@ from riverrun.algorithms import cycles
 from tests.algorithms import temporal
 from tests.chaos.besieged import ProcessRun
 from tests.engine.launchers import Processes
-from tests.soaking import Shown, first_seed, seeds
+from tests.soaking import Shown, draws, first_seed, seeds
 
 EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}
 HOUR = 3600
-SEEDS = seeds(3, soak=100)
+SEEDS = seeds(2, soak=100)
 
 pytestmark = pytest.mark.drawn
 
@@ -60,7 +60,7 @@ def test_random_graphs_epoch_by_epoch(workers, seed):
 def test_random_graphs_have_what_is_to_be_found():
     """The graphs above are not empty of cycles, and some of their edges are late."""
     shown = Shown(length_3=1, length_4=1, length_5=1, dropped=11)
-    for turn in shown.turns(3):
+    for turn in shown.turns(2):
         seed = SEEDS.start + turn
         for workers in (1, 2, 3, 4):
             chance = random.Random(f"{workers} {seed}")
@@ -239,7 +239,7 @@ def test_lengths_that_are_none():
 def test_what_is_older_than_the_window_goes():
     """The states hold the edges of a window and a bounded number more, however long the stream is."""
     chance = random.Random(5)
-    edges = [(*chance.sample(range(40), 2), time) for time in range(4000)]
+    edges = [(*chance.sample(range(40), 2), time) for time in range(draws(2000, soak=4000))]
     with program(50).run(workers=2) as run:
         feed(run, [edges[at : at + 20] for at in range(0, len(edges), 20)])
         assert run.read("found").rows() == temporal.cycles(edges, 50)

@@ -18,7 +18,7 @@ from riverrun.engine.hosting import Rendezvous, host
 ROOT = Path(__file__).parents[2]
 
 
-def gone_by(before: set[threading.Thread], seconds: float = 10) -> None:
+def gone_by(before: set[threading.Thread], seconds: float = 60) -> None:
     """All threads that were not there before end, but those of gRPC."""
     deadline = time.monotonic() + seconds
     while left := {

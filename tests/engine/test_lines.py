@@ -180,10 +180,10 @@ def test_closing_a_line_ends_its_thread_and_its_connection() -> None:
         while not line._asker._used:
             time.sleep(0.01)
         line.close()
-        asking.join(5)
+        asking.join(60)
         assert [error.code for error in raised] == ["transport.given_up"]
         guests = {each for each in threading.enumerate() if each.name == "riverrun-guest"}
-        gone_by(before | guests, 5)  # those wait in the handler, which is at the other end
+        gone_by(before | guests)  # those wait in the handler, which is at the other end
         assert not line._asker._used
         mute.speak.set()
 

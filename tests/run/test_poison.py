@@ -7,9 +7,13 @@ acknowledged, when it is acknowledged. Dying is `kill -9` in a process of its ow
 
 from __future__ import annotations
 
+import atexit
 import logging
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +116,21 @@ POINTS = {  # what is there after the next start, and which epochs were refused 
 
 
 def killed(point: str, path: Path, workers: int = 1) -> None:
+    """What a killed process leaves. A process takes a second to start, so that each is killed once, and then copied."""
+    shutil.copytree(_killed_once(point, workers), path, dirs_exist_ok=True)
+
+
+@cache
+def _killed_once(point: str, workers: int) -> Path:
+    path = Path(tempfile.mkdtemp(prefix="riverrun-killed-"))
+    atexit.register(shutil.rmtree, path)
     done = subprocess.run(
         [sys.executable, "-c", DIE, point, str(path), str(workers)],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == -9, done.stderr
     assert "not reached" not in done.stdout
+    return path
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,6 +59,28 @@ with open(sys.argv[1], "rb") as file:
     function, arguments = cloudpickle.load(file)
 function(*arguments)
 """
+
+
+def in_another_process(program: str, *arguments: str, **environment: str) -> str:
+    """What a program prints that has no session yet."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        cwd=ROOT,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{QUICK_START}' pyspark-shell",
+            "SPARK_LOCAL_IP": LOOPBACK,
+            **environment,
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,  # a machine may be busy with others
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
 
 
 def session(master: str | None = None, **conf: str) -> SparkSession:

@@ -24,7 +24,13 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
+LONG = {"campaigns", "cycles", "learning"}  # seconds, whatever the sizes; `.ci/run` has them
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in SIZES],
+)
 def test_a_benchmark_prints_one_line(
     name: str,
     spark: SparkSession,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +21,7 @@ from riverrun.errors import PlanError, RiverrunError, TransportError
 from riverrun.spark import session as sessions
 from tests.soaking import first_seed
 from tests.spark.programs import PROGRAMS, Program, Rows, change, counting, eventually
-from tests.spark.standalone import LOOPBACK, QUICK_START, ROOT
+from tests.spark.standalone import in_another_process
 
 
 def active(spark: SparkSession) -> list[int]:
@@ -159,10 +156,8 @@ def test_closing_ends_the_tasks_and_leaves_the_session(spark: SparkSession) -> N
     run = counting().flow.run(on=spark, workers=2)
     assert len(active(spark)) == 2
     pids = [each["pid"] for each in run.status()["processes"]]
-    start = time.monotonic()
     run.close()
-    assert time.monotonic() - start < 8
-    assert eventually(lambda: not active(spark), 5)
+    assert eventually(lambda: not active(spark))
     run.close()
     assert spark.range(100).selectExpr("sum(id)").first()[0] == 4950
     assert spark.sparkContext.pythonExec == python
@@ -175,7 +170,7 @@ def test_closing_ends_the_tasks_and_leaves_the_session(spark: SparkSession) -> N
 
 def test_a_run_that_is_closed_while_an_epoch_is_under_way_ends(spark: SparkSession) -> None:
     def slow(frame: pl.DataFrame) -> pl.DataFrame:
-        time.sleep(30)
+        time.sleep(600)
         return frame
 
     flow = rr.Dataflow("slow")
@@ -186,56 +181,22 @@ def test_a_run_that_is_closed_while_an_epoch_is_under_way_ends(spark: SparkSessi
     time.sleep(0.5)
     start = time.monotonic()
     run.close()
-    assert time.monotonic() - start < 20
-    assert eventually(lambda: not active(spark), 10)
+    assert time.monotonic() - start < 300  # half of what the worker sleeps
+    assert eventually(lambda: not active(spark))
 
 
 def test_termination_is_awaited(spark: SparkSession) -> None:
     run = counting().flow.run(on=spark, workers=1)
     start = time.monotonic()
     assert run.await_termination(timeout=0.3) is False
-    assert 0.2 < time.monotonic() - start < 10
+    assert time.monotonic() - start > 0.2
     threading.Timer(0.5, run.close).start()
     assert run.await_termination(timeout=30) is True
 
 
-def in_another_process(program: str, *arguments: str, **environment: str) -> str:
-    """What a program prints that has no session yet."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        cwd=ROOT,
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
-            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{QUICK_START}' pyspark-shell",
-            "SPARK_LOCAL_IP": LOOPBACK,
-            **environment,
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
-
-
-def test_without_a_session_a_local_one_is_made_and_stopped() -> None:
-    found = in_another_process("""
-        import riverrun as rr
-        from pyspark.sql import SparkSession
-        assert SparkSession.getActiveSession() is None
-        flow = rr.Dataflow("words")
-        flow.output("out", flow.input("a", {"k": str}).group_by("k").count())
-        with flow.run(on="spark", workers=2) as run:
-            run.insert("a", [("sea",), ("sky",), ("sea",)])
-            run.commit()
-            print(run.read("out").rows(), run.spark.sparkContext.master)
-            seen = run.spark.read.format("riverrun").load("out").filter("count > 1").collect()
-            print([tuple(row) for row in seen])
-        print(SparkSession.getActiveSession())
-    """)
-    assert found.splitlines() == ["[('sea', 2), ('sky', 1)] local[4]", "[('sea', 2)]", "None"]
+def test_without_a_session_a_local_one_is_made_and_stopped(told: dict[str, str]) -> None:
+    lines = told["without"].splitlines()
+    assert lines == ["[('sea', 2), ('sky', 1)] local[4]", "[('sea', 2)]", "None"]
 
 
 # ---- security and memory
@@ -307,12 +268,10 @@ def test_state_beyond_the_memory_is_in_files(spark: SparkSession) -> None:
 
 
 def refused(code: str, flow: rr.Dataflow | None = None, **options: Any) -> RiverrunError:
-    start = time.monotonic()
     with pytest.raises(RiverrunError) as caught:
         (flow or counting().flow).run(**options).close()
     assert caught.value.code == code, str(caught.value)
     assert caught.value.hint
-    assert time.monotonic() - start < 25
     return caught.value
 
 
@@ -394,25 +353,8 @@ def test_options_that_do_not_fit_are_refused(spark: SparkSession) -> None:
     refused("plan.run", tls=True)
 
 
-def test_a_stopped_session_is_refused() -> None:
-    found = in_another_process("""
-        import riverrun as rr
-        from tests.spark.standalone import session
-        flow = rr.Dataflow("words")
-        flow.output("out", flow.input("a", {"k": str}).group_by("k").count())
-        spark = session("local[2]")
-        for workers in (1, 2):
-            try:
-                with flow.run(on=spark, workers=workers) as run:
-                    spark.stop()
-                    try:
-                        run.await_termination(60)
-                    except rr.errors.RiverrunError as error:
-                        print(error.code)
-            except rr.errors.RiverrunError as error:
-                print(error.code)
-    """)
-    assert found.splitlines() == ["checkpoint.none", "spark.stopped"]
+def test_a_stopped_session_is_refused(told: dict[str, str]) -> None:
+    assert told["stopped"].splitlines() == ["checkpoint.none", "spark.stopped"]
 
 
 OLD_JAVA = """\
@@ -428,19 +370,16 @@ def test_java_that_is_missing_or_too_old_is_refused(tmp_path: Path, told: str) -
         (tmp_path / "java").chmod(0o755)
     found = in_another_process(
         """
-        import time
         from pathlib import Path
         import riverrun as rr
         import riverrun.spark.session
         Path.glob = lambda self, pattern: iter(())  # nothing in /usr/lib/jvm
         flow = rr.Dataflow("words")
         flow.output("out", flow.input("a", {"k": str}).group_by("k").count())
-        start = time.monotonic()
         try:
             flow.run(on="spark")
         except rr.errors.RiverrunError as error:
             print(error.code, error.message)
-        assert time.monotonic() - start < 30
         """,
         PATH=str(tmp_path),
         JAVA_HOME="",
@@ -467,7 +406,7 @@ def test_a_java_home_that_is_too_old_gives_way(
 def test_workers_that_do_not_come_up_are_not_waited_for_for_ever(spark: SparkSession) -> None:
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        time.sleep(60)
+        time.sleep(600)
 
     def held() -> None:
         spark.sparkContext.addJobTag("held")
@@ -480,19 +419,20 @@ def test_workers_that_do_not_come_up_are_not_waited_for_for_ever(spark: SparkSes
     thread = threading.Thread(target=held)
     thread.start()
     try:
-        assert eventually(lambda: active(spark), 20)
+        assert eventually(lambda: active(spark))
         time.sleep(1)
         start = time.monotonic()
         with pytest.raises(TransportError) as caught:
-            counting().flow.run(on=spark, workers=3, timeout=8)
-        assert 6 < time.monotonic() - start < 30
+            counting().flow.run(on=spark, workers=3, timeout=3)
+        assert time.monotonic() - start > 2
+        assert thread.is_alive()  # the slots are still taken: nobody waited for them
     finally:
         spark.sparkContext.cancelJobsWithTag("held")
         thread.join()
     assert caught.value.code == "run.not_ready"
-    assert "of 3 workers reported within 8 s" in caught.value.message
+    assert "of 3 workers reported within 3 s" in caught.value.message
     assert "slots" in str(caught.value.hint)
-    assert eventually(lambda: not active(spark), 10)
+    assert eventually(lambda: not active(spark))
 
 
 def test_versions_that_differ_are_refused(
@@ -505,7 +445,7 @@ def test_versions_that_differ_are_refused(
     error = refused("run.versions", on=spark, workers=2)
     assert "polars" in error.message
     assert "0.0.1" in error.message
-    assert eventually(lambda: not active(spark), 10)
+    assert eventually(lambda: not active(spark))
 
 
 def test_more_workers_than_slots_are_refused_when_scaling(

@@ -21,7 +21,6 @@ from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaErro
 from riverrun.spark import ingest
 from riverrun.spark.frames import of_table
 from tests.spark.programs import Rows, counting, eventually, joining
-from tests.spark.test_cluster import in_another_process
 
 
 def copying(schema: Any, **options: Any) -> rr.Dataflow:
@@ -278,7 +277,7 @@ def test_a_dataframe_that_fails_halfway_applies_nothing(spark: SparkSession) -> 
         assert caught.value.code == "spark.dataframe"
         assert "seven hundred and seventy-seven" in caught.value.message
         assert caught.value.__cause__ is not None
-        assert eventually(lambda: parcels(run) == 0, 10)
+        assert eventually(lambda: parcels(run) == 0)
         run.commit()
         assert run.read("out").rows() == [(1, 1, 1)]
         run.insert("a", frame)
@@ -286,42 +285,13 @@ def test_a_dataframe_that_fails_halfway_applies_nothing(spark: SparkSession) -> 
         assert len(run.read("out")) == 1000
 
 
-RETRIED = """
-    import json, random, sys, time
-    from pathlib import Path
-    import polars as pl
-    import riverrun as rr
-    from tests.spark.standalone import session
-
-    marks = Path(sys.argv[1])
-    spark = session("local[6, 4]", spark_sql_execution_arrow_maxRecordsPerBatch="20")
-
-    def odd(batches):
-        # What comes from an odd partition is sent in part by its first attempt.
-        from pyspark import TaskContext
-        context = TaskContext.get()
-        (marks / f"{context.partitionId()}-{context.attemptNumber()}").touch()
-        for at, batch in enumerate(batches):
-            if context.partitionId() % 2 and context.attemptNumber() == 0 and at == 2:
-                raise ValueError("on purpose")
-            yield batch
-
-    flow = rr.Dataflow("copying")
-    flow.output("out", flow.input("a", {"n": pl.Int64}))
-    with flow.run(on=spark, workers=2) as run:
-        for _ in range(2):
-            run.insert("a", spark.range(0, 400, numPartitions=4).selectExpr("id n").mapInArrow(odd, "n long"))
-            run.commit()
-        print(json.dumps(run.read("out")["n"]))
-        held = sum(answer["parcels"] for _, answer in run._cluster._ask_all("stats"))
-        print(held, flush=True)
-"""
-
-
-def test_a_task_that_is_retried_neither_doubles_nor_loses_a_row(tmp_path: Path) -> None:
-    found, held = in_another_process(RETRIED, str(tmp_path)).splitlines()
+def test_a_task_that_is_retried_neither_doubles_nor_loses_a_row(
+    told: dict[str, str], sessions_folder: Path
+) -> None:
+    found, held = told["retried"].splitlines()
     assert sorted(json.loads(found)) == sorted([*range(400), *range(400)])
-    assert {mark.name for mark in tmp_path.iterdir()} >= {"1-0", "1-1", "3-0", "3-1"}
+    marks = {mark.name for mark in (sessions_folder / "marks").iterdir()}
+    assert marks >= {"1-0", "1-1", "3-0", "3-1"}
     assert int(held) <= 8  # those of the last epoch: four tasks, two workers
 
 
@@ -347,7 +317,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
         assert sorted(run.read("out")["n"]) == [1, 2, 3, 4, 5]
         (late,) = ingest.send(cloudpickle.dumps(order), iter(batches))
         assert unpack(late["told"][0].as_py())["code"] == "transport.late"
-        assert eventually(lambda: parcels(run) <= 2, 10)
+        assert eventually(lambda: parcels(run) <= 2)
 
 
 def test_rollback_drops_what_was_handed_in(spark: SparkSession) -> None:
@@ -357,12 +327,12 @@ def test_rollback_drops_what_was_handed_in(spark: SparkSession) -> None:
         assert parcels(run) > 0
         run.rollback()
         assert run.status()["waiting_rows"] == {"a": 0}
-        assert eventually(lambda: parcels(run) == 0, 10)
+        assert eventually(lambda: parcels(run) == 0)
         run.insert("a", spark.range(3).selectExpr("id k", "id v"))
         run.commit()
         assert len(run.read("out")) == 3
         run.commit()
-        assert eventually(lambda: parcels(run) == 0, 10)
+        assert eventually(lambda: parcels(run) == 0)
 
 
 def test_a_run_in_this_process_takes_dataframes(spark: SparkSession) -> None:

@@ -13,14 +13,16 @@ from tests.chaos.besieged import Siege
 from tests.chaos.kills import suite
 from tests.chaos.loads import PROGRAMS
 from tests.chaos.test_kills import LONG, drawn, held, say
+from tests.soaking import draws
 from tests.spark.standalone import Standalone
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", PROGRAMS if LONG else ["components"])
 def test_workers_in_a_local_session_are_killed(
     spark: SparkSession, tmp_path: Path, program: str
 ) -> None:
-    kills = LONG or 5
+    kills = LONG or draws(2, sample=5, soak=20)
     siege = Siege(
         drawn(), kills, "spark", program, str(tmp_path / "run"), most=3, stream=True, frames=True,
         kinds=() if LONG else ("kill", "two", "replacement", "reading"),

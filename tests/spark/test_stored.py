@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -244,26 +241,11 @@ def test_many_rows_are_cut_between_blocks(
     assert max(sizes) < 3_000
 
 
-PLAIN = """
-    import sys
-    from pyspark.sql import SparkSession
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    frame = spark.read.format("riverrun").load(sys.argv[1])
-    print(sorted(map(tuple, frame.where("k >= 3").collect())))
-    assert "riverrun" not in sys.modules
-"""
-
-
-def test_a_plain_session_finds_it_by_itself(tmp_path: Path) -> None:
+def test_a_plain_session_finds_it_by_itself(told: dict[str, str], sessions_folder: Path) -> None:
     """Nothing is imported or registered, and conditions are left to Spark, as its settings say."""
-    flow, oracle = made("counting")
-    rows = lived(flow, tmp_path, 10, oracle)[-1]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PLAIN), str(tmp_path)],
-        capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == str([row for row in rows if row[0] >= 3])
+    rows = rr.read_checkpoint(sessions_folder / "stored").rows()
+    assert rows
+    assert told["plain"].strip() == str([row for row in rows if row[0] >= 3])
 
 
 def test_a_spark_that_keeps_the_static_source(

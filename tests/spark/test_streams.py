@@ -366,7 +366,7 @@ def test_a_stream_that_is_stopped_while_it_tries_again_stops(
         begun = time.monotonic()
         query.stop()
         assert not query.isActive
-        assert time.monotonic() - begun < 60  # and not the five minutes of the deadline
+        assert time.monotonic() - begun < 240  # and not the five minutes of the deadline
         run.insert("a", [(2, 2)])
         run.commit()
         assert run.read("out").rows() == counts([(2, 2)])

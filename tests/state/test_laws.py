@@ -30,6 +30,7 @@ from riverrun.state.spine import ReadHold, Spine
 from riverrun.state.view import View
 from tests.oracle import Reference, Row, before
 from tests.rows import arrow_types, cells, disguises, to_arrow
+from tests.soaking import draws
 from tests.state.checks import (
     NEVER_FOLD,
     check_changes,
@@ -323,9 +324,9 @@ class AnyState(RuleBasedStateMachine):
         check_changes(view, reference, keys[:3], chosen)
 
 
-TestAnyState = AnyState.TestCase
+TestAnyState = pytest.mark.sampled(AnyState.TestCase)
 TestAnyState.settings = settings(
-    max_examples=settings().max_examples,
+    max_examples=draws(25, sample=100, soak=1_000),
     stateful_step_count=24,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -43,7 +43,7 @@ def storage(tmp_path: Path) -> Storage:
     return open_storage(tmp_path)
 
 
-def until(so: Any, seconds: float = 20) -> None:
+def until(so: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not so():
         assert time.monotonic() < deadline
@@ -104,8 +104,9 @@ def test_the_thread_does_not_keep_it_alive(storage: Storage) -> None:
 
 
 def test_another_process_is_refused_while_it_lives_and_not_when_it_was_killed(
-    storage: Storage, tmp_path: Path
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leases, "WATCH", 300)
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -117,7 +118,7 @@ def test_another_process_is_refused_while_it_lives_and_not_when_it_was_killed(
         child.send_signal(signal.SIGKILL)
         until(lambda: not leases._is_running(child.pid))  # it is a zombie until we wait for it
         Lease.acquire(storage, "second").release()
-        assert time.monotonic() - begun < 5  # at once, not after watching it
+        assert time.monotonic() - begun < 200  # not after watching it
     finally:
         child.kill()
         child.communicate()
@@ -232,15 +233,16 @@ class Failing(Storage):
 
 
 def test_a_run_that_was_closed_while_its_storage_failed_takes_its_file_with_it_later(
-    storage: Storage, tmp_path: Path
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leases, "RELEASE", 120)
     before = set(threading.enumerate())
     failing = Failing(storage.store)
     lease = Lease.acquire(failing, "first")
     failing.away = True
     begun = time.monotonic()
     lease.release()
-    assert time.monotonic() - begun < 1.5  # nobody waits for it
+    assert time.monotonic() - begun < 60  # nobody waits for it
     time.sleep(0.3)
     assert of(storage).identity == "first"
     failing.away = False
@@ -281,13 +283,13 @@ def test_a_storage_that_hangs_is_not_waited_for(
 
     class Hanging(Storage):
         def delete(self, names: Any) -> None:
-            let_go.wait(60)
+            let_go.wait(120)
 
     storage = Hanging(open_storage(tmp_path).store)
     lease = Lease(storage, of_new(open_storage(tmp_path))).start()
     begun = time.monotonic()
     lease.release()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
     let_go.set()
     until(lambda: not running(lease))
 
