@@ -1,7 +1,7 @@
 """What one row costs: processor time of a commit of one row, of an insert, and of a read, in microseconds.
 
-A count of a thousand keys, in this process. `one` is a run of one worker, `two` of two, `durable` one of one worker with
-a checkpoint path: its log is written by another thread, whose time is not in it. All runs are alive at once and take
+A count of a thousand keys, in this process. `one` is a run of one worker, `two` of two, `durable` one of one worker
+with a checkpoint path: its log is written by another thread, whose time is not in it. All runs are alive and take
 turns, row by row, so that a change of the machine's speed hits all alike; the figures are medians of the time of this
 thread. `insert` and `read` are those of the first run: an insert of an Arrow table, and a `read` of all keys that looks
 at no row.
