@@ -14,9 +14,11 @@ from bench.__main__ import main, names
 from bench.apart import run_apart
 
 SIZES = {
+    "commits": {"commits": 20},
     "components": {"nodes": 300, "edges": 600, "loads": 2, "singles": 3, "moved": 5},
     "degrees": {"nodes": 200, "edges": 1000, "changes": 100, "batches": 2, "singles": 4},
     "epochs": {"epochs": 20},
+    "link": {"chunk": 2000, "chunks": 3, "messages": 10, "repeats": 1},
     "plans": {"nodes": 96, "workers": 1},
     "words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
 }

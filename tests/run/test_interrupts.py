@@ -703,15 +703,20 @@ class Frame:
 
 
 @pytest.mark.parametrize("call", ["insert", "delete"])
-def test_whoever_waits_for_a_turn_to_give_a_frame_can_be_interrupted(
-    call: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rows", [Frame(), [(1,)]], ids=["frame", "rows"])
+def test_whoever_gives_rows_waits_for_no_turn(
+    call: str, rows: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("riverrun.run.live.is_spark_frame", lambda rows: isinstance(rows, Frame))
     with program().run() as run:
-        with _held_by_another(run._lock), pytest.raises(KeyboardInterrupt):
-            getattr(run, call)("rows", Frame())
+        with _held_by_another(run._lock):
+            getattr(run, call)("rows", rows)
+            with pytest.raises(KeyboardInterrupt):
+                time.sleep(10)
+        assert run.status()["waiting_rows"]["rows"] == 1
+        run.rollback()
         assert run.status()["waiting_rows"]["rows"] == 0
-        run.insert("rows", Frame())
+        run.insert("rows", rows)
         run.commit()
         assert run.read("short").rows() == [(1, 1)]
 

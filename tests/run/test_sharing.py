@@ -54,6 +54,38 @@ def test_threads_take_turns():
         assert len(run.read("rows")) == 24
 
 
+def test_rows_that_are_given_while_others_are_committed_are_in_exactly_one_epoch():
+    """Neither lost nor taken twice, and the rows of one thread in the order in which it gave them."""
+    flow = rr.Dataflow("together")
+    rows = flow.input("rows", {"thread": pl.Int64, "n": pl.Int64})
+    last = flow.input("last", {"thread": pl.Int64, "n": pl.Int64}, key="thread")
+    flow.output("counts", rows.group_by("thread").agg(rows=rr.count(), n=rr.sum("n")))
+    flow.output("last", last)
+    threads, each = 3, 400
+    with flow.run(history=1) as run:
+
+        def give(thread: int) -> None:
+            for n in range(each):
+                run.insert("rows", [(thread, n)])
+                run.upsert("last", [(thread, n)])
+                if n % 7 == 0:
+                    run.delete("last", [(thread, n)])
+                    run.upsert("last", [(thread, n)])
+
+        givers = [threading.Thread(target=give, args=(n,)) for n in range(threads)]
+        for giver in givers:
+            giver.start()
+        while any(giver.is_alive() for giver in givers):
+            run.commit()
+        for giver in givers:
+            giver.join()
+        run.commit()
+        total = sum(range(each))
+        assert run.read("counts").rows() == [(n, each, total) for n in range(threads)]
+        assert run.read("last").rows() == [(n, each - 1) for n in range(threads)]
+        assert run.status()["waiting_rows"] == {"rows": 0, "last": 0}
+
+
 @pytest.mark.parametrize("every", ["30s", 1.5, 0, -1, True, timedelta(0)])
 def test_the_distance_of_checkpoints_is_checked(every):
     with pytest.raises(rr.PlanError) as caught:

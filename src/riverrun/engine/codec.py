@@ -46,7 +46,7 @@ from riverrun.engine.shapes import (
 from riverrun.engine.wire import BadFrame
 from riverrun.errors import RiverrunError
 from riverrun.state.changes import Changes
-from riverrun.state.soundness import WEIGHTLESS, read_frame
+from riverrun.state.soundness import WEIGHTLESS, FrameReader
 
 PIECE = 4 << 20
 SCHEMAS = 4096
@@ -140,7 +140,7 @@ class Decoder:
     """The receiving end of a stream of frames."""
 
     def __init__(self) -> None:
-        self._schemas: dict[int, pa.Schema] = {}
+        self._readers: list[FrameReader] = []
         self._pieces: list[pa.RecordBatch] = []
         self._inputs: dict[str, pa.RecordBatch] = {}
 
@@ -167,38 +167,41 @@ class Decoder:
         return read
 
     def _piece(self, piece: Piece, body: pa.Buffer | None) -> Any | None:
+        arrays: list[pa.Array] = []
         if piece.schema is not None:
+            if piece.schema < 0:
+                raise BadFrame(f"a frame has columns {piece.schema}, which were not defined")
             if piece.definition is not None:
                 self._define(piece.schema, piece.definition)
             if body is None:
                 raise BadFrame("a frame has no rows where it says that it has")
-            batch = read_frame(aligned(body), self._schemas[piece.schema])
+            batch, arrays = self._readers[piece.schema].read(aligned(body))
             if self._pieces and self._pieces[0].schema != batch.schema:
                 raise BadFrame("a frame goes on with rows of other columns")
-            self._pieces.append(batch)
+            if self._pieces or piece.about is None:
+                self._pieces.append(batch)
         about = piece.about
         if about is None:
             return None
-        pieces, self._pieces = self._pieces, []
-        whole: pa.RecordBatch | None = None
-        if pieces:
-            whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        arrays = [] if whole is None else list(whole.columns)
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            arrays = pa.concat_batches(pieces).columns
         if isinstance(about, InputHead):
             self._inputs[about.name] = pa.record_batch(arrays, names=list(about.columns))
             return None
         return Data(about.execution, about.number, Rows((about.node, _changes(about, arrays))))
 
     def _define(self, number: int, definition: bytes) -> None:
-        if number != len(self._schemas) or number >= SCHEMAS:
-            raise BadFrame(f"a frame defines columns {number}, where {len(self._schemas)} are next")
-        self._schemas[number] = pa.ipc.read_schema(pa.py_buffer(definition))
+        if number != len(self._readers) or number >= SCHEMAS:
+            raise BadFrame(f"a frame defines columns {number}, where {len(self._readers)} are next")
+        self._readers.append(FrameReader(pa.ipc.read_schema(pa.py_buffer(definition))))
 
 
 def _changes(about: RowsHead, arrays: list[pa.Array]) -> Changes:
     """The changes that a peer sent: what `Changes` says of itself holds for them."""
     rows, times = about.rows, about.times
-    if any(len(array) != rows for array in arrays) or (not arrays and rows > WEIGHTLESS):
+    # The columns of a sound batch are all as long as the first.
+    if len(arrays[0]) != rows if arrays else rows > WEIGHTLESS:
         raise BadFrame(f"a frame has not the {rows} rows that it says")
     diffs = codes = None
     if about.has_diffs:
@@ -209,7 +212,9 @@ def _changes(about: RowsHead, arrays: list[pa.Array]) -> Changes:
             raise BadFrame("a frame has rows of a time that it does not name")
     elif len(times) > 1:
         raise BadFrame("a frame has several times, and no row says which it has")
-    if len({len(time) for time in times}) > 1 or any(a >= b for a, b in pairwise(times)):
+    if len(times) > 1 and (
+        len({len(time) for time in times}) > 1 or any(a >= b for a, b in pairwise(times))
+    ):
         raise BadFrame("a frame has times in no order")
     if min(map(min, times)) < 0:
         raise BadFrame("a frame has a time before all times")
@@ -222,7 +227,7 @@ _DIFFS, _CODES = (pa.int64(),), (pa.int32(), pa.uint32())
 def _numbers(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> np.ndarray[Any, Any]:
     if array.type not in kinds or array.null_count:
         raise BadFrame(f"a frame has {array.type} where times or diffs are")
-    return np.asarray(array)
+    return array.to_numpy()  # type: ignore[no-any-return]
 
 
 def aligned(buffer: pa.Buffer) -> pa.Buffer:

@@ -188,8 +188,12 @@ class Instance:
         Many rows are fed piece by piece, in `work`: what one piece sends travels while the next is worked on.
         """
         for name, batch in inputs.items():
-            step = PIECE if isinstance(self._schedule, Together) else max(batch.num_rows, 1)
-            for start in range(0, batch.num_rows, step):
+            rows = batch.num_rows
+            step = PIECE if isinstance(self._schedule, Together) else max(rows, 1)
+            if 0 < rows <= step:
+                self._fed.append((name, batch))
+                continue
+            for start in range(0, rows, step):
                 self._fed.append((name, batch.slice(start, step)))
         self._feeding = epoch
         if self._backfill is not None and epoch == self._backfill.epoch:
@@ -589,7 +593,7 @@ def _as_changes(node: Node, batch: pa.RecordBatch, epoch: int) -> Changes:
     """Rows that were fed, as changes."""
     columns = canonical_columns(batch, node.schemas[0])  # by position: a column may be called diff
     diffs = np.asarray(batch.column(batch.num_columns - 1))
-    if (diffs == diffs[0]).all():
+    if len(diffs) == 1 or (diffs == diffs[0]).all():
         return Changes(columns, batch.num_rows, ((epoch,),), None, int(diffs[0]), None)
     return Changes(columns, batch.num_rows, ((epoch,),), None, 0, diffs)
 

@@ -151,7 +151,7 @@ def write(message: Any) -> bytes:
 
 def read(data: Any) -> Any:
     """The message, or one of the heads above; `BadFrame` for what is neither."""
-    size = memoryview(data).nbytes
+    size = len(data) if type(data) is bytes else memoryview(data).nbytes
     if size > HEAD:
         raise BadFrame(f"a frame has a head of {size} bytes; {HEAD} at most can be")
     try:

@@ -2,7 +2,10 @@
 
 Laws:
 
-- **Atomic addition.** Rows are added by one append to a list. So a caller who is interrupted has added all or none.
+- **Atomic addition.** Rows are added by one append, which needs no turn and no lock. So a caller who is interrupted has
+  added all or none, and one who inserts while another thread commits does not wait: these rows are in the next epoch.
+- **Order of addition.** Whoever has the run's turn numbers what was added, in the order in which that was done. Rows
+  that are added while an epoch is being made of others stay for the next one.
 - **Net rows.** What `insert` and `delete` gave in one epoch is added up before anybody sees it: a row that was inserted
   and deleted as often is not given to the workers, and no function of the user's is called on it. DataFrames of
   Spark are where their tasks have put them, and are not added up.
@@ -14,6 +17,7 @@ none cancel, and 110 or 180 ms where all do.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +37,8 @@ from riverrun.state.schema import declared_column
 NUMBERS = 1 << 63
 """How many numbers there are in an epoch."""
 FEW = 2000  # rows, below which sets of Python are quicker
+SMALL = 64  # rows of one piece whose diffs are not written anew
+_DIFFS = {diff: pa.array(np.full(SMALL, diff)) for diff in (1, -1)}
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,9 @@ class Inlet:
             ((moved, _),) = plan.consumers[Port(node.number)]
             ((kept, _),) = plan.consumers[Port(moved.number)]
             self.schema = kept.schemas[0]
+        self._added: deque[tuple[pa.RecordBatch, int]] = deque()
+        """Rows and their diff, as they were given; not numbered yet."""
+        self._names = [*self.schema.names, *((SEQUENCE, DELETED) if self.key else ()), "diff"]
         self._pieces: list[tuple[pa.RecordBatch | None, int, int]] = []
         """Rows, their diff, and the number after the last of them; without rows, numbers for a DataFrame."""
         self._parcels: list[Parcel] = []
@@ -84,9 +93,16 @@ class Inlet:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
-        here = sum(0 if batch is None else batch.num_rows for batch, _, _ in self._pieces)
-        return here + sum(parcel.rows for parcel in self._parcels)
+        """How many rows there are. Any thread may ask."""
+        rows = 0
+        for batch, _ in self._added.copy():
+            rows += batch.num_rows
+        for piece, _, _ in self._pieces:
+            if piece is not None:
+                rows += piece.num_rows
+        for parcel in self._parcels:
+            rows += parcel.rows
+        return rows
 
     @property
     def _sequence(self) -> int:
@@ -94,12 +110,19 @@ class Inlet:
         return self._pieces[-1][2] if self._pieces else 0
 
     def add(self, batch: pa.RecordBatch, diff: int) -> None:
-        """Rows, to be inserted (1) or deleted (-1)."""
+        """Rows, to be inserted (1) or deleted (-1). Needs no turn: any thread may add, and none waits for a commit."""
         if batch.num_rows:
+            self._added.append((batch, diff))
+
+    def _number_added(self) -> None:
+        """Number what was added so far, in the order in which that was done."""
+        while self._added:
+            batch, diff = self._added.popleft()
             self._pieces.append((batch, diff, self._sequence + batch.num_rows))
 
     def reserve(self) -> int:
         """The number of the first command of a DataFrame."""
+        self._number_added()
         first = self._sequence
         if self.key and first + 2 * FRAME > NUMBERS:  # rows that come after it need some too
             raise RiverrunError(
@@ -123,25 +146,27 @@ class Inlet:
 
     def gathered(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
         """All rows since the last commit: those here, with `diff` as their last column, and those at workers."""
+        self._number_added()
         parcels = tuple(self._parcels)
         batches = []
         for batch, diff, following in self._pieces:
             if batch is None:
                 continue
-            columns, names = list(batch.columns), list(batch.schema.names)
+            columns, count = batch.columns, batch.num_rows
             if self.key:
-                count = batch.num_rows
                 columns.append(pa.array(np.arange(following - count, following)))
                 columns.append(pa.repeat(diff < 0, count))
-                names += [SEQUENCE, DELETED]
                 diff = 1
-            columns.append(pa.array(np.full(batch.num_rows, diff)))
-            batches.append(pa.record_batch(columns, names=[*names, "diff"]))
+            columns.append(
+                _DIFFS[diff].slice(0, count) if count <= SMALL else pa.array(np.full(count, diff))
+            )
+            batches.append(pa.RecordBatch.from_arrays(columns, names=self._names))
         if not batches:
             return None, parcels
         gathered = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        if not self.key and len({diff for batch, diff, _ in self._pieces if batch is not None}) > 1:
-            gathered = self._net(gathered)
+        if len(batches) > 1 and not self.key:
+            signs = {diff for batch, diff, _ in self._pieces if batch is not None}
+            gathered = self._net(gathered) if len(signs) > 1 else gathered
         return (gathered if gathered.num_rows else None), parcels
 
     def _net(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -161,8 +186,13 @@ class Inlet:
         left = pa.record_batch([*rows, pa.array(met.diff_array())], schema=batch.schema)
         return pa.concat_batches([batch.take(others), left])
 
+    def clear(self) -> list[Parcel]:
+        """Forget all rows; the parcels that nobody names now."""
+        self._number_added()
+        return self.drop()
+
     def drop(self) -> list[Parcel]:
-        """Forget them; the parcels that nobody names now."""
+        """Forget the rows that were gathered; the parcels that nobody names now."""
         dropped, self._parcels = self._parcels, []
         # Numbers matter within an epoch only; those that were set aside are of the epoch that their rows come in.
         self._pieces = [(None, 0, self._sequence)] if self._reserved else []

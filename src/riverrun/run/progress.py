@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Event, Thread
 
 DELAY = 0.5
 EVERY = 0.1
+_UNSEEN = nullcontext()
 
 
 class Progress:
@@ -34,12 +35,12 @@ class Progress:
         self._loops = loops
         self._is_seen = sys.stderr.isatty()  # to ask at every commit takes longer than a short one
 
-    @contextmanager
-    def watching(self, epoch: int, rows: int) -> Iterator[None]:
+    def watching(self, epoch: int, rows: int) -> AbstractContextManager[None]:
         """Show that an epoch is under way, if that takes long and somebody can see it."""
-        if not self._is_seen:
-            yield
-            return
+        return self._watching(epoch, rows) if self._is_seen else _UNSEEN
+
+    @contextmanager
+    def _watching(self, epoch: int, rows: int) -> Iterator[None]:
         over = Event()
         watcher = Thread(target=self._show, args=(epoch, rows, over), daemon=True)
         watcher.start()

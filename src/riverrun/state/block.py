@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 
+from riverrun.cached import cached_property
 from riverrun.progress import Timestamp
 from riverrun.state.columns import (
     Cells,
@@ -38,7 +38,7 @@ from riverrun.state.columns import (
 from riverrun.state.kernels import differing, gathering, layout, packing, searching
 from riverrun.state.schema import FULL_MASK, Schema
 from riverrun.state.slabs import empty
-from riverrun.state.times import Codes, Times, codes_in, time_table
+from riverrun.state.times import Codes, Times, addressed_table, codes_in, time_table
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -187,8 +187,7 @@ class PackedBlock(Block):
     """A small block in one piece of memory (`kernels.packing`); its Arrow arrays are made when asked for."""
 
     def __init__(self, schema: Schema, slab: Ints, times: Times, rows: int) -> None:
-        table = time_table(times)
-        slab[layout.TIMES] = table.__array_interface__["data"][0]
+        table, slab[layout.TIMES] = addressed_table(times)
         slab[layout.TIME_COUNT] = len(times)
         self.__dict__.update(
             schema=schema, slab=slab, times=times, start=0, stop=rows, resident=True, holder=None,

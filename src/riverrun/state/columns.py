@@ -23,6 +23,7 @@ from riverrun.state.slabs import LEAST, SLABS, Bytes, empty
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _T = pa.types
+_INT64 = pa.int64()
 
 
 _WIDE = frozenset({layout.INT, layout.UINT, layout.FLOAT, layout.DECIMAL, layout.FIXED})
@@ -135,6 +136,11 @@ def flat_template(kinds: Sequence[pa.DataType], descending: Sequence[bool]) -> I
         for kind, down in zip(kinds, descending, strict=True)
     ]
     return np.array(rows, np.int64).reshape(len(rows), layout.NODE_FIELDS)
+
+
+def int64_column(values: Ints) -> pa.Array:
+    """Integers as a column, over the same memory: what `pa.array` makes of them, in half the time."""
+    return pa.Array.from_buffers(_INT64, len(values), [None, pa.py_buffer(values)], 0)
 
 
 def slab_columns(slab: Ints, first: int, kinds: Sequence[pa.DataType], rows: int) -> list[pa.Array]:

@@ -33,12 +33,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from riverrun.cached import cached_property
 from riverrun.errors import SchemaError
 from riverrun.state.columns import Ints, flat_template, node_count
 from riverrun.state.types import (

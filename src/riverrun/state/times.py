@@ -60,14 +60,19 @@ def top(tables: Iterable[Times]) -> Timestamp | None:
 
 def time_table(times: Times) -> Ints:
     """Times as kernels see them: their join, then each of them."""
+    return addressed_table(times)[0]
+
+
+def addressed_table(times: Times) -> tuple[Ints, int]:
+    """The same table, and its address, which costs as much to ask for."""
     return _short_table(times) if len(times) <= LONG else _make_table(times)
 
 
-def _make_table(times: Times) -> Ints:
+def _make_table(times: Times) -> tuple[Ints, int]:
     table = np.empty((len(times) + 1, len(times[0])), np.int64)
     table[1:] = times
     table[0] = times[0] if len(times) == 1 else table[1:].max(axis=0)
-    return table
+    return table, table.__array_interface__["data"][0]
 
 
 _short_table = lru_cache(maxsize=1024)(_make_table)  # one time is that of many batches

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from riverrun.cached import cached_property
 from riverrun.errors import SchemaError, TimeViolation
 from riverrun.progress import Antichain, Timestamp
 from riverrun.progress.timestamp import as_timestamp, check_depth

@@ -252,7 +252,8 @@ class Tap(Arranged):
 
 def changes_of(batch: Batch, time: Timestamp) -> Changes:
     """The changes of a batch, all at one time, with the columns in physical order."""
-    view, names, diffs = _listed(batch)
+    names, diffs = _listed(batch)
+    view = View("", batch.schema, (batch,), batch.since, batch.upper)
     rows = Selection(view, names, None, diffs)
     columns = tuple(rows.canonicals(range(len(batch.schema.columns))))
     return Changes(columns, len(batch), (time,), None, 0, diffs)
@@ -260,12 +261,14 @@ def changes_of(batch: Batch, time: Timestamp) -> Changes:
 
 def diffs_of(batch: Batch) -> Ints:
     """The diffs of the changes of a batch, in its order."""
-    return _listed(batch)[2]
+    if len(batch.blocks) == 1 and batch.blocks[0].diffs is None:
+        return np.full(len(batch), batch.blocks[0].diff, np.int64)
+    return _listed(batch)[1]
 
 
-def _listed(batch: Batch) -> tuple[View, Ints, Ints]:
-    view = View("", batch.schema, (batch,), batch.since, batch.upper)
+def _listed(batch: Batch) -> tuple[Ints, Ints]:
+    """The names and the diffs of the changes of a batch."""
     written = np.empty((3, len(batch)), np.int64)
-    zeros = np.zeros(max(len(view.blocks), 1), np.int64)
-    list_rows_of_blocks(view.descriptors, zeros, zeros, written)
-    return view, written[0], written[2]
+    zeros = np.zeros(max(len(batch.blocks), 1), np.int64)
+    list_rows_of_blocks(batch.descriptors, zeros, zeros, written)
+    return written[0], written[2]

@@ -32,6 +32,7 @@ from riverrun.engine.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.columns import int64_column, take_columns
 from riverrun.state.keys import Keys
 from riverrun.state.view import Selection
 
@@ -128,14 +129,26 @@ class Reducer(Arranged):
         found = so_far(self._inputs[0].spine, upper).lookup(keys, time)
         now = np.zeros(len(keys), np.int64)
         now[asked(found)] = found.counts
-        pieces = []
-        for counts, diff in ((now, 1), (now - came, -1)):
-            there = np.flatnonzero(counts > 0)
-            if len(there):
-                column = pa.array(counts[there])
-                columns = _pick(keys, there, True) + (column,) * len(self._widths)
-                pieces.append(Changes(columns, len(there), (time,), None, diff, None))
-        return Changes.concat(pieces) if pieces else None
+        before = now - came
+        there, were = (now > 0).nonzero()[0], (before > 0).nonzero()[0]
+        rows = len(there) + len(were)
+        if not rows:
+            return None
+        if len(there) == rows or len(were) == rows:
+            chosen, counts, diff = (there, now, 1) if len(there) else (were, before, -1)
+            column = int64_column(counts[chosen])
+            columns = _pick(keys, chosen, True) + (column,) * len(self._widths)
+            return Changes(columns, rows, (time,), None, diff, None)
+        if len(there) == len(were) == len(keys):
+            named = tuple([pa.concat_arrays([key, key]) for key in keys.columns])
+            column = int64_column(np.concatenate((now, before)))
+        else:
+            named = take_columns(keys.columns, np.concatenate((there, were)))
+            column = int64_column(np.concatenate((now[there], before[were])))
+        diffs = np.ones(rows, np.int64)
+        diffs[len(there) :] = -1
+        columns = tuple(named) + (column,) * len(self._widths)
+        return Changes(columns, rows, (time,), None, 0, diffs)
 
     def _append(self, changes: Changes | None, time: Timestamp, upper: Antichain) -> None:
         if changes is None:
