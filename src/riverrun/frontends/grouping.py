@@ -419,6 +419,7 @@ class _Building:
         fields: list[pa.Field] = []
         at = len(key)
         used: dict[str, Any] = {}
+        scales: dict[int, int] = {}
         for column, aggregate in mine.items():
             if aggregate.column is None:
                 results.append(("count", 0, 0))
@@ -433,7 +434,7 @@ class _Building:
                 continue
             kind = types.field(column).type
             form = _form(kind)
-            if form is None:  # decimals, durations: Polars adds them up, over the whole group
+            if form is None:  # whatever else Polars can add up, over the whole group
                 expression = exprs[column]
                 self.wanted[column] = (
                     expression.sum() if aggregate.kind == "sum" else expression.mean()
@@ -443,18 +444,19 @@ class _Building:
             amounts.append(Amount(at, form))
             if aggregate.kind == "sum":
                 results.append((form, len(amounts) - 1, 0))
-                sums = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64()}
-                fields.append(pa.field(column, sums[form]))
+                fields.append(pa.field(column, _sum_type(kind, form)))
             else:
                 amounts.append(Amount(at, "valid"))
                 results.append((f"mean-{form}", len(amounts) - 2, len(amounts) - 1))
-                fields.append(pa.field(column, pa.float64()))
+                fields.append(pa.field(column, kind if form == "duration" else pa.float64()))
+            if form == "decimal":
+                scales[amounts.index(Amount(at, form))] = kind.scale
             at += 1
         if results:
             source = collection._project(
                 {**{one: one for one in key}, **used}, f"aggregate {collection._name}"
             )
-            self._add_sums(source, amounts, results, fields)
+            self._add_sums(source, amounts, results, fields, scales)
 
     def _add_sums(
         self,
@@ -462,6 +464,7 @@ class _Building:
         amounts: list[Amount],
         results: list[tuple[str, int, int]],
         fields: list[pa.Field],
+        scales: Mapping[int, int],
     ) -> None:
         key = self.grouped.key
         operator = Amounts(tuple(range(len(key))), tuple(amounts))
@@ -469,7 +472,7 @@ class _Building:
         if amounts:
             columns.append(pa.field(f"{self._free}{SLOT}", pa.int32()))
         stream = source._add(operator, [source], pa.schema(columns))
-        part = Sums(len(self.inputs), pa.schema(fields), tuple(results), bool(amounts))
+        part = Sums(len(self.inputs), pa.schema(fields), tuple(results), bool(amounts), scales)
         self._add_part(part, stream._arranged(key, combine=True), fields)
 
     def _add_part(self, part: Part, arranged: Collection, fields: Sequence[pa.Field]) -> None:
@@ -512,7 +515,11 @@ class _Building:
                 *self.grouped.key, **{f"{self._free}valid": valid}, **listed
             )
         self._add_sums(
-            source.distinct(), [Amount(len(self.grouped.key), "valid")], [("valid", 0, 0)], made
+            source.distinct(),
+            [Amount(len(self.grouped.key), "valid")],
+            [("valid", 0, 0)],
+            made,
+            {},
         )
 
     def _polars(self) -> None:
@@ -557,7 +564,19 @@ def _form(kind: pa.DataType) -> str | None:
         return "uint"
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return "int"
+    if pa.types.is_duration(kind):
+        return "duration"
+    if pa.types.is_decimal(kind) and kind.bit_width <= 128:
+        return "decimal"
     return "float" if pa.types.is_floating(kind) else None
+
+
+def _sum_type(kind: pa.DataType, form: str) -> pa.DataType:
+    """What sums of a type are: 64 bits, or as many digits as a decimal has at most."""
+    if form == "decimal":
+        return pa.decimal128(38, kind.scale)
+    sums = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64(), "duration": kind}
+    return sums[form]
 
 
 def _as_expression(column: Any) -> pl.Expr:
