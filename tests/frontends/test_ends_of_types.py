@@ -151,3 +151,123 @@ def test_a_sum_of_a_row_that_is_there_more_than_two_thousand_million_times() -> 
 
         made = one({"v": kind}, pl.DataFrame({"v": column([value], kind)}), doubled)
         assert made.rows() == [(times, value * times)]
+
+
+# -- windows and expiry
+
+SIGNED = {
+    pl.Int8: (-(1 << 7), (1 << 7) - 1),
+    pl.Int16: (-(1 << 15), (1 << 15) - 1),
+    pl.Int32: (-(1 << 31), (1 << 31) - 1),
+    pl.Int64: (LEAST, MOST),
+}
+
+
+@pytest.mark.parametrize("kind", SIGNED)
+def test_windows_at_the_ends_of_integers(kind: Any) -> None:
+    least, most = SIGNED[kind]
+    draw = random.Random(str(kind))
+    refused = 0
+    for _ in range(60):
+        size, step = draw.choice(((10, 5), (7, 7), (3, 5), (100, 50), (1, 1), (12, 7)))
+        offset = draw.choice((0, 1, 3, -4))
+        t = drawn(draw, least, most)
+        latest = (t - offset) // step * step + offset
+        starts = [latest - back * step for back in range(size // step + 1)]
+        starts = sorted(start for start in starts if start <= t < start + size)
+
+        def made(c: Any, size: int = size, step: int = step, offset: int = offset) -> Any:
+            return c.windows("t", size, step, offset=offset)
+
+        if all(start >= least for start in starts):
+            rows = one({"t": kind}, [(t,)], made)["window"].to_list()
+            assert sorted(rows) == starts, (t, size, step, offset)
+        else:
+            refused += 1
+            with pytest.raises(rr.RiverrunError) as error:
+                one({"t": kind}, [(t,)], made)
+            assert error.value.code == "operator.overflow"
+            assert str(starts[0]) in error.value.message
+    assert refused
+
+
+def test_a_window_of_a_time_of_day_does_not_start_on_the_day_before() -> None:
+    from datetime import time, timedelta
+
+    def made(c: Any) -> Any:
+        return c.windows("t", timedelta(hours=2), timedelta(hours=1))
+
+    late = one({"t": pl.Time}, [(time(23, 30),)], made)
+    assert sorted(late["window"].to_list()) == [time(22), time(23)]
+    with pytest.raises(rr.RiverrunError) as error:
+        one({"t": pl.Time}, [(time(0, 30),)], made)
+    assert error.value.code == "operator.overflow"
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_expiry_at_the_ends_of_integers(workers: int) -> None:
+    for seed in range(6):
+        draw = random.Random(f"expire {seed}")
+        after, late = draw.choice((1, 2, 10, MOST)), draw.choice((0, 0, 1, 10))
+        flow = rr.Dataflow("ends")
+        rows = flow.input("rows", {"t": pl.Int64, "n": pl.Int64})
+        flow.output("kept", rows.expire("t", after=after, late=late))
+        sent: list[tuple[int, int]] = []
+        mark, dropped, counted = None, 0, 0
+        kept: set[tuple[int, int]] = set()
+        with flow.run(workers=workers) as run:
+            for epoch in range(8):
+                top = MOST if epoch > 4 else drawn(draw, LEAST, MOST)
+                put = [(drawn(draw, max(LEAST, top - 20), top), len(sent) + at) for at in range(3)]
+                run.insert("rows", put)
+                run.commit()
+                sent += put
+                mark = max(t for t, _ in sent) - late
+                alive = {(t, n) for t, n in put if t + after > mark}
+                dropped += len(put) - len(alive)
+                kept = {(t, n) for t, n in kept | alive if t + after > mark}
+                assert set(run.read("kept").rows()) == kept, (seed, after, late)
+            counted = sum(e["rows"] for e in run.events("late"))
+        assert counted == dropped
+
+
+def test_a_mark_before_all_times() -> None:
+    made = one({"t": pl.Int64}, [(LEAST + 3,)], lambda c: c.expire("t", after=5, late=100))
+    assert made.rows() == [(LEAST + 3,)]
+
+
+# -- the shortest paths
+
+
+def test_distances_beyond_64_bits() -> None:
+    from riverrun.algorithms import shortest_paths
+
+    def flow_of() -> Any:
+        flow = rr.Dataflow("paths")
+        edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64, "weight": pl.Int64})
+        sources = flow.input("sources", {"node": pl.Int64})
+        flow.output("distances", shortest_paths(edges, sources))
+        return flow
+
+    with flow_of().run() as run:
+        run.insert("sources", [(1,)])
+        run.insert("edges", [(1, 2, MOST), (2, 3, 0)])
+        run.commit()
+        assert run.read("distances").rows() == [(1, 0), (2, MOST), (3, MOST)]
+        # A path that is too long does no harm where another is shorter, be it of more edges.
+        run.insert("edges", [(2, 4, 7), (1, 5, 1), (5, 6, 1), (6, 4, 1), (4, 7, 1)])
+        run.commit()
+        assert run.read("distances").rows() == [
+            (1, 0),
+            (2, MOST),
+            (3, MOST),
+            (4, 3),
+            (5, 1),
+            (6, 2),
+            (7, 4),
+        ]
+        run.delete("edges", [(6, 4, 1)])
+        with pytest.raises(rr.RiverrunError) as error:
+            run.commit()
+        assert error.value.code == "operator.overflow"
+        assert "4" in error.value.message

@@ -285,7 +285,7 @@ def _totals(queries: Ints, slots: Any, counts: Ints, keys: int, present: Ints) -
         or (
             least < high.min()
             and high.max() < most
-            and -(1 << 61) < low.min()
+            and low.min() > -(1 << 61)
             and low.max() < 1 << 61
         )
     ):
