@@ -271,3 +271,111 @@ def test_distances_beyond_64_bits() -> None:
             run.commit()
         assert error.value.code == "operator.overflow"
         assert "4" in error.value.message
+
+
+# -- computing with aggregates
+
+INTEGERS = {name: ADDED[name] for name in ADDED if "int" in name}
+
+
+def fits(value: int | None, kind: Any) -> bool:
+    low, high = (0, (1 << 64) - 1) if kind == pl.UInt64 else (LEAST, MOST)
+    return value is None or low <= value <= high
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_arithmetic_of_aggregates_is_exact_or_refused(name: str) -> None:
+    kind, (least, most), _ = INTEGERS[name]
+    unsigned = name.startswith("u")
+    draw = random.Random(f"arithmetic {name}")
+    low, high = rr.min("v"), rr.max("v")
+    computed: list[tuple[str, Any, Any]] = [
+        ("max - min", high - low, lambda a, b: b - a),
+        ("min - max", low - high, lambda a, b: a - b),
+        ("max + min", high + low, lambda a, b: b + a),
+        ("max * min", high * low, lambda a, b: b * a),
+        ("max * 4", high * 4, lambda a, b: b * 4),
+        ("3 + max", 3 + high, lambda a, b: 3 + b),
+        ("7 - min", 7 - low, lambda a, b: 7 - a),
+        ("(max - min) * 2 - max", (high - low) * 2 - high, lambda a, b: (b - a) * 2 - b),
+        ("max ** 2", high**2, lambda a, b: b**2),
+        ("max // 3", high // 3, lambda a, b: b // 3),
+        ("max % 7", high % 7, lambda a, b: b % 7),
+    ]
+    if not unsigned:
+        computed += [
+            ("-min", -low, lambda a, b: -a),
+            ("abs(min)", abs(low), lambda a, b: abs(a)),
+            ("min // -1", low // -1, lambda a, b: a // -1),
+            ("max - -5", high - -5, lambda a, b: b + 5),
+        ]
+    refused = right = 0
+    for text, expression, oracle in computed:
+        for _ in range(6):
+            a, b = sorted(drawn(draw, least, most) for _ in range(2))
+
+            def made(c: Any, expression: Any = expression) -> Any:
+                return c.group_by().agg(x=expression)
+
+            wide = pl.UInt64 if kind == pl.UInt64 else pl.Int64
+            expected = oracle(a, b)
+            steps = [expected, b - a, (b - a) * 2] if text.startswith("(max") else [expected]
+            if all(fits(step, wide) for step in steps):
+                right += 1
+                frame = one({"v": kind}, [(a,), (b,)], made)
+                assert frame["x"].to_list() == [expected], (text, a, b)
+                assert frame.schema["x"] == wide
+            else:
+                refused += 1
+                with pytest.raises(rr.RiverrunError) as error:
+                    one({"v": kind}, [(a,), (b,)], made)
+                assert error.value.code == "operator.overflow", (text, a, b)
+    assert right
+    assert refused or "64" not in name
+
+
+def test_arithmetic_of_durations_and_times_is_exact_or_refused() -> None:
+    draw = random.Random("durations")
+    low, high = rr.min("v"), rr.max("v")
+    computed: list[tuple[Any, Any]] = [
+        (high - low, lambda a, b: b - a),
+        (high + low, lambda a, b: b + a),
+        (high * 3, lambda a, b: b * 3),
+    ]
+    for unit in ("ms", "us", "ns"):
+        for at, (expression, oracle) in enumerate(computed):
+            for kind in (pl.Duration(unit), pl.Datetime(unit)):
+                if at and isinstance(kind, pl.Datetime):
+                    continue
+                for _ in range(6):
+                    a, b = sorted(drawn(draw, LEAST, MOST) for _ in range(2))
+                    rows = pl.DataFrame({"v": pl.Series([a, b]).cast(kind)})
+
+                    def made(c: Any, expression: Any = expression) -> Any:
+                        return c.group_by().agg(x=expression)
+
+                    if fits(oracle(a, b), pl.Int64):
+                        x = one({"v": kind}, rows, made)["x"]
+                        assert x.dtype == pl.Duration(unit)
+                        assert x.to_physical().to_list() == [oracle(a, b)]
+                    else:
+                        with pytest.raises(rr.RiverrunError) as error:
+                            one({"v": kind}, rows, made)
+                        assert error.value.code == "operator.overflow"
+
+
+def test_arithmetic_of_aggregates_keeps_nulls_and_the_other_types() -> None:
+    def made(c: Any) -> Any:
+        return c.group_by().agg(
+            none=rr.max("n") + 1,
+            zero=rr.max("v") // (rr.max("v") - rr.max("v")),
+            ratio=rr.sum("v") / rr.count(),
+            float=rr.max("f") * 2,
+            both=rr.max("v") + rr.max("f"),
+            text=rr.max("s") + pl.lit("!"),
+            size=rr.count() * 2,
+        )
+
+    schema = {"v": pl.Int8, "n": pl.Int8, "f": pl.Float64, "s": pl.String}
+    rows = one(schema, [(3, None, 0.5, "a")], made)
+    assert rows.rows() == [(None, None, 3.0, 1.0, 3.5, "a!", 2)]

@@ -80,9 +80,8 @@ def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collectio
     nearest = _nearest(steps, start, longer).consolidate()
     told = "the least distance of a node does not fit 64 bits, or a weight is null"
     beyond = nearest.select("node", "distance", beyond=pl.col("distance").is_null())
-    return beyond._fitting(
-        {"beyond": told}, "make the weights floats, or give them in a larger unit"
-    )
+    hint = "make the weights floats, or give them in a larger unit"
+    return beyond._fitting({"beyond": told}, hint, shown=["node"])
 
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1

@@ -486,15 +486,17 @@ class Collection:
         told = marks._exchanged(("shard",))
         return self._add(Expire(self._told, at, span), [rows, told], self.schema, name)
 
-    def _fitting(self, overflows: Mapping[str, str], hint: str) -> Collection:
+    def _fitting(self, overflows: Mapping[str, str], hint: str, shown: Sequence[str]) -> Collection:
         """The rows without some columns, the last ones, which are true where a computation left its type.
 
-        `overflows` says, for each of these columns, what is to be said where it is true; the epoch is refused then.
+        `overflows` says, for each of these columns, what is to be said where it is true, and `shown` the columns
+        to be shown of such a row; the epoch is refused then.
         """
         kept = [column for column in self.columns if column not in overflows]
         assert self.columns == [*kept, *overflows]
         made = pa.schema([self.schema.field(column) for column in kept])
-        return self._add(Fits(tuple(overflows.values()), hint, tuple(kept)), [self], made)
+        names = tuple(column if column in shown else "" for column in kept)
+        return self._add(Fits(tuple(overflows.values()), hint, names), [self], made)
 
     # -- whole collections and groups
 

@@ -29,6 +29,7 @@ from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends import aggregates
 from riverrun.frontends.aggregates import Aggregate, Expression, Value
+from riverrun.frontends.arithmetic import Arithmetic
 from riverrun.frontends.collection import Collection, told
 from riverrun.frontends.expressions import compile_columns
 from riverrun.frontends.given import (
@@ -45,6 +46,8 @@ from riverrun.state import Order
 from riverrun.state.types import empty_batch
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
+
+_WIDER = "compute with floats: rr.max(...).cast(pl.Float64) * 4"
 
 
 @dataclass(frozen=True)
@@ -331,12 +334,52 @@ class _Building:
         )
         operator = Reduce(key, tuple(self.parts), text)
         found = collection._reduced(operator, self.inputs, pa.schema([*keys, *self.made]), name)
-        return found._project(
-            {**{one: one for one in key}, **results}, f"aggregate {collection._name}"
-        )
+        made, overflows = self._computed(found, results)
+        attempt = f"aggregate {collection._name}"
+        if not overflows:
+            return found._project({**{one: one for one in key}, **made}, attempt)
+        names: dict[str, str] = {}
+        flags: dict[str, pl.Expr] = {}
+        for column, flag in overflows.items():
+            name = free_name(f"{column} overflows", [*key, *made, *names])
+            names[name] = f"{column} = {results[column][0]} does not fit 64 bits"
+            flags[name] = flag
+        checked = found._project({**{one: one for one in key}, **made, **flags}, attempt)
+        return checked._fitting(names, _WIDER, shown=key)
+
+    def _computed(
+        self, found: Collection, results: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, pl.Expr]]:
+        """Columns of the result as Polars expressions, and where those that are computed leave their types."""
+        computed: dict[str, Any] = {}
+        overflows: dict[str, pl.Expr] = {}
+        groups: pl.DataFrame | None = None
+        for name, result in results.items():
+            if isinstance(result, str):
+                computed[name] = result
+                continue
+            aggregate, column = result
+            if groups is None:
+                groups = pl.DataFrame(pl.from_arrow(empty_batch(found.schema)))
+            arithmetic = Arithmetic(groups)
+            try:
+                computed[name] = arithmetic.made(aggregate, column)
+            except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+                raise PlanError(
+                    "plan.aggregate",
+                    f"cannot compute {aggregate} for column {name!r}: {error}",
+                    hint='for instance (rr.sum("price") / rr.count()).round(2)',
+                    column=name,
+                ) from error
+            if arithmetic.overflows:
+                overflows[name] = pl.any_horizontal(*arithmetic.overflows)
+        return computed, overflows
 
     def _results(self) -> dict[str, Any]:
-        """What the columns of the result are made of; the aggregates inside of expressions get columns of their own."""
+        """What the columns of the result are made of: a column, or an expression and where each aggregate of it is.
+
+        The aggregates inside of expressions get columns of their own.
+        """
         results: dict[str, Any] = {}
         wanted, self.wanted = self.wanted, {}
         computed = any(isinstance(each, Expression) for each in wanted.values())
@@ -356,15 +399,7 @@ class _Building:
                         taken.add(column)
                         self.wanted[column] = inner
                         columns[_identity(inner)] = column
-                try:
-                    results[name] = aggregate.of(lambda inner: columns[_identity(inner)])
-                except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
-                    raise PlanError(
-                        "plan.aggregate",
-                        f"cannot compute {aggregate} for column {name!r}: {error}",
-                        hint='for instance (rr.sum("price") / rr.count()).round(2)',
-                        column=name,
-                    ) from error
+                results[name] = (aggregate, lambda inner: columns[_identity(inner)])
         return results
 
     def _check(self, column: str, aggregate: Aggregate) -> None:

@@ -192,7 +192,7 @@ class Fits(Linear):
     """What is said of each of the last columns where it is true."""
     hint: str
     names: tuple[str, ...]
-    """The other columns, of which the row that is shown consists."""
+    """The names of the other columns; empty where a column is not shown of a row that is refused."""
     kind: ClassVar[str] = "fits"
 
     def describe(self) -> str:
@@ -216,7 +216,6 @@ class Fits(Linear):
                     for name, one in zip(self.names, changes.columns[:kept], strict=True)
                     if name
                 }
-                raise OperatorFailed(
-                    "operator.overflow", f"{text}, for {row}", hint=self.hint, row=row
-                )
+                of = f", for {row}" if row else ""
+                raise OperatorFailed("operator.overflow", f"{text}{of}", hint=self.hint, row=row)
         return changes.with_columns(changes.columns[:kept])
