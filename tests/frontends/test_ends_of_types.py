@@ -379,3 +379,78 @@ def test_arithmetic_of_aggregates_keeps_nulls_and_the_other_types() -> None:
     schema = {"v": pl.Int8, "n": pl.Int8, "f": pl.Float64, "s": pl.String}
     rows = one(schema, [(3, None, 0.5, "a")], made)
     assert rows.rows() == [(None, None, 3.0, 1.0, 3.5, "a!", 2)]
+
+
+# -- orders
+
+
+@pytest.mark.parametrize("kind", [ADDED[name][0] for name in ADDED])
+def test_orders_at_the_ends(kind: Any) -> None:
+    """The least value is the last one downwards, where nobody may negate it."""
+    least, most = next(ends for each, ends, _ in ADDED.values() if each == kind)
+    values = [least, least + 1, 0, most - 1, most]
+    rows = pl.DataFrame({"v": column(list(values), kind)})
+    ordered = rows["v"].to_list() if not isinstance(kind, pl.Duration) else values
+    for down in (True, False):
+        expected = sorted(set(values), reverse=down)[:2]
+
+        def made(c: Any, down: bool = down) -> Any:
+            return c.distinct().group_by().top(2, by="v", descending=down)
+
+        found = one({"v": kind}, rows, made)["v"]
+        found = found.to_physical() if isinstance(kind, pl.Duration) else found
+        assert {unscaled(each, kind) for each in found.to_list()} == set(expected)
+    both = one({"v": kind}, rows, lambda c: c.group_by().agg(a=rr.min("v"), b=rr.max("v")))
+    if isinstance(kind, pl.Duration):
+        both = both.select(pl.all().to_physical())
+    assert both.row(0) == (min(ordered), max(ordered))
+
+
+# -- shared states and cycles
+
+
+@pytest.mark.parametrize("compact", [None, rr.fold])
+def test_totals_are_exact_or_refused(compact: Any) -> None:
+    for seed in range(8):
+        draw = random.Random(f"totals {seed}")
+        flow = rr.Dataflow("totals")
+        put = flow.input("put", {"k": pl.Int64, "t": pl.Int64, "v": pl.Int64})
+        ask = flow.input("ask", {"k": pl.Int64, "t": pl.Int64})
+        kept = {} if compact is None else {"compact": compact}
+        state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64}, time={"t": pl.Int64}, **kept)
+        put.update(state, rule=rr.add)
+        flow.output("sums", ask.fetch(state, key="k", at="t", rule=rr.total))
+        total = 0
+        with flow.run() as run:
+            for t in range(10):
+                value = drawn(draw, LEAST, MOST) if t % 2 else -total // 2
+                value = min(max(value, LEAST), MOST)
+                run.insert("put", [(1, 2 * t, value)])
+                run.insert("ask", [(1, 2 * t - 1)])
+                # What is asked for is before this epoch's increment.
+                if t and not LEAST <= total <= MOST:
+                    with pytest.raises(rr.RiverrunError) as error:
+                        run.commit()
+                    assert error.value.code == "operator.overflow"
+                    assert str(total) in error.value.message
+                    break
+                run.commit()
+                if t:
+                    assert (1, 2 * t - 1, total) in run.read("sums").rows()
+                total += value
+
+
+@pytest.mark.parametrize("kind", SIGNED)
+def test_cycles_at_the_first_times(kind: Any) -> None:
+    from riverrun.algorithms import cycles
+
+    least, most = SIGNED[kind]
+    for base, span in ((least, 10), (least + 5, 10), (most - 5, 10), (0, 2), (0, 1), (least, most)):
+        flow = rr.Dataflow("rings")
+        edges = flow.input("edges", {"src": pl.String, "dst": pl.String, "time": kind})
+        flow.output("rings", cycles(flow, edges, span, lengths=(3,)))
+        with flow.run() as run:
+            run.insert("edges", [("a", "b", base), ("b", "c", base + 1), ("c", "a", base + 2)])
+            run.commit()
+            expected = [(base + 2, "c", "a", 3, ["a", "b", "c"])] if span >= 2 else []
+            assert run.read("rings").rows() == expected, (base, span)
