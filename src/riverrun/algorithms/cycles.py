@@ -112,7 +112,7 @@ def cycles(
     path = [*EDGE, "since", "ahead", "query"]
     starts = [
         new.select(
-            *EDGE, since=pl.col("time") - within, ahead=pl.lit(ahead), query=pl.lit(query, pl.Int64),
+            *EDGE, since=_since(time, within), ahead=pl.lit(ahead), query=pl.lit(query, pl.Int64),
             left=pl.lit(max(some) // 2, pl.Int64), n0=one, **dict.fromkeys(stack[1:], other),
         )
         for query, (within, some) in enumerate(queries)
@@ -165,6 +165,21 @@ def _end(edges: rr.Collection, column: str) -> pl.Expr:
             hint="name such a column, end=...; a null in it is an edge that does not end",
         )
     return pl.col(column).cast(pl.Int64).fill_null(NEVER)
+
+
+def _since(kind: pl.DataType, within: Any) -> pl.Expr:
+    """The start of the window before each edge: its time less a span, but not before the first time of the type."""
+    time = pl.col("time")
+    if not kind.is_integer():
+        physical = pl.Int32 if kind == pl.Date else pl.Int64
+        first = pl.lit(-(1 << (31 if kind == pl.Date else 63)), physical).cast(kind)
+        return pl.when(time < first + within).then(first).otherwise(time - within)
+    bits = 8 if kind == pl.Int8 else 16 if kind == pl.Int16 else 32 if kind == pl.Int32 else 64
+    least = -(1 << (bits - 1))
+    if bits < 64:
+        start = time.cast(pl.Int64) - min(within, 1 << bits)
+        return pl.when(start < least).then(pl.lit(least, pl.Int64)).otherwise(start).cast(kind)
+    return pl.when(time < least + within).then(pl.lit(least, pl.Int64)).otherwise(time - within)
 
 
 def _lasting(node: pl.DataType) -> Any:

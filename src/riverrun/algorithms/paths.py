@@ -43,7 +43,8 @@ def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collectio
 
     `edges` has a third column `weight`, whole numbers or floats, none negative (a cycle of negative
     cost has no least path: the loop would not come to rest). The distance is a 64-bit number of the
-    same kind: the weights added up from the source on, so floats are the same on every run. Of
+    same kind: the weights added up from the source on, so floats are the same on every run. A node whose least
+    distance does not fit 64 bits is an error (``operator.overflow``). Of
     repeated edges the cheapest counts; sources and directions are as in :func:`bfs`.
 
     Cost: a change touches the nodes for which it changes the best path of some number of edges.
@@ -68,15 +69,34 @@ def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collectio
         )
     wide = pl.Float64 if kind.is_float() else pl.Int64
     steps = edges.select("src", "dst", weight=pl.col("weight").cast(wide))
-    return _nearest(steps, sources.select("node", distance=pl.lit(0, wide)))
+    start = sources.select("node", distance=pl.lit(0, wide))
+    if wide == pl.Float64:
+        return _nearest(steps, start)
+    # Distances that do not fit are null, which is more than any other: a path that fits goes first.
+    distance, weight = pl.col("distance"), pl.col("weight")
+    fits = (weight <= 0) | (distance <= _MOST - weight)
+    fits &= (weight >= 0) | (distance >= _LEAST - weight)
+    longer = pl.when(fits).then(distance + weight).otherwise(None)
+    nearest = _nearest(steps, start, longer).consolidate()
+    told = "the least distance of a node does not fit 64 bits, or a weight is null"
+    beyond = nearest.select("node", "distance", beyond=pl.col("distance").is_null())
+    hint = "make the weights floats, or give them in a larger unit"
+    return beyond._fitting({"beyond": told}, hint, shown=["node"])
 
 
-def _nearest(edges: rr.Collection, start: rr.Collection) -> rr.Collection:
-    """The least distance of each node: where it starts, or a neighbour's and the edge between."""
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+def _nearest(
+    edges: rr.Collection,
+    start: rr.Collection,
+    longer: pl.Expr = pl.col("distance") + pl.col("weight"),  # noqa: B008
+) -> rr.Collection:
+    """The least distance of each node: where it starts, or a neighbour's and the edge between, which are `longer`."""
 
     def step(known: rr.Collection) -> rr.Collection:
         further = known.join(edges, left_on="node", right_on="src").select(
-            node="dst", distance=pl.col("distance") + pl.col("weight")
+            node="dst", distance=longer
         )
         return further.concat(start).group_by("node").agg(distance=rr.min("distance"))
 

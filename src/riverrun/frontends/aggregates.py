@@ -5,7 +5,8 @@ change costs the same however large its group is. Any other Polars aggregation, 
 can be given to ``agg`` too: it sees the whole group again whenever that changes.
 
 Aggregates are computed with: ``rr.sum("price") / rr.count()`` is a column like any other, with Polars' arithmetic (what
-is divided by zero, what a null does). Each aggregate of such an expression is kept by itself, and the expression is
+is divided by zero, what a null does); but integers are computed with in 64 bits, and what leaves these is an error
+(`frontends.arithmetic`). Each aggregate of such an expression is kept by itself, and the expression is
 worked out again for the groups that change; so it costs what its aggregates cost.
 
 >>> import polars as pl, riverrun as rr
@@ -238,15 +239,22 @@ class Expression(Value):
                 listed.append(operand)
         return listed
 
-    def of(self, column: Callable[[Any], str]) -> Any:
-        """A Polars expression of the columns that the aggregates are in."""
+    def of(
+        self,
+        column: Callable[[Any], str],
+        compute: Callable[[Expression, list[Any]], Any] | None = None,
+    ) -> Any:
+        """A Polars expression of the columns that the aggregates are in.
+
+        `compute` makes the expression of an operation and its operands; without it Polars' own is made.
+        """
         operands = []
         for operand in self.operands:
             if isinstance(operand, Expression):
-                operands.append(operand.of(column))
+                operands.append(operand.of(column, compute))
             else:
                 operands.append(pl.col(column(operand)) if is_aggregation(operand) else operand)
-        return self.function(*operands)
+        return self.function(*operands) if compute is None else compute(self, operands)
 
     def __repr__(self) -> str:
         shown = [

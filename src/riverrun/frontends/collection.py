@@ -59,7 +59,7 @@ from riverrun.engine.operators.linear import (
     Project,
 )
 from riverrun.engine.operators.reduce import Reduce
-from riverrun.engine.operators.reshape import Windows
+from riverrun.engine.operators.reshape import Fits, Windows
 from riverrun.engine.operators.shared.answers import FetchRule
 from riverrun.engine.operators.shared.answers import Latest as LatestValue
 from riverrun.engine.operators.shared.fetch import Fetch
@@ -384,7 +384,8 @@ class Collection:
         """Each row once for every window that the time in `column` lies in, with the window's start.
 
         Windows start at multiples of `step` and last `size`; without a step they follow each other
-        (tumbling), with a smaller one they overlap (sliding). `offset` moves all starts.
+        (tumbling), with a smaller one they overlap (sliding). `offset` moves all starts. A row in a window that starts
+        before the first value of the column's type is an error (``operator.overflow``); ends may lie beyond the last.
 
         Times are counted from the start of 1970, in UTC also where timestamps have a zone; that was a
         Thursday, and so start windows of a week, unless ``offset=timedelta(days=4)`` moves them to Monday.
@@ -429,7 +430,8 @@ class Collection:
 
         ``expire("at", after=span)``: a row leaves when the watermark passes its time and `span`. The
         watermark is the greatest time in the column so far, less `late`. A row that is too old when it comes is never
-        there, and counted in ``run.events("late")``; one whose time is null in ``run.events("no time")``.
+        there, and counted in ``run.events("late")``; one whose time is null in ``run.events("no time")``. A row whose
+        time and `span` add up to more than 64 bits hold never leaves.
 
         ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone n epochs later.
         """
@@ -466,6 +468,7 @@ class Collection:
                     f"cannot expire rows after {epochs!r} epochs ({line})",
                     hint="give a whole number from 1 on",
                 )
+            at, span = None, epochs
             dues = self._add(Due(None, epochs), [self], made)
             ticks = clock(self._builder)
             marks = ticks._add(Spread(), [ticks], MARKS)
@@ -484,7 +487,19 @@ class Collection:
             marks = gathered._add(Watermark(), [gathered], MARKS, marked)
         rows = dues._exchanged((due,))
         told = marks._exchanged(("shard",))
-        return self._add(Expire(self._told), [rows, told], self.schema, name)
+        return self._add(Expire(self._told, at, span), [rows, told], self.schema, name)
+
+    def _fitting(self, overflows: Mapping[str, str], hint: str, shown: Sequence[str]) -> Collection:
+        """The rows without some columns, the last ones, which are true where a computation left its type.
+
+        `overflows` says, for each of these columns, what is to be said where it is true, and `shown` the columns
+        to be shown of such a row; the epoch is refused then.
+        """
+        kept = [column for column in self.columns if column not in overflows]
+        assert self.columns == [*kept, *overflows]
+        made = pa.schema([self.schema.field(column) for column in kept])
+        names = tuple(column if column in shown else "" for column in kept)
+        return self._add(Fits(tuple(overflows.values()), hint, names), [self], made)
 
     # -- whole collections and groups
 

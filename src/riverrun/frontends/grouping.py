@@ -28,6 +28,7 @@ from riverrun.engine.operators.reduce import Reduce
 from riverrun.errors import PlanError
 from riverrun.frontends import aggregates
 from riverrun.frontends.aggregates import Aggregate, Expression, Value
+from riverrun.frontends.arithmetic import Arithmetic
 from riverrun.frontends.collection import Collection, told
 from riverrun.frontends.expressions import check_expressions, compile_columns
 from riverrun.frontends.given import (
@@ -45,6 +46,8 @@ from riverrun.state.schema import free_name
 from riverrun.state.types import empty_batch
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
+
+_WIDER = "compute with floats: rr.max(...).cast(pl.Float64) * 4"
 
 
 @dataclass(frozen=True)
@@ -329,12 +332,52 @@ class _Building:
         )
         operator = Reduce(key, tuple(self.parts), text)
         found = collection._reduced(operator, self.inputs, pa.schema([*keys, *self.made]), name)
-        return found._project(
-            {**{one: one for one in key}, **results}, f"aggregate {collection._name}"
-        )
+        made, overflows = self._computed(found, results)
+        attempt = f"aggregate {collection._name}"
+        if not overflows:
+            return found._project({**{one: one for one in key}, **made}, attempt)
+        names: dict[str, str] = {}
+        flags: dict[str, pl.Expr] = {}
+        for column, flag in overflows.items():
+            name = free_name(f"{column} overflows", [*key, *made, *names])
+            names[name] = f"{column} = {results[column][0]} does not fit 64 bits"
+            flags[name] = flag
+        checked = found._project({**{one: one for one in key}, **made, **flags}, attempt)
+        return checked._fitting(names, _WIDER, shown=key)
+
+    def _computed(
+        self, found: Collection, results: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, pl.Expr]]:
+        """Columns of the result as Polars expressions, and where those that are computed leave their types."""
+        computed: dict[str, Any] = {}
+        overflows: dict[str, pl.Expr] = {}
+        groups: pl.DataFrame | None = None
+        for name, result in results.items():
+            if isinstance(result, str):
+                computed[name] = result
+                continue
+            aggregate, column = result
+            if groups is None:
+                groups = pl.DataFrame(pl.from_arrow(empty_batch(found.schema)))
+            arithmetic = Arithmetic(groups)
+            try:
+                computed[name] = arithmetic.made(aggregate, column)
+            except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+                raise PlanError(
+                    "plan.aggregate",
+                    f"cannot compute {aggregate} for column {name!r}: {error}",
+                    hint='for instance (rr.sum("price") / rr.count()).round(2)',
+                    column=name,
+                ) from error
+            if arithmetic.overflows:
+                overflows[name] = pl.any_horizontal(*arithmetic.overflows)
+        return computed, overflows
 
     def _results(self) -> dict[str, Any]:
-        """What the columns of the result are made of; the aggregates inside of expressions get columns of their own."""
+        """What the columns of the result are made of: a column, or an expression and where each aggregate of it is.
+
+        The aggregates inside of expressions get columns of their own.
+        """
         results: dict[str, Any] = {}
         wanted, self.wanted = self.wanted, {}
         computed = any(isinstance(each, Expression) for each in wanted.values())
@@ -354,15 +397,7 @@ class _Building:
                         taken.add(column)
                         self.wanted[column] = inner
                         columns[_identity(inner)] = column
-                try:
-                    results[name] = aggregate.of(lambda inner: columns[_identity(inner)])
-                except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
-                    raise PlanError(
-                        "plan.aggregate",
-                        f"cannot compute {aggregate} for column {name!r}: {error}",
-                        hint='for instance (rr.sum("price") / rr.count()).round(2)',
-                        column=name,
-                    ) from error
+                results[name] = (aggregate, lambda inner: columns[_identity(inner)])
         return results
 
     def _check(self) -> None:
@@ -423,6 +458,7 @@ class _Building:
         fields: list[pa.Field] = []
         at = len(key)
         used: dict[str, Any] = {}
+        scales: dict[int, int] = {}
         for column, aggregate in mine.items():
             if aggregate.column is None:
                 results.append(("count", 0, 0))
@@ -437,7 +473,7 @@ class _Building:
                 continue
             kind = types.field(column).type
             form = _form(kind)
-            if form is None:  # decimals, durations: Polars adds them up, over the whole group
+            if form is None:  # whatever else Polars can add up, over the whole group
                 expression = exprs[column]
                 self.wanted[column] = (
                     expression.sum() if aggregate.kind == "sum" else expression.mean()
@@ -447,18 +483,19 @@ class _Building:
             amounts.append(Amount(at, form))
             if aggregate.kind == "sum":
                 results.append((form, len(amounts) - 1, 0))
-                sums = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64()}
-                fields.append(pa.field(column, sums[form]))
+                fields.append(pa.field(column, _sum_type(kind, form)))
             else:
                 amounts.append(Amount(at, "valid"))
                 results.append((f"mean-{form}", len(amounts) - 2, len(amounts) - 1))
-                fields.append(pa.field(column, pa.float64()))
+                fields.append(pa.field(column, kind if form == "duration" else pa.float64()))
+            if form == "decimal":
+                scales[amounts.index(Amount(at, form))] = kind.scale
             at += 1
         if results:
             source = collection._project(
                 {**{one: one for one in key}, **used}, f"aggregate {collection._name}"
             )
-            self._add_sums(source, amounts, results, fields)
+            self._add_sums(source, amounts, results, fields, scales)
 
     def _add_sums(
         self,
@@ -466,6 +503,7 @@ class _Building:
         amounts: list[Amount],
         results: list[tuple[str, int, int]],
         fields: list[pa.Field],
+        scales: Mapping[int, int],
     ) -> None:
         key = self.grouped.key
         operator = Amounts(tuple(range(len(key))), tuple(amounts))
@@ -473,7 +511,7 @@ class _Building:
         if amounts:
             columns.append(pa.field(f"{self._free}{SLOT}", pa.int32()))
         stream = source._add(operator, [source], pa.schema(columns))
-        part = Sums(len(self.inputs), pa.schema(fields), tuple(results), bool(amounts))
+        part = Sums(len(self.inputs), pa.schema(fields), tuple(results), bool(amounts), scales)
         self._add_part(part, stream._arranged(key, combine=True), fields)
 
     def _add_part(self, part: Part, arranged: Collection, fields: Sequence[pa.Field]) -> None:
@@ -516,7 +554,11 @@ class _Building:
                 *self.grouped.key, **{f"{self._free}valid": valid}, **listed
             )
         self._add_sums(
-            source.distinct(), [Amount(len(self.grouped.key), "valid")], [("valid", 0, 0)], made
+            source.distinct(),
+            [Amount(len(self.grouped.key), "valid")],
+            [("valid", 0, 0)],
+            made,
+            {},
         )
 
     def _polars(self) -> None:
@@ -561,7 +603,19 @@ def _form(kind: pa.DataType) -> str | None:
         return "uint"
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return "int"
+    if pa.types.is_duration(kind):
+        return "duration"
+    if pa.types.is_decimal(kind) and kind.bit_width <= 128:
+        return "decimal"
     return "float" if pa.types.is_floating(kind) else None
+
+
+def _sum_type(kind: pa.DataType, form: str) -> pa.DataType:
+    """What sums of a type are: 64 bits, or as many digits as a decimal has at most."""
+    if form == "decimal":
+        return pa.decimal128(38, kind.scale)
+    sums = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64(), "duration": kind}
+    return sums[form]
 
 
 def _as_expression(column: Any) -> pl.Expr:

@@ -4,9 +4,10 @@ A part reads one arrangement and says, for some keys as of a time, what rows the
 
 - **Linear** (`Sums`): counts, sums and means are kept as *amounts*, rows of (key, slot) whose diff is
   the amount itself, so the spine adds them up and a change costs the same however large its group.
-  Integers are split in two digits of 32 bits and floats in several (`state.sums`), so that adding
-  is exact: sums do not depend on the order of arrival, and deleting what was inserted gives the old
-  value back. Where an integer sum leaves 64 bits, it is said.
+  Integers, durations and decimals are split in digits of 32 bits and so are floats (`state.sums`), so that
+  adding is exact: sums do not depend on the order of arrival, and deleting what was inserted gives the old
+  value back. The range law of sums: a sum that its type cannot hold (64 bits for integers and durations, 38
+  digits for decimals) is an error, never another number. A mean is of the exact sum, however large.
 - **Ordered** (`FirstRows`): min, max, first, last and the first k are the first live rows of a group in
   an arrangement that is ordered so.
 - **Whole** (`operators.groups`): anything else sees all rows of the groups that were touched.
@@ -17,8 +18,8 @@ nothing are null. NaN is the greatest float, and one value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +39,9 @@ Evaluated = tuple[Ints, tuple[pa.Array, ...], Ints | None]
 
 SLOT = "slot"
 _DIGIT = np.int64(32)
+_MASK = (1 << 32) - 1
+_MANY = 1 << 31  # a digit times a diff from here on may leave 64 bits
+_PRECISION = 38  # digits of a decimal
 _BASE = 256  # slots of one column
 _ZERO = 8  # where a column's own slots start to count: those of NaN and infinities are below 0
 
@@ -86,7 +90,7 @@ class Amount:
 
     column: int
     form: str
-    """``valid`` (rows that are not null), ``int``, ``uint`` or ``float``."""
+    """``valid`` (rows that are not null), ``int``, ``uint``, ``duration``, ``decimal`` or ``float``."""
 
 
 @dataclass(frozen=True)
@@ -142,24 +146,72 @@ def _split(column: pa.Array, form: str, diffs: Ints) -> list[tuple[Ints, Any, In
             column = column.fill_null(0.0)
         values = np.asarray(column).astype(np.float64, copy=False)
         return [limbs(values, valid, diffs)]
-    kind = pa.uint64() if form == "uint" else pa.int64()
     if column.null_count:
-        column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
-    numbers = np.asarray(column.cast(kind))
-    if form == "uint":
-        low, high = (
-            (numbers & np.uint64(0xFFFFFFFF)).astype(np.int64),
-            (numbers >> np.uint64(32)).astype(np.int64),
-        )
-    else:
-        low = ((numbers + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
-        high = (numbers >> _DIGIT) + (low < 0)
+        zero = False if pa.types.is_boolean(column.type) else 0
+        column = column.fill_null(pa.scalar(zero, column.type))
+    many = len(diffs) > 0 and max(int(diffs.max()), -int(diffs.min())) >= _MANY
+    digits = _product_digits(column, form, diffs) if many else _digits(column, form)
     found = []
-    for slot, digits in enumerate((low, high)):
-        rows = np.flatnonzero(digits)
+    for slot, digit in enumerate(digits):
+        rows = np.flatnonzero(digit)
         if len(rows):
-            found.append((rows, np.full(len(rows), slot, np.int32), digits[rows] * diffs[rows]))
+            amounts = digit[rows] if many else digit[rows] * diffs[rows]
+            found.append((rows, np.full(len(rows), slot, np.int32), amounts))
     return found
+
+
+def _digits(column: pa.Array, form: str) -> list[Ints]:
+    """The digits of 32 bits of each number, the lowest first; below 2**31 in size, but those of ``uint``."""
+    if form == "uint":
+        naturals = np.asarray(column.cast(pa.uint64()))
+        low = (naturals & np.uint64(_MASK)).astype(np.int64)
+        return [low, (naturals >> np.uint64(32)).astype(np.int64)]
+    if form != "decimal":
+        numbers = np.asarray(column.cast(pa.int64()))
+        low = ((numbers + (1 << 31)) & _MASK) - (1 << 31)
+        return [low, (numbers >> _DIGIT) + (low < 0)]
+    words = _decimal_words(column)
+    digits = [
+        words[:, 0] & _MASK,
+        (words[:, 0] >> _DIGIT) & _MASK,
+        words[:, 1] & _MASK,
+        words[:, 1] >> _DIGIT,
+    ]
+    for at in range(
+        3
+    ):  # a digit from 2**31 on becomes negative, and the next one more: -1 is one digit, not four
+        above = digits[at] >= 1 << 31
+        digits[at] = digits[at] - (above.astype(np.int64) << _DIGIT)
+        digits[at + 1] = digits[at + 1] + above
+    return digits
+
+
+def _product_digits(column: pa.Array, form: str, diffs: Ints) -> list[Ints]:
+    """The digits of each number times its diff, where a digit times a diff would leave 64 bits."""
+    products = [n * d for n, d in zip(_numbers(column, form), diffs.tolist(), strict=True)]
+    digits = []
+    while any(products):
+        low = [((n + (1 << 31)) & _MASK) - (1 << 31) for n in products]
+        products = [(n - digit) >> 32 for n, digit in zip(products, low, strict=True)]
+        digits.append(np.array(low, np.int64))
+    return digits
+
+
+def _numbers(column: pa.Array, form: str) -> list[int]:
+    """The numbers as Python's; of decimals the unscaled ones."""
+    if form == "decimal":
+        low_high = _decimal_words(column).tolist()
+        return [(high << 64) + (low & ((1 << 64) - 1)) for low, high in low_high]
+    numbers: list[int] = column.cast(pa.uint64() if form == "uint" else pa.int64()).to_pylist()
+    return numbers
+
+
+def _decimal_words(column: pa.Array) -> Ints:
+    """Of each decimal its unscaled number, as two words of 64 bits, the lower one first."""
+    wide = column.cast(pa.decimal128(_PRECISION, column.type.scale))
+    data = wide.buffers()[1]
+    words = np.zeros(0, np.int64) if data is None else np.frombuffer(data, np.int64)
+    return words[2 * wide.offset : 2 * (wide.offset + len(wide))].reshape(-1, 2)
 
 
 @dataclass(frozen=True)
@@ -169,10 +221,12 @@ class Sums(Part):
     input: int
     schema: pa.Schema
     results: tuple[tuple[str, int, int], ...]
-    """(``count``, 0, 0), (``valid``, amount, 0), (``int`` | ``uint`` | ``float``, amount, 0) or
-    (``mean-int`` | ``mean-uint`` | ``mean-float``, amount, amount of ``valid``)."""
+    """(``count``, 0, 0), (``valid``, amount, 0), (form, amount, 0) for a sum, or (``mean-`` and the form, amount,
+    amount of ``valid``)."""
     slots: bool = True
     """Whether there are slots; with none the only amount is the count."""
+    scales: Mapping[int, int] = field(default_factory=dict)
+    """Of amounts that are decimals, how many digits are behind the point."""
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         found = view.lookup(keys, time)
@@ -202,45 +256,110 @@ class Sums(Part):
                 sums[q] = c
                 made.append(pa.array(sums[present]))
                 continue
+            kind = self.schema.field(len(made)).type
             if form == "float":
-                values = total(q, s.astype(np.int16), c, len(keys))[present]
+                values: Any = total(q, s.astype(np.int16), c, len(keys))[present]
             else:
-                values = _whole(q, s, c, len(keys), present, form, exact=what == form)
+                values = _totals(q, s, c, len(keys), present)
             if what != form:
                 of = numbers == valid + 1
                 known = np.zeros(len(keys), np.int64)
                 known[queries[of]] = counts[of]
-                known = known[present]
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    made.append(pa.array(values / known, mask=known <= 0))
-            else:
+                made.append(_means(values, known[present], form, kind, self.scales.get(amount, 0)))
+            elif form == "float":
                 made.append(pa.array(values))
+            else:
+                made.append(_sums(values, form, kind))
         return present, tuple(made), None
 
 
-def _whole(
-    queries: Ints, slots: Any, counts: Ints, keys: int, present: Ints, form: str, exact: bool
-) -> np.ndarray[Any, Any]:
-    """Integer sums of two digits; said where they do not fit."""
+def _totals(queries: Ints, slots: Any, counts: Ints, keys: int, present: Ints) -> Ints | list[int]:
+    """Exact sums of digits: Python's integers where one of the sums may leave 62 bits."""
     low, high = np.zeros(keys, np.int64), np.zeros(keys, np.int64)
     low[queries[slots == 0]] = counts[slots == 0]
     high[queries[slots == 1]] = counts[slots == 1]
     low, high = low[present], high[present]
-    if not exact:
-        return low.astype(np.float64) + high.astype(np.float64) * 2.0**32
-    if len(high) == 0 or (abs(high).max() < 1 << 30 and abs(low).max() < 1 << 62):
-        return (low + (high << _DIGIT)).astype(np.uint64 if form == "uint" else np.int64)
-    sums = [(h << 32) + n for h, n in zip(high.tolist(), low.tolist(), strict=True)]
-    least, most = (0, 1 << 64) if form == "uint" else (-(1 << 63), 1 << 63)
-    for value in sums:
-        if not least <= value < most:
-            raise OperatorFailed(
-                "operator.overflow",
-                f"a sum of integers is {value}, which does not fit 64 bits",
-                hint="sum a float or a decimal: rr.sum(pl.col(...).cast(pl.Float64))",
-                sum=value,
-            )
-    return np.array(sums, np.uint64 if form == "uint" else np.int64)
+    least, most = -(1 << 29), 1 << 29
+    if not (slots > 1).any() and (
+        len(high) == 0
+        or (
+            least < high.min()
+            and high.max() < most
+            and low.min() > -(1 << 61)
+            and low.max() < 1 << 61
+        )
+    ):
+        sums: Ints = low + (high << _DIGIT)
+        return sums
+    totals = [0] * keys
+    for query, slot, count in zip(queries.tolist(), slots.tolist(), counts.tolist(), strict=True):
+        totals[query] += count << (32 * slot)
+    return [totals[key] for key in present.tolist()]
+
+
+def _sums(totals: Ints | list[int], form: str, kind: pa.DataType) -> pa.Array:
+    """A column of sums; said where one leaves the type (the range law of sums)."""
+    if form == "decimal":
+        bound = 10**_PRECISION
+        least, most = 1 - bound, bound
+    else:
+        least, most = (0, 1 << 64) if form == "uint" else (-(1 << 63), 1 << 63)
+    if isinstance(totals, list) or form == "uint":
+        for value in totals if isinstance(totals, list) else totals.tolist():
+            if not least <= value < most:
+                raise _left(value, form, kind)
+    if form == "decimal":
+        if isinstance(totals, list):
+            data = b"".join([value.to_bytes(16, "little", signed=True) for value in totals])
+        else:
+            data = np.stack([totals, totals >> np.int64(63)], axis=1).tobytes()
+        return pa.Array.from_buffers(kind, len(totals), [None, pa.py_buffer(data)])
+    return pa.array(np.array(totals, np.uint64 if form == "uint" else np.int64)).cast(kind)
+
+
+def _left(value: int, form: str, kind: pa.DataType) -> OperatorFailed:
+    """The refusal of a sum that its type cannot hold."""
+    what, holds = {
+        "decimal": ("decimals", f"{_PRECISION} digits"),
+        "duration": ("durations", "64 bits"),
+    }.get(form, ("integers", "64 bits"))
+    shown = str(value)
+    if form == "decimal" and kind.scale > 0:
+        digits = str(abs(value)).zfill(kind.scale + 1)
+        shown = f"{'-' if value < 0 else ''}{digits[: -kind.scale]}.{digits[-kind.scale :]}"
+    elif form == "duration":
+        shown = f"{value} {kind.unit}"
+    hint = "sum a float or a decimal: rr.sum(pl.col(...).cast(pl.Float64))"
+    if form == "duration":
+        hint = (
+            "sum a coarser unit, or floats: rr.sum(pl.col(...).dt.total_seconds(fractional=True))"
+        )
+    elif form == "decimal":
+        hint = "sum a decimal of fewer decimal places, or a float: rr.sum(pl.col(...).cast(pl.Float64))"
+    return OperatorFailed(
+        "operator.overflow",
+        f"a sum of {what} is {shown}, which does not fit {holds}",
+        hint=hint,
+        sum=value,
+    )
+
+
+def _means(totals: Any, known: Ints, form: str, kind: pa.DataType, scale: int) -> pa.Array:
+    """Sums over how many they are of; null where that is none. A mean of durations is cut to whole units."""
+    if form == "float":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return pa.array(totals / known, mask=known <= 0)
+    if form in ("int", "uint"):
+        # Rounded, then divided, be it of Python's integers or not: other keys have no say in the last digit.
+        values = np.array([float(each) for each in totals]) if isinstance(totals, list) else totals
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return pa.array(values / known, mask=known <= 0)
+    listed = totals if isinstance(totals, list) else totals.tolist()
+    pairs = list(zip(listed, known.tolist(), strict=True))
+    if form == "duration":
+        cut = [None if n <= 0 else (abs(v) // n) * (1 if v >= 0 else -1) for v, n in pairs]
+        return pa.array(cut, pa.int64()).cast(kind)
+    return pa.array([None if n <= 0 else v / (n * 10**scale) for v, n in pairs], pa.float64())
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ late), or the epoch itself. A row has a *due*: the mark at which it leaves. Laws
 2. The mark of e depends on which rows came up to e, not on their order inside an epoch, and deleting
    a row does not take it back. So the result is deterministic; a row that is past due when it comes
    is never there, and deleting one that has left changes nothing.
+   A row whose due is beyond the end of 64 bits never leaves, be the mark at that end.
 3. A row that is inserted and never there is counted: as ``late`` where its due has passed, as ``no time`` where its
    time is null (events of the run). Rows that are deleted in the epoch in which they come are not.
 
@@ -48,6 +49,8 @@ Ticks = np.ndarray[tuple[int], np.dtype[np.int64]]
 DUE = "__due__"
 NO_DUE = np.int64(-(1 << 63))
 """The due of a row whose time is null: it is never there, and counted where the others are kept."""
+END = np.int64((1 << 63) - 1)
+"""The end of all times. It is the due of rows that are due then, and of those that would be due later."""
 MARKED = ":marks"
 MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
 _TICKS = pa.int64()
@@ -91,8 +94,7 @@ class Due(Linear):
 
     def _after(self, ticks: Ticks) -> Ticks:
         """The span later, and at the end of all times where that is beyond it."""
-        end = np.int64((1 << 63) - 1)
-        return np.minimum(ticks, end - self.span) + np.int64(self.span)
+        return np.minimum(ticks, END - np.int64(self.span)) + np.int64(self.span)
 
 
 def ticks_of(times: pa.Array) -> Ticks:
@@ -132,7 +134,7 @@ class Latest(Linear):
         times = changes.columns[self.column].filter(pa.array(inserted)).drop_null()
         if not len(times):
             return None
-        mark = int(ticks_of(times).max()) - self.late
+        mark = max(int(ticks_of(times).max()) - self.late, int(NO_DUE))
         return Changes((pa.array([mark]),), 1, changes.times[-1:], None, 1, None)
 
 
@@ -228,6 +230,10 @@ class Expire(Operator):
 
     stream: str = ""
     """What people know the rows by."""
+    column: int | None = None
+    """Where the time is; None where rows leave by epochs."""
+    span: int = 0
+    """How long after its time a row leaves."""
     kind: ClassVar[str] = "expire"
     keeps_state: ClassVar[bool] = True
 
@@ -293,7 +299,10 @@ class Expirer(Actor):
             found = so_far(self._kept.spine, upper).lookup(keys, time)
             if len(found):
                 columns = tuple(found.canonical(at) for at in range(len(self._schema.columns)))
-                pieces.append(Changes(columns, len(found), (time,), None, 0, -found.counts))
+                left = Changes(columns, len(found), (time,), None, 0, -found.counts)
+                past = self._past(left)
+                if past.any():
+                    pieces.append(left if past.all() else left.filter(past))
         if pieces:
             changes = Changes.concat(pieces)
             self._kept.append(changes, upper)
@@ -308,11 +317,22 @@ class Expirer(Actor):
             arrived, dues = arrived.filter(~timeless), dues[~timeless]
         if self._mark is None:
             return arrived
-        late = dues <= self._mark
+        late = self._past(arrived)
         if not late.any():
             return arrived
         self._note("late", arrived.filter(late))
         return arrived.filter(~late)
+
+    def _past(self, rows: Changes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows, none of which is without a time, are not there any more as of the mark."""
+        assert self._mark is not None
+        operator, dues = self.node.operator, np.asarray(rows.columns[0])
+        assert isinstance(operator, Expire)
+        past: np.ndarray[Any, np.dtype[np.bool_]] = dues <= self._mark
+        if self._mark == END and operator.column is not None:
+            ticks = ticks_of(rows.columns[operator.column + 1])
+            past &= ticks <= END - np.int64(operator.span)
+        return past
 
     def _note(self, kind: str, changes: Changes) -> None:
         operator = self.node.operator

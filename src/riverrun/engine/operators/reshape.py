@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from riverrun.engine.operator import Linear
+from riverrun.engine.operators.expire import Ticks, ticks_of
 from riverrun.engine.operators.linear import list_parents
 from riverrun.errors import OperatorFailed, SchemaError
 from riverrun.state.changes import Changes
@@ -108,7 +109,8 @@ class Windows(Linear):
     """Each row once for every window that its time lies in, with the window's start as one more column.
 
     Windows start at the multiples of `step` and `offset`, and last `size`, in the units of the column, its
-    end excluded; a row whose time is null is in none.
+    end excluded; a row whose time is null is in none. A window may end after the last value of the column's type; a
+    row in one that starts before the first value refuses its epoch.
     """
 
     column: int
@@ -131,18 +133,89 @@ class Windows(Linear):
         if times.null_count:
             rows = np.flatnonzero(times.is_valid().to_numpy(zero_copy_only=False))
             times = times.drop_null()
-        wide = pa.int32() if kind.bit_width == 32 else pa.int64()
-        ticks = np.asarray(times.cast(wide)).astype(np.int64)
-        latest = (ticks - self.offset) // self.step * self.step + self.offset
+        ticks = ticks_of(times)
+        first = _first_tick(kind)
+        # How far the start of the latest window lies before each time, and how far the type reaches back from there.
+        behind = ((ticks % self.step - self.offset % self.step) % self.step).astype(np.uint64)
+        room = ticks.view(np.uint64) - np.int64(first).view(np.uint64)
         owners, starts = [], []
         for back in range(-(-self.size // self.step)):
-            start = latest - back * self.step
-            inside = ticks < start + self.size
+            depth = behind + np.uint64(back * self.step)
+            inside = depth < self.size
+            if (depth[inside] > room[inside]).any():
+                raise self._before_all(ticks, depth, inside & (depth > room), kind)
             owners.append(rows[inside])
-            starts.append(start[inside])
+            starts.append((ticks.view(np.uint64) - depth).view(np.int64)[inside])
         chosen, start = np.concatenate(owners), np.concatenate(starts)
         if not len(chosen):
             return None
         taken = changes.take(chosen)
+        wide = pa.int32() if kind.bit_width == 32 else pa.int64()
         column = pa.array(start).cast(wide).cast(kind)
         return taken.with_columns((*taken.columns, column))
+
+    def _before_all(
+        self,
+        ticks: Ticks,
+        depth: np.ndarray[Any, np.dtype[np.uint64]],
+        beyond: np.ndarray[Any, np.dtype[np.bool_]],
+        kind: pa.DataType,
+    ) -> OperatorFailed:
+        """The refusal of a window that starts before the least value of the column's type."""
+        at = int(np.flatnonzero(beyond)[0])
+        # Further windows of this row start earlier still: the one to tell of is the earliest.
+        last = (self.size - 1 - int(depth[at])) // self.step
+        start = int(ticks[at]) - int(depth[at]) - max(last, 0) * self.step
+        return OperatorFailed(
+            "operator.overflow",
+            f"a row with the time {int(ticks[at])} is in a window that starts at {start}, and "
+            f"{type_text(kind)} begins at {_first_tick(kind)}",
+            hint="cast the column to a wider type before, or filter out rows that are so early",
+            time=int(ticks[at]),
+            start=start,
+        )
+
+
+def _first_tick(kind: pa.DataType) -> int:
+    """The least value of a type of times, in its own unit."""
+    return 0 if pa.types.is_time(kind) else -(1 << (kind.bit_width - 1))
+
+
+@dataclass(frozen=True)
+class Fits(Linear):
+    """Rows whose last columns say that nothing computed in them left its type; without these columns.
+
+    Each of the last columns is true in the rows where a computation left its type: such a row refuses its epoch.
+    """
+
+    told: tuple[str, ...]
+    """What is said of each of the last columns where it is true."""
+    hint: str
+    names: tuple[str, ...]
+    """The names of the other columns; empty where a column is not shown of a row that is refused."""
+    kind: ClassVar[str] = "fits"
+
+    def describe(self) -> str:
+        return "check that results fit their types"
+
+    def identity(self) -> str:
+        return f"{self.describe()}: {', '.join(self.told)}"
+
+    def apply(self, changes: Changes) -> Changes:
+        kept = len(changes.columns) - len(self.told)
+        diffs: Any = None
+        for text, column in zip(self.told, changes.columns[kept:], strict=True):
+            if not pc.any(column).as_py():
+                continue
+            diffs = changes.diff_array() if diffs is None else diffs
+            flags = np.asarray(column.fill_null(False)) & (diffs > 0)
+            if flags.any():
+                at = int(np.flatnonzero(flags)[0])
+                row = {
+                    name: one[at].as_py()
+                    for name, one in zip(self.names, changes.columns[:kept], strict=True)
+                    if name
+                }
+                of = f", for {row}" if row else ""
+                raise OperatorFailed("operator.overflow", f"{text}{of}", hint=self.hint, row=row)
+        return changes.with_columns(changes.columns[:kept])

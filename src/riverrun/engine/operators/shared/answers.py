@@ -152,7 +152,10 @@ class Distinct(FetchRule):
 
 @dataclass(frozen=True)
 class Total(FetchRule):
-    """The sum of the increments in the bounds, column by column. Sums of floats are exact and rounded once."""
+    """The sum of the increments in the bounds, column by column. Sums of floats are exact and rounded once.
+
+    Sums of integers are exact; one that does not fit 64 bits refuses the epoch.
+    """
 
     name: ClassVar[str] = "total"
 
@@ -189,7 +192,15 @@ class Total(FetchRule):
         columns = []
         for column in found.canonicals(positions):
             sums = added_up(column, found.counts, ranks, len(firsts))[0]
-            columns.append(pa.array(sums))
+            for value in sums.tolist() if sums.dtype == object else ():
+                if not -(1 << 63) <= value < 1 << 63:
+                    raise OperatorFailed(
+                        "operator.overflow",
+                        f"a total of integers is {value}, which does not fit 64 bits",
+                        hint="declare the value as pl.Float64 in the state, or fetch a shorter range",
+                        sum=value,
+                    )
+            columns.append(pa.array(sums, _sum_type(column.type)))
         return Answer(found.queries[firsts], tuple(columns))
 
 

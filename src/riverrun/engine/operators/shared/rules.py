@@ -351,7 +351,7 @@ class Fold(CompactRule):
         ranks = np.cumsum(np.append(0, owners[1:] != owners[:-1]))
         values = range(entries.at + 1, len(entries.schema.columns))
         parts = [added_up(gone.columns[at], counts, ranks, len(last)) for at in values]
-        whole = np.logical_and.reduce([np.isfinite(part[0]) for part in parts])
+        whole = np.logical_and.reduce([_is_kept(part[0]) for part in parts])
         if (
             not whole.all()
         ):  # what adds up to no number stays, since what comes may still make one of it
@@ -364,7 +364,10 @@ class Fold(CompactRule):
             for at, part in enumerate(parts, entries.at + 1):
                 kind = gone.columns[at].type
                 if level < len(part):
-                    columns.append(pa.array(part[level], kind))
+                    sums = part[level]
+                    if sums.dtype == object:  # all of which fit, as was seen above
+                        sums = sums.astype(np.int64)
+                    columns.append(pa.array(sums, kind))
                     blank = False
                 else:
                     columns.append(pa.array(np.zeros(len(last)), pa.float64()).cast(kind))
@@ -374,14 +377,32 @@ class Fold(CompactRule):
         return added if added.rows else None
 
 
+def _is_kept(sums: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which sums are values that a state can hold: finite, or of 64 bits."""
+    if sums.dtype != object:
+        finite: np.ndarray[Any, np.dtype[np.bool_]] = np.isfinite(sums)
+        return finite
+    return np.array([-(1 << 63) <= each < 1 << 63 for each in sums.tolist()], np.bool_)
+
+
 def added_up(column: pa.Array, counts: Ints, ranks: Ints, keys: int) -> list[np.ndarray[Any, Any]]:
-    """The sums of a column by rank, exact: for floats, as few arrays as have these as their exact sum."""
+    """The sums of a column by rank, exact: for floats, as few arrays as have these as their exact sum.
+
+    Sums of integers are Python's integers where one of them may not fit 64 bits.
+    """
     if pa.types.is_integer(column.type):
-        whole = np.zeros(keys, np.int64)
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
         values = np.asarray(column.fill_null(0).cast(pa.int64()))
-        np.add.at(whole, ranks[valid], (values * counts)[valid])
-        return [whole]
+        most = np.abs(values.astype(np.float64)) * np.abs(counts.astype(np.float64))
+        if most.sum() < 2.0**62:
+            whole = np.zeros(keys, np.int64)
+            np.add.at(whole, ranks, values * counts)
+            return [whole]
+        sums_by_rank = [0] * keys
+        for rank, value, count in zip(
+            ranks.tolist(), values.tolist(), counts.tolist(), strict=True
+        ):
+            sums_by_rank[rank] += value * count
+        return [np.array(sums_by_rank, object)]
     values = np.asarray(column.cast(pa.float64()).fill_null(0.0))
     levels: list[np.ndarray[Any, Any]] = []
     owners, left, times = ranks, values, counts
