@@ -242,12 +242,13 @@ def _state(name: str, shares: tuple[Share, ...]) -> dict[str, Any]:
 
 
 def _show_rows(given: argparse.Namespace) -> int:
+    from riverrun.engine.operators.linear import python_rows
     from riverrun.run import read_checkpoint
 
     result = read_checkpoint(given.path, given.output, given.as_of, given.number, state=given.state)
     names = list(result.schema.names)
     batches = (batch for portion in result.portions for batch in portion.batches())
-    rows = (row.values() for batch in batches for row in batch.to_pylist())
+    rows = (row.values() for batch in batches for row in python_rows(batch))
     shown = [list(row) for row in islice(rows, given.limit)]
     if given.json:
         told = {"name": result.name, "epoch": result.epoch, "columns": names, "rows": shown}

@@ -300,14 +300,14 @@ class Collection:
     def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates. Types are widened."""
         listed: list[Any] = list(flat(others))
-        for other in (
-            *others,
-            *listed,
-        ):  # also a frame without columns, in which there is nothing to find
+        for other in others:  # also a frame without columns, in which there is nothing to find
             is_frame = (
                 hasattr(other, "columns") or hasattr(other, "schema") or hasattr(other, "dtype")
             )
             if not isinstance(other, Collection) and (is_frame or not is_list(other)):
+                raise not_a_collection("plan.concat", f"concat {self._name}", other)
+        for other in listed:  # a list in a list is no collection either
+            if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
         scope = _deepest(self, *listed)
         parts, fields = [self._into(scope)], {field.name: field for field in self.schema}

@@ -57,7 +57,9 @@ class Grouped:
 
     def named(self, name: str) -> Grouped:
         """The same, with a name for the state that is kept of it."""
-        return replace(self, name=name)
+        return replace(
+            self, name=new_name(name, f"name the state of a group of {self.collection._name}")
+        )
 
     @classmethod
     def of(cls, collection: Collection, key: Mapping[str, Any]) -> Grouped:

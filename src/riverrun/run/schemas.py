@@ -228,6 +228,15 @@ class _Reader:
 
     def _check_parameters(self, name: str, given: Any) -> None:
         """Refuse a type of Polars that is only the kind of one: of which values, it does not say."""
+        if given == pl.Unknown:
+            raise SchemaError(
+                "schema.type_unsupported",
+                f"cannot {self.attempt}: column {name!r} is declared as Unknown, which Polars says of columns whose "
+                "type is yet to be found out",
+                hint="say the type: pl.Int64, for instance; pl.Null is that of a column of nulls",
+                column=name,
+                declared="Unknown",
+            )
         whole = _PARAMETERS.get(given) if isinstance(given, type) else None
         if whole is not None:
             raise SchemaError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from riverrun.spark.cluster import SparkCluster
 from riverrun.spark.ingest import Target, check_columns
 
 MODES = ("insert", "upsert", "delete")
+TRIGGERS = ("processingTime", "availableNow", "once", "continuous", "realTime")
+ARGUMENTS = ("mode", "stream", "checkpoint")
+"""What else `Run.stream` takes by name."""
 
 
 def start(
@@ -52,6 +56,7 @@ def start(
             f"cannot stream into {name!r}: a stream called {stream!r} is under way, and batches are told apart by it",
             hint="stop it first, or give this one a name of its own: stream=NAME",
         )
+    _check_trigger(name, trigger)
     check_columns(frame, target)
 
     started: list[Any] = []
@@ -85,6 +90,26 @@ def start(
     query = cluster.streams[stream] = writer.start()
     started.append(query)
     return query
+
+
+def _check_trigger(name: str, trigger: Mapping[str, Any]) -> None:
+    """Refuse what is neither an argument of ours nor a trigger of Spark's."""
+    for given in trigger:
+        if given not in TRIGGERS:
+            close = get_close_matches(given, (*TRIGGERS, *ARGUMENTS), n=1)
+            raise PlanError(
+                "spark.stream",
+                f"cannot stream into {name!r} with {given}=: the triggers of Spark are {', '.join(TRIGGERS)}",
+                hint=f"did you mean {close[0]}=?"
+                if close
+                else 'for instance processingTime="1 second"',
+            )
+    if len(trigger) > 1:
+        raise PlanError(
+            "spark.stream",
+            f"cannot stream into {name!r} with {' and '.join(trigger)}: a query has one trigger",
+            hint="give one of them",
+        )
 
 
 def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:
