@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,105 @@ def test_a_node_of_a_cycle_is_never_null() -> None:
         run.insert("edges", [("a", "b", 1), ("b", "c", 2), ("c", "a", 3)])
         run.commit()
         assert run.read("out").rows() == [(3, "c", "a", 3, ["a", "b", "c"])]
+
+
+# ---- words
+
+
+def test_a_rule_is_a_function() -> None:
+    for make, said, hint in (
+        (rr.compaction, "cannot make a rule of compaction with None", "lambda entries, horizon"),
+        (rr.update_rule, "cannot make a rule of updates with None", "lambda entries, updates"),
+        (lambda given: rr.fetch_rule(given, {"v": int}), "a rule of fetches", "lambda values"),
+    ):
+        with pytest.raises(rr.PlanError, match=said) as caught:
+            make(None)  # type: ignore[no-untyped-call]
+        assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("bound", ["at", "since"])
+def test_a_fetch_names_the_column_that_does_not_fit(bound: str) -> None:
+    flow = rr.Dataflow("refusals")
+    state = flow.state("s", key={"k": pl.Int64}, value={"v": pl.Int64}, time={"t": pl.Int64})
+    asked = flow.input("asked", {"k": pl.Int64, "when": pl.Int64, "text": pl.String})
+    with pytest.raises(
+        rr.PlanError, match=rf"{bound}='text' is large_string, and the times"
+    ) as caught:
+        asked.fetch(state, key="k", rule=rr.within, **{"at": "when", bound: "text"})
+    assert "__" not in caught.value.message.partition(": ")[2]
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Enum(["a"]), pl.List(pl.Int64)], ids=str)
+@pytest.mark.parametrize("aggregate", ["sum", "mean"])
+def test_text_is_not_added_up(kind: Any, aggregate: str) -> None:
+    rows = rr.Dataflow("refusals").input("a", {"k": pl.Int64, "price": kind})
+    with pytest.raises(
+        rr.PlanError, match=rf"into 'total': {aggregate}\(price\) adds up"
+    ) as caught:
+        rows.group_by("k").agg(total=getattr(rr, aggregate)("price"))
+    assert caught.value.code == "plan.type"
+    assert "cast(pl.Float64)" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "hint"),
+    [
+        (pl.Decimal(39, 2), "a decimal has 1 to 38 digits", "pl.Decimal(38, 2)"),
+        (pl.List(pl.Decimal(39, 2)), "a decimal has 1 to 38 digits", "pl.Decimal(38, 2)"),
+        (pl.Datetime("us", "Mars/Olympus"), "no time zone is called 'Mars/Olympus'", "UTC"),
+        (pl.Datetime("us", "Europe/Berln"), "no time zone", "did you mean 'Europe/Berlin'?"),
+    ],
+    ids=str,
+)
+def test_a_type_says_which_rule_it_breaks(kind: Any, said: str, hint: str) -> None:
+    with pytest.raises(rr.SchemaError, match=said) as caught:
+        rr.Dataflow("refusals").input("a", {"k": kind})
+    assert hint in (caught.value.hint or "")
+
+
+def inserted(kind: Any, value: Any) -> list[Any]:
+    flow = rr.Dataflow("refusals")
+    flow.output("out", flow.input("in", {"v": kind}))
+    with started(flow) as run:
+        run.insert("in", [(value,)])
+        run.commit()
+        return [row[0] for row in run.read("out").rows()]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pl.Datetime("us"), pl.Datetime("ms"), pl.Datetime("us", "UTC"), pl.Date, pl.Duration("ms")],
+    ids=str,
+)
+def test_no_time_of_pandas_is_null(kind: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    assert inserted(kind, pandas.NaT) == [None]
+    assert inserted(pl.List(kind), [pandas.NaT]) == [[None]]
+    with pytest.raises(rr.SchemaError, match="NaTType"):
+        inserted(pl.Int64, pandas.NaT)
+
+
+def test_values_that_do_not_fit_say_why() -> None:
+    pair = pl.Struct({"p": pl.Int32, "q": pl.String})
+    with pytest.raises(rr.SchemaError, match="of its field 'p', it is out of range"):
+        inserted(pair, {"p": 1 << 31, "q": ""})
+    with pytest.raises(rr.SchemaError, match=r"of its item 256, it is out of range"):
+        inserted(pl.List(pl.UInt8), [1, 256])
+    for value in ("NaN", "Infinity", "-Infinity", "sNaN"):
+        with pytest.raises(rr.SchemaError, match="no NaN and no infinity"):
+            inserted(pl.Decimal(6, 2), Decimal(value))
+    assert inserted(pair, {"p": 1, "q": "a"}) == [{"p": 1, "q": "a"}]
+
+
+def test_places_are_said_as_they_were_given(tmp_path: Path) -> None:
+    flow = rr.Dataflow("refusals")
+    flow.output("a", flow.input("a", {"k": pl.Int64}))
+    with flow.run(checkpoint=tmp_path) as run:
+        with pytest.raises(
+            rr.CheckpointError, match=f"cannot use {re.escape(str(tmp_path))}"
+        ) as used:
+            flow.run(checkpoint=tmp_path)
+        assert "Storage(" not in str(used.value)
+        with pytest.raises(rr.RiverrunError, match="cannot keep files at s4://") as caught:
+            run.write_parquet("a", "s4://x/y")
+        assert "checkpoints" not in caught.value.message

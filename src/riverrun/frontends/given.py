@@ -209,13 +209,15 @@ def function_name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def check_callable(function: object, what: str) -> None:
-    """Refuse what cannot be called."""
+def check_callable(
+    function: object, what: str, attempt: str | None = None, given: str = "rows"
+) -> None:
+    """Refuse what cannot be called. `given` is what the function is called with, for the hint."""
     if not callable(function):
         raise PlanError(
             "plan.function",
-            f"cannot {what} with {show(function)}: that is not a function",
-            hint=f"give a function: {what}(lambda rows: ...)",
+            f"cannot {attempt or what} with {show(function)}: that is not a function",
+            hint=f"give a function: {what}(lambda {given}: ...)",
         )
 
 

@@ -366,7 +366,7 @@ class ParquetDirectory(Kept):
         place = path.removeprefix("file://") if isinstance(path, str) else path
         try:
             if isinstance(place, str) and "://" in place:
-                return _Bucket(open_storage(place))
+                return _Bucket(open_storage(place, attempt="keep files"))
             return _Folder(Path(place).expanduser().absolute())
         except (RiverrunError, OSError, TypeError) as error:
             raise RiverrunError(
