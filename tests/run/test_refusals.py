@@ -412,3 +412,17 @@ def test_places_are_said_as_they_were_given(tmp_path: Path) -> None:
         with pytest.raises(rr.RiverrunError, match="cannot keep files at s4://") as caught:
             run.write_parquet("a", "s4://x/y")
         assert "checkpoints" not in caught.value.message
+
+
+def test_inspecting_without_times() -> None:
+    seen: list[Any] = []
+    flow = rr.Dataflow("refusals")
+    rows = flow.input("a", {"k": pl.Int64})
+    flow.output("a", rows.inspect(seen.append, times=False).inspect(seen.append))
+    with started(flow) as run:
+        run.insert("a", [(1,), (2,)])
+        run.commit()
+    assert [batch.schema.names for batch in seen] == [["k"], ["k", "time", "diff"]]
+    assert seen[1].column("time").to_pylist() == [[0], [0]]
+    with pytest.raises(rr.PlanError, match="times='no'"):
+        rows.inspect(times="no")  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
             rows = given.get(name)
             if isinstance(rows, rr.Collection) and set(columns) <= set(rows.columns):
                 check = NullNodes(function.__name__, name, columns)
-                bound.arguments[name] = rows.inspect(check)
+                bound.arguments[name] = rows.inspect(check, times=False)
         token = _inside_algorithm.set(True)
         try:
             return function(*bound.args, **bound.kwargs)

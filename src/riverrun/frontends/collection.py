@@ -85,6 +85,7 @@ from riverrun.frontends.telling import known_as, step_of
 from riverrun.frontends.widening import common_kind, widened
 from riverrun.run.attributes import missing_attribute
 from riverrun.run.columns import checked_columns, flat, is_list, new_name, one_column
+from riverrun.run.options import check_flag
 from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
 from riverrun.state import Order
@@ -346,12 +347,19 @@ class Collection:
         moved = self._exchanged(tuple(self.columns), combine=True)
         return moved._add(Consolidate(), [moved], self.schema)
 
-    def inspect(self, function: Callable[[pa.RecordBatch], None] | None = None) -> Collection:
-        """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing."""
+    def inspect(
+        self, function: Callable[[pa.RecordBatch], None] | None = None, *, times: bool = True
+    ) -> Collection:
+        """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing.
+
+        With ``times=False``, rows come without these two columns, which is quicker. What the function raises refuses
+        the epoch.
+        """
+        check_flag(times, "times")
         if function is None:
             function = _show
         check_callable(function, "inspect")
-        return self._add(Inspect(function, self.schema), [self], self.schema)
+        return self._add(Inspect(function, self.schema, times), [self], self.schema)
 
     def probe(self, name: str) -> Collection:
         """The same rows; ``run.frontier(name)`` tells which times can still come here."""

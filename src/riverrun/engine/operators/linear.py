@@ -253,11 +253,17 @@ class Inspect(Linear):
 
     function: Callable[[pa.RecordBatch], None]
     given: pa.Schema
+    times: bool = True
+    """Whether the function is given times and diffs too."""
     kind: ClassVar[str] = "inspect"
     passes_all: ClassVar[bool] = True
 
     def apply(self, changes: Changes) -> Changes:
-        exposed(self.function, with_times(self.given, changes))
+        if self.times:
+            rows = with_times(self.given, changes)
+        else:
+            rows = as_record_batch(self.given, changes.columns, changes.rows)
+        exposed(self.function, rows)
         return changes
 
 
