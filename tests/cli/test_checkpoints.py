@@ -242,3 +242,23 @@ def test_reading_what_a_damaged_file_holds_names_it(shop: Shop, capsys: Told) ->
     text = told(capsys, shop.path, 5, "--output", "paid", "--limit", 1000, code=2)
     assert files[0] in text
     assert "--verify says which checkpoint is whole" in text
+
+
+def test_files_of_others_are_not_said_to_be_collected(shop: Shop, capsys: Told) -> None:
+    path = Path(shop.path)
+    for name in ("blocks/README", "manifests/.DS_Store", "parcels/notes.txt"):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text("mine")
+    left = f"blocks/{1:012d}-{'0' * 32}.arrow"
+    (path / left).write_text("left over")
+    ours, others = (
+        told(capsys, shop.path)
+        .split("named by no checkpoint and no record: 1 files")[1]
+        .split("not made by a run: ")
+    )
+    assert left in ours
+    assert "the next one collects" in ours
+    assert "README" in others
+    assert "notes.txt" in others
+    assert "none removes them" in others
+    assert "collects" not in others

@@ -59,7 +59,7 @@ ARGUMENTS = {
     "expire.name": (lambda w, o: w.rows.expire("a", 5, name=o), "text none"),
     "distinct.name": (lambda w, o: w.rows.distinct(name=o), "text none"),
     "distinct_of_some.name": (lambda w, o: w.rows.distinct("a", name=o), "text none"),
-    "named.name": (lambda w, o: w.rows.group_by("a").named(o).count(), "text none"),
+    "named.name": (lambda w, o: w.rows.group_by("a").named(o).count(), "text"),
     "top.k": (lambda w, o: w.rows.group_by("a").top(o, by="b"), ""),
     "top.descending": (lambda w, o: w.rows.group_by("a").top(1, by="b", descending=o), "true"),
     "apply.function": (lambda w, o: w.rows.group_by("a").apply(o, {"z": pl.Int64}), "class"),

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import riverrun as rr
 from riverrun.engine.asking import Asker, Security
-from riverrun.errors import OperatorFailed, RiverrunError, TransportError
+from riverrun.errors import OperatorFailed, PlanError, RiverrunError, TransportError
 from tests.soaking import first_seed
 from tests.spark.programs import Program, Rows, change, counting, eventually, looping
 from tests.spark.test_cluster import active
@@ -151,6 +151,32 @@ def test_a_wrong_token_is_refused_and_counted(spark: SparkSession) -> None:
         run.insert("a", [(1, 1)])
         run.commit()
         assert run.read("out").rows() == [(1, 2, 2)]
+
+
+def test_options_and_triggers_that_are_not_there_are_refused(spark: SparkSession) -> None:
+    with counting().flow.run(on=spark, workers=1) as run:
+        run.insert("a", [(1, 1)])
+        run.commit()
+        reader = spark.read.format("riverrun")
+        for name, value, said in (
+            ("changes", "maybe", "that is true or false"),
+            ("pushFilters", "yes", "that is true or false"),
+            ("chnages", "true", "did you mean .*changes"),
+            ("as_of", "0", "did you mean .*asOf"),
+            ("colour", "red", "the options are run, output, asOf"),
+        ):
+            with pytest.raises(PySparkException, match=said):
+                spark.read.format("riverrun").option(name, value).load("out").collect()
+        assert reader.option("ASOF", 0).option("Changes", "FALSE").load("out").count() == 1
+        stream = spark.readStream.format("rate").load().selectExpr("value as k", "value as v")
+        for trigger, said in (
+            ({"proccessingTime": "1 second"}, "did you mean processingTime=?"),
+            ({"chekpoint": "/x"}, "did you mean checkpoint=?"),
+            ({"once": True, "availableNow": True}, "one trigger"),
+        ):
+            with pytest.raises(PlanError, match="cannot stream into 'a'") as caught:
+                run.stream("a", stream, **trigger)
+            assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("tls", [False, True])

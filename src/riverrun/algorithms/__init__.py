@@ -1,10 +1,11 @@
 """Algorithms: functions of collections to collections, written with the public API alone.
 
 A graph is a collection `edges` with columns `src` and `dst`, of one type: integers, strings, anything
-that has an order. Other columns are ignored, ends are never null, and an edge that is there twice
-counts once. The nodes are the ends of the edges; where nodes without edges matter, a collection
-`nodes` with a column `node` adds them. Edges are directed unless the function says otherwise:
-:func:`undirected` gives each in both directions.
+that has an order. Other columns are ignored, and an edge that is there twice counts once. A node is
+never null: an epoch with an edge, a node or a source that is null is refused (``schema.null_node``).
+The nodes are the ends of the edges; where nodes without edges matter, a collection `nodes` with a
+column `node` adds them. Edges are directed unless the function says otherwise: :func:`undirected`
+gives each in both directions.
 
 Every function gives a collection that is kept up to date: rows of its inputs may come and go.
 

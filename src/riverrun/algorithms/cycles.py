@@ -37,6 +37,7 @@ import riverrun as rr
 from riverrun.algorithms.graph import _dtype, of_collections
 
 EDGE = ("src", "dst", "time")
+LENGTHS = [3, 4, 5]
 NEVER = (1 << 63) - 1
 """The end of an edge that does not end."""
 
@@ -47,7 +48,7 @@ def cycles(
     edges: rr.Collection,
     span: int | timedelta | None = None,
     *,
-    lengths: Iterable[int] = (3, 4, 5),
+    lengths: Iterable[int] | None = None,
     spans: Mapping[int, int | timedelta] | None = None,
     end: str | None = None,
     late: int | timedelta = 0,
@@ -57,6 +58,7 @@ def cycles(
 
     `edges` has columns `src`, `dst` and `time`, a whole number or a point in time, none of them null. `nodes` are those
     of the cycle in its direction, from the least one on, so a cycle looks the same whichever edge closes it.
+    `lengths` are 3, 4 and 5 unless given.
     ``spans={3: ..., 4: ...}``, in place of `span` and `lengths`, gives each length a span of its own, over one state.
     `end` names a column of the type of `time`: from that time on an edge is not there any more; null is never.
     `name` is the prefix of what the states and steps are called; two in one flow have different ones.
@@ -86,6 +88,8 @@ def cycles(
             "are nodes",
             hint='cast one of them: edges.with_columns(dst=pl.col("dst").cast(pl.Int64))',
         )
+    for within, _ in queries:
+        _check_span(edges, within)
     seen = edges.select(*EDGE, **({} if end is None else {"end": _end(edges, end)}))
     new = seen.filter(pl.col("src") != pl.col("dst"))
     node, time = _dtype(new, "src"), _dtype(new, "time")
@@ -153,6 +157,22 @@ def cycles(
         rule=rr.distinct, how="inner", progress=False, name=f"{name} met",
     )  # fmt: skip
     return _told(met, stack, behind, [some for _, some in queries])
+
+
+def _check_span(edges: rr.Collection, within: Any) -> None:
+    """Refuse a span that is no difference of two times."""
+    kind = _dtype(edges, "time") if "time" in edges.columns else None
+    if kind is not None and (kind.is_integer() or kind.is_temporal()):
+        is_timedelta = isinstance(within, timedelta)
+        if is_timedelta == kind.is_integer():
+            raise rr.PlanError(
+                "plan.span",
+                f"cannot look for cycles within {within!r}: column 'time' is {kind}",
+                hint="give a whole number, in the units of the times: span=48"
+                if is_timedelta
+                else "give a timedelta: span=timedelta(hours=48)",
+                column="time",
+            )
 
 
 def _end(edges: rr.Collection, column: str) -> pl.Expr:
@@ -235,6 +255,12 @@ def _queries(span: Any, lengths: Any, spans: Any) -> list[tuple[Any, list[int]]]
             f"cannot look for cycles with span={span!r} and spans={spans!r}: one of them is given",
             hint="span=48 for all lengths, or spans={3: 48, 4: 24, 5: 12}",
         )
+    if spans is not None and lengths is not None:
+        raise rr.PlanError(
+            "plan.spans",
+            f"cannot look for cycles with spans={spans!r} and lengths={lengths!r}: spans says the lengths too",
+            hint="leave lengths out, and give each length its span: spans={3: 48, 4: 24, 5: 12}",
+        )
     for within in [span] if spans is None else list(getattr(spans, "values", list)()):
         if isinstance(within, timedelta):
             is_span = within > timedelta(0)
@@ -247,7 +273,7 @@ def _queries(span: Any, lengths: Any, spans: Any) -> list[tuple[Any, list[int]]]
                 hint="for instance span=48, or span=timedelta(hours=48)",
             )
     if spans is None:
-        return [(span, _checked(lengths))]
+        return [(span, LENGTHS if lengths is None else _checked(lengths))]
     if not isinstance(spans, Mapping) or not spans:
         raise rr.PlanError(
             "plan.spans",
@@ -261,11 +287,28 @@ def _queries(span: Any, lengths: Any, spans: Any) -> list[tuple[Any, list[int]]]
 
 
 def _checked(lengths: Any) -> list[int]:
-    wanted = sorted(set(lengths)) if isinstance(lengths, Iterable) else []
-    if not wanted or not all(isinstance(each, int) and each >= 3 for each in wanted):
+    """The lengths that are asked for, each once, the least first."""
+    if isinstance(lengths, str) or not isinstance(lengths, Iterable):
         raise rr.PlanError(
             "plan.lengths",
-            f"cannot look for cycles of lengths {lengths!r}: a cycle has 3 nodes at least",
+            f"cannot look for cycles of lengths {lengths!r}: that is not a list of lengths",
+            hint=f"for one length, lengths=({lengths!r},)"
+            if isinstance(lengths, int) and not isinstance(lengths, bool) and lengths >= 3
+            else "give whole numbers from 3 on: lengths=(3, 4, 5)",
+        )
+    wanted = list(lengths)
+    if not all(
+        isinstance(each, int) and not isinstance(each, bool) and each >= 3 for each in wanted
+    ):
+        raise rr.PlanError(
+            "plan.lengths",
+            f"cannot look for cycles of lengths {wanted!r}: a cycle has 3 nodes at least",
             hint="give whole numbers from 3 on: lengths=(3, 4, 5)",
         )
-    return wanted
+    if not wanted:
+        raise rr.PlanError(
+            "plan.lengths",
+            "cannot look for cycles of no length: lengths is empty",
+            hint="give whole numbers from 3 on: lengths=(3, 4, 5)",
+        )
+    return sorted(set(wanted))

@@ -1,16 +1,22 @@
-"""What the algorithms say about every graph: its nodes, its edges in both directions."""
+"""What the algorithms say about every graph: its nodes, its edges in both directions, and that no node is null."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import polars as pl
 
 import riverrun as rr
 
+NODES = {"edges": ("src", "dst"), "nodes": ("node",), "sources": ("node",)}
+"""The columns of each argument that are nodes."""
+_inside_algorithm: ContextVar[bool] = ContextVar("_inside_algorithm", default=False)
+"""Whether an algorithm is being built: what it gives to another one was looked at when it was given."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -40,9 +46,43 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
                     hint='rows from outside are an input: flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})',
                     line="",
                 )
-        return function(*arguments, **named)
+        if _inside_algorithm.get():
+            return function(*arguments, **named)
+        bound = signature.bind(*arguments, **named)
+        for name, columns in NODES.items():
+            rows = given.get(name)
+            if isinstance(rows, rr.Collection) and set(columns) <= set(rows.columns):
+                check = NullNodes(function.__name__, name, columns)
+                bound.arguments[name] = rows.inspect(check, times=False)
+        token = _inside_algorithm.set(True)
+        try:
+            return function(*bound.args, **bound.kwargs)
+        finally:
+            _inside_algorithm.reset(token)
 
     return checked
+
+
+@dataclass(frozen=True)
+class NullNodes:
+    """Refuses rows in which a node is null: null is not the name of a node, and has no place in the order of nodes."""
+
+    algorithm: str
+    rows: str
+    columns: tuple[str, ...]
+
+    def __call__(self, passing: Any) -> None:
+        """Raise for the first column that has a null."""
+        for column in self.columns:
+            count = passing.column(column).null_count
+            if count:
+                raise rr.SchemaError(
+                    "schema.null_node",
+                    f"cannot take {self.rows} of {self.algorithm}: {count} of {passing.num_rows} rows have null in "
+                    f"{column!r}, and a node is never null",
+                    hint=f"leave these rows out: {self.rows}.filter(pl.col({column!r}).is_not_null())",
+                    column=column,
+                )
 
 
 @of_collections

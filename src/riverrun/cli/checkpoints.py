@@ -18,7 +18,15 @@ from rich.text import Text
 
 from riverrun.errors import RiverrunError
 from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.inspecting import CheckpointFound, Found, Verified, check_number, look, verify
+from riverrun.state.inspecting import (
+    CheckpointFound,
+    Found,
+    Verified,
+    check_number,
+    is_collected,
+    look,
+    verify,
+)
 from riverrun.state.manifest import Manifest, Share
 from riverrun.state.storage import FileFound, nothing_at, open_storage
 from riverrun.state.stored import held, outputs
@@ -105,15 +113,23 @@ def _version(version: str | None) -> str:
 
 
 def _say_unreferenced(files: Sequence[FileFound]) -> None:
-    if not files:
-        return
-    total = sum(file.size for file in files)
-    _say(f"named by no checkpoint and no record: {len(files)} files, {_size(total)}")
-    for file in files[:_SHOWN]:
-        _say(f"  {file.name}  {_size(file.size)}")
-    if len(files) > _SHOWN:
-        _say(f"  and {len(files) - _SHOWN} more")
-    _say("  (a run that is alive may be writing them; the next one collects what is left over)")
+    ours = [file for file in files if is_collected(file.name)]
+    others = [file for file in files if not is_collected(file.name)]
+    for what, listed, note in (
+        (
+            "named by no checkpoint and no record",
+            ours,
+            "a run that is alive may be writing them; the next one collects what is left over",
+        ),
+        ("not made by a run", others, "no run reads them, and none removes them"),
+    ):
+        if listed:
+            _say(f"{what}: {len(listed)} files, {_size(sum(file.size for file in listed))}")
+            for file in listed[:_SHOWN]:
+                _say(f"  {file.name}  {_size(file.size)}")
+            if len(listed) > _SHOWN:
+                _say(f"  and {len(listed) - _SHOWN} more")
+            _say(f"  ({note})")
 
 
 # ---- whether they are whole
@@ -242,12 +258,13 @@ def _state(name: str, shares: tuple[Share, ...]) -> dict[str, Any]:
 
 
 def _show_rows(given: argparse.Namespace) -> int:
+    from riverrun.engine.operators.linear import python_rows
     from riverrun.run import read_checkpoint
 
     result = read_checkpoint(given.path, given.output, given.as_of, given.number, state=given.state)
     names = list(result.schema.names)
     batches = (batch for portion in result.portions for batch in portion.batches())
-    rows = (row.values() for batch in batches for row in batch.to_pylist())
+    rows = (row.values() for batch in batches for row in python_rows(batch))
     shown = [list(row) for row in islice(rows, given.limit)]
     if given.json:
         told = {"name": result.name, "epoch": result.epoch, "columns": names, "rows": shown}

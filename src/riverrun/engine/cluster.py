@@ -542,7 +542,7 @@ class Cluster(ABC):
 def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:
     return CheckpointError(
         "checkpoint.unusable",
-        f"cannot run with {storage!r}: {error.message}",
+        f"cannot run with {storage.where}: {error.message}",
         hint="nothing was started: make room there, make it writable and reachable, or give another path",
         story=error.story,
     )

@@ -72,6 +72,10 @@ ASK, ANSWER, ERROR, ROWS, STAGE, SCHEMA, BATCH, END, LINK, FRAMES, FRAME, BYE = 
 _NO_BODY = -1
 
 
+class SpeaksSomethingElse(ConnectionAbortedError):
+    """The first bytes of a connection are not those of a member of any run."""
+
+
 class Packet(NamedTuple):
     """What travels at once."""
 
@@ -162,15 +166,13 @@ class Security:
     def admit(self, raw: socket.socket, deadline: float) -> bool:
         """At the accepting end: whether the other one has the token.
 
-        Raises `OSError` for whoever does not say that in time, or says something else. It remains to be said what
-        comes of it: `WELCOME`, or another of these.
+        Raises `SpeaksSomethingElse` as soon as that is heard, and `OSError` for whoever does not show the token in
+        time. It remains to be said what comes of it: `WELCOME`, or another of these.
         """
         raw.settimeout(_left(deadline))
         if isinstance(raw, ssl.SSLSocket):
-            raw.do_handshake()
-        opening = receive_exactly(raw, len(MAGIC) + NONCE, deadline)
-        if opening[: len(MAGIC)] != MAGIC:
-            raise ConnectionAbortedError("it speaks something else")
+            _shake_hands(raw)
+        opening = receive_exactly(raw, len(MAGIC) + NONCE, deadline, begins=MAGIC)
         theirs, ours = opening[len(MAGIC) :], secrets.token_bytes(NONCE)
         raw.settimeout(_left(deadline))
         raw.sendall(ours + self.proof(b"who accepts", theirs, ours))
@@ -342,8 +344,26 @@ def pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch if count == 1 else batch.slice(start, stop - start)
 
 
-def receive_exactly(raw: socket.socket, size: int, deadline: float) -> bytes:
-    """So many bytes and no more; raises `OSError` where they do not come by then."""
+def _shake_hands(raw: ssl.SSLSocket) -> None:
+    """Agree on TLS. `SpeaksSomethingElse` for no TLS; another error for TLS with no certificate, or another one."""
+    try:
+        raw.do_handshake()
+    except (
+        ssl.SSLEOFError,
+        ssl.SSLZeroReturnError,
+        ssl.SSLSyscallError,
+        ssl.SSLCertVerificationError,
+    ):
+        raise
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        if isinstance(error, TimeoutError) or "CERT" in reason or "ALERT" in reason:
+            raise
+        raise SpeaksSomethingElse(f"it does not speak TLS: {reason}") from error
+
+
+def receive_exactly(raw: socket.socket, size: int, deadline: float, begins: bytes = b"") -> bytes:
+    """So many bytes and no more; raises `OSError` where they do not come by then, or do not begin like that."""
     data = b""
     while len(data) < size:
         raw.settimeout(_left(deadline))
@@ -351,6 +371,8 @@ def receive_exactly(raw: socket.socket, size: int, deadline: float) -> bytes:
         if not piece:
             raise ConnectionResetError("the other end has closed the connection")
         data += piece
+        if data[: len(begins)] != begins[: len(data)]:
+            raise SpeaksSomethingElse("it speaks something else")
     return data
 
 

@@ -6,9 +6,10 @@ one after the other, rows that are asked for, rows that are handed in, or a link
 
 - **Strangers cost little.** Until a connection has shown that it knows the token, it has a thread, its socket, and a
   few dozen bytes, and is closed after `ADMISSION` seconds. At most `STRANGERS` are in that state: for one more, the
-  oldest goes of the host that has most of them, so many idle connections from one place keep nobody else out. Whoever
-  has
-  another token is told so, and counted.
+  oldest goes of the host that has most of them, so many idle connections from one place keep nobody else out.
+- **Strangers are counted.** Each connection that is not let in counts once: as `garbage` where the first bytes are not
+  those of a member, else as `refused`: with another token or certificate, silent, or gone before the token was shown.
+  Whoever has another token is told so.
 - **Members are bounded.** Members have at most half of the files that this process may open; others are told that there
   is no room. A member that asks nothing for `IDLE` seconds is closed.
 - **Nothing else is listened to.** The socket is bound to the one address that others are told of.
@@ -52,6 +53,7 @@ from riverrun.engine.connection import (
     Connection,
     Packet,
     Security,
+    SpeaksSomethingElse,
     pieces_of,
     settle,
 )
@@ -112,7 +114,9 @@ class Endpoint:
         self._guests: dict[_Guest, None] = {}  # the oldest first
         self._ending = Event()
         self.refused = 0
-        """How many connections had no token or a wrong one."""
+        """How many connections showed no token, or a wrong one: told so, silent, gone or sent away before that."""
+        self.garbage = 0
+        """How many connections spoke something else from the start: no members, and no strangers with a token."""
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self.address = security.location(host, self.port)
@@ -162,6 +166,7 @@ class Endpoint:
                     target=self._welcome, args=(guest,), name="riverrun-guest", daemon=True
                 ).start()
             except RuntimeError:  # there cannot be more threads
+                self._count_refused()
                 self._leave(guest)
 
     def _make_room(self) -> None:
@@ -183,14 +188,16 @@ class Endpoint:
 
     def _welcome(self, guest: _Guest) -> None:
         """In a thread: see who it is, and hear what they have to say."""
+        admitted: bool | None = None  # None: it has not shown a token yet
         try:
             with self._lock:
                 if guest not in self._guests:  # it had to make room
-                    return
+                    raise ConnectionAbortedError("it was sent away before it could speak")
                 settle(guest.raw)
                 guest.raw = self._security.wrap(guest.raw)
-            if not self._security.admit(guest.raw, guest.since + ADMISSION):
-                self.refused += 1
+            admitted = self._security.admit(guest.raw, guest.since + ADMISSION)
+            if not admitted:
+                self._count_refused()
                 guest.raw.sendall(REFUSED)
                 return
             with self._lock:
@@ -200,10 +207,21 @@ class Endpoint:
             if guest.member:
                 guest.raw.settimeout(None)
                 self._serve(Connection(guest.raw))
+        except SpeaksSomethingElse:
+            with self._lock:
+                self.garbage += 1
         except _GONE:
-            pass
+            if admitted is None:
+                self._count_refused()
         finally:
             self._leave(guest)
+
+    def _count_refused(self) -> None:
+        with self._lock:
+            if (
+                not self._ending.is_set()
+            ):  # who was there when this process left was sent away by that
+                self.refused += 1
 
     # ---- what members say
 

@@ -588,7 +588,7 @@ class _Host:
             "sent": sum(link.sent for link in self._links.values()),
             "waiting": sum(link.waiting for link in self._links.values()),
             "refused": self._endpoint.refused,
-            "garbage": self.garbage,
+            "garbage": self.garbage + self._endpoint.garbage,
             "leases": len(self._leases),
             "parcels": 0 if self._staging is None else len(self._staging),
             "pid": os.getpid(),

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operators.linear import as_record_batch, canonical_columns
+from riverrun.engine.operators.linear import as_record_batch, canonical_columns, python_rows
 from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
 from riverrun.state.schema import free_name
@@ -141,7 +141,7 @@ def narrowed(
 
 def _negative(name: str, rows: pa.RecordBatch, counts: Any) -> OperatorFailed:
     at = int(np.argmin(counts))
-    row = rows.slice(at, 1).to_pylist()[0]
+    (row,) = python_rows(rows.slice(at, 1))
     return OperatorFailed(
         "operator.negative",
         f"cannot read {name!r}: the row {row} is there {counts[at]} times: more of it was deleted or subtracted "

@@ -294,7 +294,7 @@ class RemoteCluster(Cluster):
             status = super().status()
             status["address"] = self.address
             status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
-            status["garbage"] = self.garbage + self._elsewhere["garbage"]
+            status["garbage"] = self.garbage + self._endpoint.garbage + self._elsewhere["garbage"]
             status["processes"] = [
                 {**self._processes[member], **self._health.about(member)}
                 if member in self._processes

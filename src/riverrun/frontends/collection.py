@@ -85,6 +85,7 @@ from riverrun.frontends.telling import known_as, step_of
 from riverrun.frontends.widening import common_kind, widened
 from riverrun.run.attributes import missing_attribute
 from riverrun.run.columns import checked_columns, flat, is_list, new_name, one_column
+from riverrun.run.options import check_flag
 from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
 from riverrun.state import Order
@@ -303,14 +304,14 @@ class Collection:
     def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
         """The rows of all, each as often as it is in any: a union that keeps duplicates. Types are widened."""
         listed: list[Any] = list(flat(others))
-        for other in (
-            *others,
-            *listed,
-        ):  # also a frame without columns, in which there is nothing to find
+        for other in others:  # also a frame without columns, in which there is nothing to find
             is_frame = (
                 hasattr(other, "columns") or hasattr(other, "schema") or hasattr(other, "dtype")
             )
             if not isinstance(other, Collection) and (is_frame or not is_list(other)):
+                raise not_a_collection("plan.concat", f"concat {self._name}", other)
+        for other in listed:  # a list in a list is no collection either
+            if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
         scope = _deepest(self, *listed)
         parts, fields = [self._into(scope)], {field.name: field for field in self.schema}
@@ -349,12 +350,19 @@ class Collection:
         moved = self._exchanged(tuple(self.columns), combine=True)
         return moved._add(Consolidate(), [moved], self.schema)
 
-    def inspect(self, function: Callable[[pa.RecordBatch], None] | None = None) -> Collection:
-        """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing."""
+    def inspect(
+        self, function: Callable[[pa.RecordBatch], None] | None = None, *, times: bool = True
+    ) -> Collection:
+        """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing.
+
+        With ``times=False``, rows come without these two columns, which is quicker. What the function raises refuses
+        the epoch.
+        """
+        check_flag(times, "times")
         if function is None:
             function = _show
         check_callable(function, "inspect")
-        return self._add(Inspect(function, self.schema), [self], self.schema)
+        return self._add(Inspect(function, self.schema, times), [self], self.schema)
 
     def probe(self, name: str) -> Collection:
         """The same rows; ``run.frontier(name)`` tells which times can still come here."""

@@ -55,6 +55,7 @@ from riverrun.frontends.widening import widened
 from riverrun.run.columns import new_name
 from riverrun.run.options import check_flag
 from riverrun.run.rows import as_table
+from riverrun.run.values import show
 from riverrun.state.schema import free_name
 from riverrun.state.types import are_kept_alike
 
@@ -223,7 +224,8 @@ def _placed(
     or sent twice.
     """
     compiled = compile_columns(stream.schema, wanted, asking.attempt)
-    check_types(compiled.schema, needed, asking.attempt, asking.line)
+    said = {bound: f"{_GIVEN[bound]}={show(wanted[bound])}" for bound in _GIVEN if bound in wanted}
+    check_types(compiled.schema, needed, asking.attempt, asking.line, said)
     names, extra, taken = {}, {}, list(stream.columns)
     for name, given in wanted.items():
         kind = compiled.schema.field(name).type

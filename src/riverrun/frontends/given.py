@@ -140,6 +140,10 @@ def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
         hint = "give the collection itself, not its name"
     elif hasattr(given, "entries"):
         hint = "state.entries() is a collection of what it holds; stream.fetch(state, ...) asks it"
+    elif isinstance(given, list | tuple) and any(
+        hasattr(each, "group_by") or isinstance(each, list | tuple) for each in given
+    ):
+        hint = "one list is enough: concat([a, b]), or concat(a, b)"
     else:
         hint = "rows from outside are an input: flow.input(name, schema), and insert(name, rows) into the run"
     return PlanError(code, f"cannot {attempt}: {kind_told(given)} is not a collection", hint=hint)
@@ -205,13 +209,15 @@ def function_name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def check_callable(function: object, what: str) -> None:
-    """Refuse what cannot be called."""
+def check_callable(
+    function: object, what: str, attempt: str | None = None, given: str = "rows"
+) -> None:
+    """Refuse what cannot be called. `given` is what the function is called with, for the hint."""
     if not callable(function):
         raise PlanError(
             "plan.function",
-            f"cannot {what} with {show(function)}: that is not a function",
-            hint=f"give a function: {what}(lambda rows: ...)",
+            f"cannot {attempt or what} with {show(function)}: that is not a function",
+            hint=f"give a function: {what}(lambda {given}: ...)",
         )
 
 

@@ -43,7 +43,7 @@ from riverrun.run.rows import as_schema, as_table
 from riverrun.run.values import show
 from riverrun.state import Order
 from riverrun.state.schema import free_name
-from riverrun.state.types import empty_batch
+from riverrun.state.types import EnumType, empty_batch, type_text
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
 
@@ -60,7 +60,9 @@ class Grouped:
 
     def named(self, name: str) -> Grouped:
         """The same, with a name for the state that is kept of it."""
-        return replace(self, name=name)
+        return replace(
+            self, name=new_name(name, f"name the state of a group of {self.collection._name}")
+        )
 
     @classmethod
     def of(cls, collection: Collection, key: Mapping[str, Any]) -> Grouped:
@@ -285,6 +287,13 @@ def _name_of(aggregate: Any) -> str:
     return column if isinstance(column, str) else output_name(column, "aggregate")
 
 
+def _is_no_amount(kind: pa.DataType) -> bool:
+    """Whether values are of a type that is never added up."""
+    t = pa.types
+    is_text = isinstance(kind, EnumType) or t.is_string(kind) or t.is_large_string(kind)
+    return bool(is_text or t.is_binary(kind) or t.is_large_binary(kind) or t.is_nested(kind))
+
+
 def _aggregated_twice(name: str) -> PlanError:
     return PlanError(
         "plan.column_twice",
@@ -473,6 +482,15 @@ class _Building:
                 continue
             kind = types.field(column).type
             form = _form(kind)
+            if form is None and _is_no_amount(kind):
+                raise PlanError(
+                    "plan.type",
+                    f"cannot aggregate {collection._name} into {column!r}: {aggregate} adds up "
+                    f"{type_text(kind)}, which is not a number",
+                    hint=f"cast it: rr.{aggregate.kind}({exprs[column]}.cast(pl.Float64)); rr.count, rr.min and rr.max "
+                    "take any type",
+                    column=column,
+                )
             if form is None:  # whatever else Polars can add up, over the whole group
                 expression = exprs[column]
                 self.wanted[column] = (

@@ -122,7 +122,7 @@ def update_rule(function: Callable[[pl.DataFrame, pl.DataFrame], Any]) -> Update
 
     Both are frames of the columns of the state: key, time, value.
     """
-    check_callable(function, "update_rule")
+    check_callable(function, "rr.update_rule", "make a rule of updates", "entries, updates")
     return UpdateFunction(function, as_table)
 
 
@@ -131,7 +131,7 @@ def fetch_rule(function: Callable[[pl.DataFrame], Any], schema: Any) -> FetchRul
 
     The frame has a column `request`, then the time and the value columns; what is given back keeps `request`.
     """
-    check_callable(function, "fetch_rule")
+    check_callable(function, "rr.fetch_rule", "make a rule of fetches", "values")
     return FetchFunction(function, as_schema(schema, "declare what a fetch rule gives"), as_table)
 
 
@@ -140,7 +140,7 @@ def compaction(function: Callable[[pl.DataFrame, Any], Any]) -> CompactRule:
 
     What is at or after the horizon has to be given back as it is.
     """
-    check_callable(function, "compaction")
+    check_callable(function, "rr.compaction", "make a rule of compaction", "entries, horizon")
     return CompactFunction(function, as_table)
 
 
@@ -511,15 +511,28 @@ def time_column(given: Any, stream: Collection, attempt: str) -> Any:
     return one_column(given, stream.columns, attempt, expressions=True)
 
 
-def check_types(made: pa.Schema, needed: pa.Schema, what: str, line: str) -> None:
-    """Refuse columns of types that do not fit those of a state (`frontends.widening`)."""
+def check_types(
+    made: pa.Schema,
+    needed: pa.Schema,
+    what: str,
+    line: str,
+    said: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse columns of types that do not fit those of a state (`frontends.widening`).
+
+    `said` tells what the user calls columns that have names of ours: at='when'.
+    """
     for field in needed:
         its = made.field(field.name).type
         kind = common_type(field.type, its)
         if kind is None or not are_kept_alike(kind, field.type):
+            name = (said or {}).get(field.name)
             raise PlanError(
                 "state.type",
-                f"cannot {what} at {line}: {field.name!r} is {type_text(field.type)} in the state, and "
+                f"cannot {what} at {line}: {name} is {type_text(its)}, and the times of the state are "
+                f"{type_text(field.type)}"
+                if name is not None
+                else f"cannot {what} at {line}: {field.name!r} is {type_text(field.type)} in the state, and "
                 f"{type_text(its)} here",
                 hint="cast it: pl.col(...).cast(...)"
                 if kind is None

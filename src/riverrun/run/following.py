@@ -46,6 +46,7 @@ from riverrun.engine.operators.linear import as_record_batch, canonical_columns
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError
 from riverrun.forks import Mark
 from riverrun.retry import persist
+from riverrun.run.options import check_timeout
 from riverrun.run.result import Result
 from riverrun.state.changes import Changes
 from riverrun.state.schema import free_name
@@ -173,6 +174,9 @@ class Sink:
                 f"cannot wait for epoch {epoch!r} in {self!r}: an epoch is a whole number",
                 hint="leave it out for the last complete one, or give the number that commit() gave: commit.epoch",
             )
+        if timeout is not None:
+            hint = "leave it out to wait for as long as it takes"
+            check_timeout(timeout, f"wait for {self!r} with", hint=hint)
         with interrupts.deferred(), self._changed:
             asked = self._given if epoch is None else epoch
             interrupts.wait_for(
@@ -200,6 +204,9 @@ class Sink:
 
     def close(self, timeout: float = FINISH) -> None:
         """Write what is complete by now, and follow no more. What takes longer than `timeout` seconds is left."""
+        check_timeout(
+            timeout, f"close {self!r} with", hint="it is how long the last epochs may take"
+        )
         if self._mark.is_ours:
             with interrupts.deferred():
                 if self._forget is not None:

@@ -79,6 +79,7 @@ from riverrun.run.options import (
     check_path,
     check_place,
     check_recovery,
+    check_timeout,
     identity_of,
 )
 from riverrun.run.progress import Progress
@@ -448,6 +449,12 @@ class Run:
     @_whole
     def await_termination(self, timeout: float | None = None) -> bool:
         """Return when the run is over, True, or after so many seconds, False; raise what it died of, if it did."""
+        if timeout is not None:
+            check_timeout(
+                timeout,
+                "await the end of the run with",
+                hint="leave it out to wait for as long as it takes",
+            )
         return self._cluster.await_end(timeout)
 
     @_whole

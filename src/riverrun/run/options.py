@@ -161,6 +161,17 @@ def as_bytes(given: object) -> int | None:
     return size
 
 
+def check_timeout(given: object, attempt: str, *, zero: bool = True, hint: str) -> None:
+    """Refuse a timeout that is no number of seconds: text, a flag, NaN, a negative number, and 0 unless `zero`."""
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not (given >= 0 if zero else given > 0):  # type: ignore[operator]
+        raise PlanError(
+            "plan.run",
+            f"cannot {attempt} timeout={show(given)}: that is a number of seconds {'from 0 on' if zero else 'above 0'}",
+            hint=hint,
+        )
+
+
 def check_place(on: Any, *, timeout: object, tls: Any, seed: object) -> None:
     """Options that belong to one place of running."""
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
@@ -169,12 +180,7 @@ def check_place(on: Any, *, timeout: object, tls: Any, seed: object) -> None:
             f"cannot run with seed={show(seed)}: that is a whole number",
             hint="leave it out, or give seed=1",
         )
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout <= 0:
-        raise PlanError(
-            "plan.run",
-            f"cannot run with timeout={timeout!r}: that is a number of seconds above 0",
-            hint="it is how long workers have to come up",
-        )
+    check_timeout(timeout, "run with", zero=False, hint="it is how long workers have to come up")
     if on is None and tls:
         raise PlanError(
             "plan.run",
@@ -209,7 +215,7 @@ def check_recovery(
                 f"cannot run with {what}={given!r}: it is one of {', '.join(map(repr, known))}",
                 hint=f"leave it out, or give {what}={known[0]!r}",
             )
-    if not isinstance(silence, int | float) or isinstance(silence, bool) or silence < 2:
+    if not isinstance(silence, int | float) or isinstance(silence, bool) or not silence >= 2:
         raise PlanError(
             "plan.run",
             f"cannot run with silence={silence!r}: that is a number of seconds from 2 on",
@@ -223,12 +229,19 @@ def check_recovery(
         )
     if max_workers is not None:
         check_count("max_workers", max_workers)
-    if (balance == "grow") != (max_workers is not None) or (
-        isinstance(max_workers, int) and max_workers < workers
-    ):
-        raise PlanError(
-            "plan.run",
-            f"cannot run with balance={balance!r}, workers={workers} and max_workers={max_workers!r}: "
-            "to grow, it must be said up to how many",
-            hint='for instance flow.run(..., workers=2, balance="grow", max_workers=4)',
-        )
+    if max_workers is not None and balance != "grow":
+        rule = 'max_workers= is how far balance="grow" may grow, and nothing else grows'
+        hint = f'leave max_workers= out, or give balance="grow": flow.run(..., workers={workers}, balance="grow", '
+        hint += f"max_workers={max_workers})"
+    elif balance == "grow" and max_workers is None:
+        rule, hint = "to grow, it must be said up to how many", "give max_workers="
+    elif isinstance(max_workers, int) and max_workers < workers:
+        rule = f"there are {workers} workers from the start, which is more than there may be"
+        hint = f"give max_workers={workers} or more, or start with fewer workers"
+    else:
+        return
+    raise PlanError(
+        "plan.run",
+        f"cannot run with balance={balance!r}, workers={workers} and max_workers={max_workers!r}: {rule}",
+        hint=hint,
+    )

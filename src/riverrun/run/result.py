@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.engine.reading import Portion
+from riverrun.errors import SchemaError
 from riverrun.interrupts import check, deferred
 from riverrun.run.attributes import missing_attribute
 from riverrun.run.columns import one_column
@@ -82,7 +83,14 @@ class Result:
 
     def to_pandas(self) -> Any:
         """As a pandas frame."""
-        return self._table.to_pandas()
+        try:
+            return self._table.to_pandas()
+        except (OverflowError, ValueError, pa.ArrowException) as error:
+            raise SchemaError(
+                "schema.not_python",
+                f"cannot give the rows of {self.name!r} as pandas does: {error}",
+                hint="to_arrow() and to_polars() hold every value",
+            ) from error
 
     def to_spark(self, spark: Any = None) -> Any:
         """As a DataFrame of Spark. Where the run is on Spark, its tasks read from the workers, when it is evaluated."""
@@ -94,13 +102,17 @@ class Result:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """As a list of dicts."""
-        rows: list[dict[str, Any]] = self._table.to_pylist()
-        return rows
+        if not self.schema.names:
+            return [{}] * len(self)
+        columns = [self._values(name) for name in self.schema.names]
+        return [
+            dict(zip(self.schema.names, row, strict=True)) for row in zip(*columns, strict=True)
+        ]
 
     def rows(self) -> list[tuple[Any, ...]]:
         """As a list of tuples, sorted by their columns as states order them: nulls last, NaN before them, values of an
         enum in its declared order."""
-        columns = [column.to_pylist() for column in self._table.columns]
+        columns = [self._values(name) for name in self.schema.names]
         ranks = [_rank(declared_type(field)) for field in self.schema]
         keys = [map(rank, column) for rank, column in zip(ranks, columns, strict=True)]
         rows = list(zip(*columns, strict=True))
@@ -117,7 +129,21 @@ class Result:
         column = one_column(
             column, self.schema.names, f"take a column of {self.name!r}", room="schema"
         )
-        values: list[Any] = self._table.column(column).to_pylist()
+        return self._values(column)
+
+    def _values(self, column: str) -> list[Any]:
+        """The values of a column as Python's, which has no year after 9999 and none before 1."""
+        try:
+            values: list[Any] = self._table.column(column).to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise SchemaError(
+                "schema.not_python",
+                f"cannot give the rows of {self.name!r} as Python's: a value in column {column!r}, "
+                f"{self.schema.field(column).type}, is beyond what Python's type holds: {error}",
+                hint="to_arrow() and to_polars() hold every value; Python's dates end with the year 9999, in the zone "
+                "of the column",
+                column=column,
+            ) from error
         return values
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:

@@ -32,7 +32,9 @@ import datetime
 import re
 import types
 import typing
+import zoneinfo
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import numpy as np
@@ -228,6 +230,15 @@ class _Reader:
 
     def _check_parameters(self, name: str, given: Any) -> None:
         """Refuse a type of Polars that is only the kind of one: of which values, it does not say."""
+        if given == pl.Unknown:
+            raise SchemaError(
+                "schema.type_unsupported",
+                f"cannot {self.attempt}: column {name!r} is declared as Unknown, which Polars says of columns whose "
+                "type is yet to be found out",
+                hint="say the type: pl.Int64, for instance; pl.Null is that of a column of nulls",
+                column=name,
+                declared="Unknown",
+            )
         whole = _PARAMETERS.get(given) if isinstance(given, type) else None
         if whole is not None:
             raise SchemaError(
@@ -275,6 +286,15 @@ class _Reader:
 
     def _refuse(self, name: str, given: Any, cause: BaseException | None = None) -> NoReturn:
         shown = given.__name__ if isinstance(given, type) else str(given)
+        rule = _rule(given)
+        if rule is not None:
+            raise SchemaError(
+                "schema.type_unsupported",
+                f"cannot {self.attempt}: column {name!r} is declared as {shown}: {rule[0]}",
+                hint=rule[1],
+                column=name,
+                declared=shown,
+            ) from cause
         raise SchemaError(
             "schema.type_unsupported",
             f"cannot {self.attempt}: column {name!r} is declared as {shown}, which is no type of columns",
@@ -284,6 +304,35 @@ class _Reader:
             declared=shown,
         ) from cause
 
+
+def _rule(given: Any) -> tuple[str, str] | None:
+    """Which rule the parameters of a type break, and what to declare; None where the type itself is none of ours."""
+    while getattr(given, "inner", None) is not None:
+        given = given.inner
+    digits = getattr(given, "precision", None)
+    if isinstance(given, pl.Decimal) and isinstance(digits, int) and not 1 <= digits <= DIGITS:
+        return (
+            f"a decimal has 1 to {DIGITS} digits",
+            f"pl.Decimal({DIGITS}, {given.scale}), or pl.Float64 where digits may be lost",
+        )
+    zone = getattr(given, "time_zone", None)
+    if (
+        isinstance(given, pl.Datetime)
+        and zone is not None
+        and zone not in zoneinfo.available_timezones()
+    ):
+        close = get_close_matches(zone, sorted(zoneinfo.available_timezones()), n=1)
+        return (
+            f"no time zone is called {zone!r}",
+            f"did you mean {close[0]!r}?"
+            if close
+            else 'zones are called like "Europe/Berlin" and "UTC"',
+        )
+    return None
+
+
+DIGITS = 38
+"""So many digits a decimal has at most."""
 
 _PARAMETERS: dict[Any, str] = {
     pl.Enum: 'pl.Enum(["low", "high"])',

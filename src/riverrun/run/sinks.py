@@ -60,6 +60,7 @@ from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaErro
 from riverrun.retry import persist
 from riverrun.run.columns import checked_columns
 from riverrun.run.following import Followed, Sink, added_up
+from riverrun.run.values import show
 from riverrun.state.changes import hash_rows
 from riverrun.state.schema import free_name
 from riverrun.state.scratch import locked_leftover
@@ -413,7 +414,7 @@ class ParquetDirectory(Kept):
         place = path.removeprefix("file://") if isinstance(path, str) else path
         try:
             if isinstance(place, str) and "://" in place:
-                return _Bucket(open_storage(place))
+                return _Bucket(open_storage(place, attempt="keep files"))
             return _Folder(Path(place).expanduser().absolute())
         except (RiverrunError, OSError, TypeError) as error:
             raise self._no_place(path, error) from error
@@ -586,6 +587,7 @@ class DeltaTable(Kept):
         self._delta = _deltalake()
         self.retried = (OSError, TransportError, self._delta.exceptions.DeltaError)
         self._key: tuple[str, ...] = ()
+        options = _storage_options(storage_options, output)
         if key is not None:
             self._key = checked_columns(key, schema.names, f"mirror {output!r} by a key")
         self._mode = self._checked(mode)
@@ -593,7 +595,10 @@ class DeltaTable(Kept):
         self._app = f"riverrun/{flow}/{output}"
         rows = self.stamped if mode == "changes" else schema
         self._stored = pa.schema([_delta_field(field, output) for field in rows])
-        self._kept = self._open(path, dict(storage_options or {}) or None)
+        _check_cases(
+            list(self._stored), f"cannot write {output!r} to a Delta table: it has columns"
+        )
+        self._kept = self._open(path, options)
         self.epoch = self._last_epoch()
 
     def content(self) -> pa.Table:
@@ -839,6 +844,40 @@ def _is_key(kind: pa.DataType) -> bool:
 
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+
+
+def _storage_options(given: object, output: str) -> dict[str, str] | None:
+    """What the store needs, from text to text; None for nothing."""
+    pairs = given.items() if isinstance(given, Mapping) else []
+    is_text = all(isinstance(part, str) for pair in pairs for part in pair)
+    if given is not None and not (isinstance(given, Mapping) and is_text):
+        raise PlanError(
+            "plan.sink",
+            f"cannot write {output!r} with storage_options={show(given)}: that is a dict from text to text",
+            hint='for instance storage_options={"AWS_REGION": "eu-central-1"}; leave it out for a local path',
+        )
+    return dict(pairs) or None
+
+
+def _check_cases(fields: Sequence[pa.Field], attempt: str) -> None:
+    """Refuse names that differ in case only: to Delta they are one column."""
+    names: dict[str, str] = {}
+    for field in fields:
+        other = names.setdefault(field.name.lower(), field.name)
+        if other != field.name:
+            raise SchemaError(
+                "sink.schema",
+                f"{attempt} {other!r} and {field.name!r}, and to Delta names that differ in case only are one",
+                hint="rename one of them before flow.output(...)",
+                column=field.name,
+            )
+        kind = field.type
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            _check_cases(
+                list(kind), f"{attempt[: attempt.rindex(':')]}: column {field.name!r} has fields"
+            )
 
 
 def _delta_field(field: pa.Field, output: str) -> pa.Field:

@@ -115,7 +115,8 @@ class Cells:
         return made if self.text is self.kind else encode(made, self.declared)
 
     def _cell(self, value: Any, pandas: bool) -> Any:
-        if pandas and _is_missing(value):
+        is_no_time = type(value).__name__ == "NaTType" and pa.types.is_temporal(self.text)
+        if is_no_time or (pandas and _is_missing(value)):
             value = None
         if value is None:
             if not self.field.nullable:
@@ -131,7 +132,9 @@ class Cells:
             except (_Misfit, NoCategory) as misfit:
                 self._refuse(first + at, value, str(misfit), attempt, misfit)
             except _FAILURES as failure:
-                self._refuse(first + at, value, _reason(failure, self.text), attempt, failure)
+                self._refuse(
+                    first + at, value, _reason(failure, self.text, value), attempt, failure
+                )
         return self._made([self._cell(value, pandas) for value in values])
 
     def _refuse(
@@ -203,8 +206,8 @@ def _is_missing(value: Any) -> bool:
 
 def _cell(value: Any, kind: pa.DataType) -> Any:
     """The value that Arrow turns into exactly this cell."""
-    if value is None:
-        return None
+    if value is None or (type(value).__name__ == "NaTType" and pa.types.is_temporal(kind)):
+        return None  # NaT is what pandas has for no time
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     t = pa.types
@@ -223,6 +226,8 @@ def _cell(value: Any, kind: pa.DataType) -> Any:
     if t.is_duration(kind):
         return _whole(_only(value, datetime.timedelta), kind.unit, value)
     if t.is_decimal(kind):
+        if isinstance(value, decimal.Decimal) and not value.is_finite():
+            raise _Misfit("a decimal column has no NaN and no infinity")
         return _only(value, decimal.Decimal, int)
     if t.is_date(kind):
         if isinstance(value, datetime.datetime):
@@ -317,14 +322,28 @@ def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
     return {field.name: _cell(named[field.name], field.type) for field in kind}
 
 
-def _reason(failure: Exception, kind: pa.DataType) -> str:
+def _reason(failure: Exception, kind: pa.DataType, value: Any) -> str:
     t = pa.types
+    named = (fields_of(value) or {}) if t.is_struct(kind) else {}
+    for field in kind if named else ():
+        try:
+            pa.array([_cell(named[field.name], field.type)], field.type)
+        except _FAILURES as its:
+            return f"of its field {field.name!r}, {_reason(its, field.type, named[field.name])}"
+    if t.is_large_list(kind):
+        for item in value:
+            try:
+                pa.array([_cell(item, kind.value_type)], kind.value_type)
+            except _FAILURES as its:
+                return f"of its item {show(item)}, {_reason(its, kind.value_type, item)}"
     if t.is_integer(kind):
         return "it is out of range"
     if t.is_floating(kind):
         return "no float has exactly this value"
     if t.is_large_string(kind):
         return "it cannot be written as UTF-8"
+    if t.is_decimal(kind) and "NaN" in str(failure):
+        return "a decimal column has no NaN and no infinity"
     if t.is_decimal(kind):
         return f"the type has {kind.precision - kind.scale} digits before the point and {kind.scale} behind it"
     return str(failure).split("\n")[0]

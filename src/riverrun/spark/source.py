@@ -11,8 +11,8 @@
 A path is read from storage, with no run asked (`stored`). With no run alive, Spark finds the source by
 itself, as `pyspark_riverrun`. Options otherwise: `run`, the name of the dataflow (needed where several runs
 are alive), `asOf`, an epoch, `changes`, and `columns`, those that are wanted, separated by commas; a schema
-given by ``.schema(...)`` says the same. Rows go from the workers to Spark's tasks directly, one partition for
-each worker.
+given by ``.schema(...)`` says the same. An option of any other name is refused. Rows go from the workers to
+Spark's tasks directly, one partition for each worker.
 
 With `pushFilters`, "true", conditions on single columns are applied there, where the session has
 ``spark.sql.python.filterPushdown.enabled`` on before the run starts (a session of ours has). It must be asked
@@ -47,7 +47,7 @@ from riverrun.engine.where import Where
 from riverrun.errors import PlanError
 from riverrun.spark import stored
 from riverrun.spark.shipping import loader
-from riverrun.spark.stored import number_of, place_of
+from riverrun.spark.stored import check_options, flag_of, number_of, place_of
 from riverrun.spark.stored import option as _option
 from riverrun.state.types import shown_schema
 
@@ -224,7 +224,7 @@ def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
 def takes_filters(options: Mapping[str, str], pushes: bool | None) -> bool:
     """Whether a reader takes conditions. Where Spark hands none out, it refuses one that would; where it is not
     known whether it does, only in a process that was started to hand them out."""
-    if (_option(options, "pushFilters") or "false").lower() != "true":
+    if not flag_of(options, "pushFilters"):
         return False
     if pushes is not None:
         return pushes
@@ -245,7 +245,7 @@ def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
     return {
         "output": output,
         "as_of": number_of(options, "asOf", "an epoch"),
-        "changes": (_option(options, "changes") or "false").lower() == "true",
+        "changes": flag_of(options, "changes"),
         "lent": lent,
     }
 
@@ -254,6 +254,7 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
     """The columns, as Spark has them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    check_options(options)
     place = place_of(options)
     if place is not None:
         found = stored.schema(place, options)
@@ -281,6 +282,7 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
 
 def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
     """The partitions: what each worker holds for us, under which number, and what to say when it is lost."""
+    check_options(options)
     place = place_of(options)
     if place is not None:
         return stored.plan(place, options)
@@ -291,6 +293,7 @@ def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
 
 def check_stream(options: Mapping[str, str]) -> None:
     """A stream is one of changes."""
+    check_options(options)
     place = place_of(options)
     if place is not None:
         raise PlanError(

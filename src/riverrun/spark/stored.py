@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,19 @@ from riverrun.engine.where import Where
 from riverrun.errors import PlanError
 
 Options = Mapping[str, str]
+OPTIONS = (
+    "run",
+    "output",
+    "asOf",
+    "changes",
+    "columns",
+    "pushFilters",
+    "checkpoint",
+    "number",
+    "state",
+)
+_UNSAID = ("path", "lent")
+"""What load() gives, and what a frame of a result has."""
 
 
 def option(options: Options, name: str) -> str | None:
@@ -48,6 +62,35 @@ def number_of(options: Options, name: str, of: str) -> int | None:
             hint=f'.option("{name}", 7)',
         )
     return int(given)
+
+
+def flag_of(options: Options, name: str) -> bool:
+    """An option that is true or false; false where it is not given."""
+    given = option(options, name)
+    if given is not None and given.strip().lower() not in ("true", "false"):
+        raise PlanError(
+            "spark.source",
+            f"cannot read with {name} {given!r}: that is true or false",
+            hint=f'.option("{name}", "true"), or leave it out',
+        )
+    return given is not None and given.strip().lower() == "true"
+
+
+def check_options(options: Options) -> None:
+    """Refuse options that the source does not have. Those of Spark itself, which have a dot or a "_" first, pass."""
+    known = {name.lower(): name for name in (*OPTIONS, *_UNSAID)}
+    for given in options:
+        if given.lower() not in known and "." not in given and not given.startswith("_"):
+            close = get_close_matches(given.lower(), [name.lower() for name in OPTIONS], n=1)
+            raise PlanError(
+                "spark.source",
+                f"cannot read with the option {given!r}: the options are {', '.join(OPTIONS)}",
+                hint=f'did you mean .option("{known[close[0]]}", ...)?'
+                if close
+                else "leave it out",
+            )
+    for name in ("changes", "pushFilters"):
+        flag_of(options, name)
 
 
 def place_of(options: Options) -> str | None:

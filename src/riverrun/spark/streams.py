@@ -18,6 +18,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ _INTERRUPTS = (
 )
 """What Spark takes for a stop, behind the words above."""
 _LOG = logging.getLogger(__name__)
+TRIGGERS = ("processingTime", "availableNow", "once", "continuous", "realTime")
+ARGUMENTS = ("mode", "stream", "checkpoint")
+"""What else `Run.stream` takes by name."""
 
 
 def start(
@@ -67,6 +71,7 @@ def start(
             f"cannot stream into {name!r}: a stream called {stream!r} is under way, and batches are told apart by it",
             hint="stop it first, or give this one a name of its own: stream=NAME",
         )
+    _check_trigger(name, trigger)
     check_columns(frame, target)
 
     started: list[Any] = []
@@ -134,6 +139,26 @@ def in_brief(error: Exception, attempt: str) -> Exception | None:
         f"cannot {attempt}: a call of Spark failed: {' '.join(lines[:2])[:300]}",
         hint="the log has the whole of it, at level DEBUG; the batch comes again when the query is started again",
     )
+
+
+def _check_trigger(name: str, trigger: Mapping[str, Any]) -> None:
+    """Refuse what is neither an argument of ours nor a trigger of Spark's."""
+    for given in trigger:
+        if given not in TRIGGERS:
+            close = get_close_matches(given, (*TRIGGERS, *ARGUMENTS), n=1)
+            raise PlanError(
+                "spark.stream",
+                f"cannot stream into {name!r} with {given}=: the triggers of Spark are {', '.join(TRIGGERS)}",
+                hint=f"did you mean {close[0]}=?"
+                if close
+                else 'for instance processingTime="1 second"',
+            )
+    if len(trigger) > 1:
+        raise PlanError(
+            "spark.stream",
+            f"cannot stream into {name!r} with {' and '.join(trigger)}: a query has one trigger",
+            hint="give one of them",
+        )
 
 
 def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:

@@ -349,7 +349,7 @@ class Checkpoints:
             torn = ", ".join(map(manifest_name, self.numbers()))
             raise CheckpointError(
                 "checkpoint.none",
-                f"cannot restore from {self.storage!r}: it has no checkpoint that is whole"
+                f"cannot restore from {self.storage.where}: it has no checkpoint that is whole"
                 + (f"; damaged: {torn}" if torn else ""),
                 hint="without a checkpoint a run starts from its input"
                 if torn

@@ -44,7 +44,7 @@ from typing import Any, TypeVar
 
 from riverrun.errors import CheckpointError
 from riverrun.state.checkpoint import PARALLEL, Checkpoints
-from riverrun.state.log import LOG, PARCELS, Log, record_name
+from riverrun.state.log import LOG, PARCELS, Log, is_logs_own, record_name
 from riverrun.state.manifest import (
     BLOCKS,
     MANIFESTS,
@@ -54,6 +54,7 @@ from riverrun.state.manifest import (
     manifest_name,
     manifest_number,
     parse_block_name,
+    unfinished_number,
 )
 from riverrun.state.schema import Schema
 from riverrun.state.soundness import UnsoundRows, read_stream
@@ -284,6 +285,12 @@ def _unreferenced(
     left += [file for file in storage.files(MANIFESTS) if manifest_number(file.name) is None]
     left += [file for folder in FOLDERS for file in storage.unfinished_files(folder)]
     return tuple(left)
+
+
+def is_collected(name: str) -> bool:
+    """Whether runs make files of such names, and remove them once they are left over; others' files stay for ever."""
+    parsed = (parse_block_name(name), unfinished_number(name))
+    return any(about is not None for about in parsed) or is_logs_own(name)
 
 
 # ---- verifying

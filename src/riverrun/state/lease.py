@@ -156,7 +156,7 @@ class Lease:
             lease.stop()
             raise CheckpointError(
                 "checkpoint.refused",
-                f"cannot use {storage!r}: {OWNER} is there and cannot be read, tried {TRIES} times",
+                f"cannot use {storage.where}: {OWNER} is there and cannot be read, tried {TRIES} times",
                 hint=f"look what {OWNER} is (a run keeps a small file there), and move it away if no run is alive",
                 file=OWNER,
             )
@@ -304,7 +304,7 @@ def _await_death(storage: Storage, found: Owner) -> Owner | None:
 def _in_use(storage: Storage, owner: Owner, why: str) -> CheckpointError:
     return CheckpointError(
         "checkpoint.in_use",
-        f"cannot use {storage!r}: it is in use by {_told(owner)}; {why}",
+        f"cannot use {storage.where}: it is in use by {_told(owner)}; {why}",
         hint="stop that run, or wait for its end; or give this one another path; flow.run(..., take_over=True) takes "
         "it away from that run, which then ends",
         owner=asdict(owner),

@@ -340,6 +340,11 @@ class Log:
         return left
 
 
+def is_logs_own(name: str) -> bool:
+    """Whether a log makes files of such names that may be left over: rows handed in, and records cut short."""
+    return any(pattern.fullmatch(name) is not None for pattern in (_PARCEL, _UNFINISHED))
+
+
 def take_over(
     checkpoints: Checkpoints,
     log: Log,

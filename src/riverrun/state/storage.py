@@ -85,7 +85,12 @@ class FileFound:
 
 
 def open_storage(
-    place: str | Path, *, synced: bool = False, make: bool = True, **config: Any
+    place: str | Path,
+    *,
+    synced: bool = False,
+    make: bool = True,
+    attempt: str = "keep checkpoints",
+    **config: Any,
 ) -> Storage:
     """The storage at a path, which is made if need be (refused, where `make` is false), or at a URL.
 
@@ -95,7 +100,7 @@ def open_storage(
     if not isinstance(place, str | Path):
         raise CheckpointError(
             "checkpoint.refused",
-            f"cannot keep checkpoints at {place!r}: that is no path or URL",
+            f"cannot {attempt} at {place!r}: that is no path or URL",
             hint="give a directory, or a URL such as s3://bucket/path",
         )
     local, is_url = str(place), isinstance(place, str) and "://" in place
@@ -115,7 +120,7 @@ def open_storage(
     except (exceptions.BaseError, OSError, TypeError, ValueError) as error:
         raise CheckpointError(
             "checkpoint.refused",
-            f"cannot keep checkpoints at {place}: {_first_line(error)}",
+            f"cannot {attempt} at {place}: {_first_line(error)}",
             hint="give a directory, or a URL that obstore reads, with its settings; HDFS is not one",
             place=str(place),
         ) from error
@@ -148,7 +153,7 @@ class Storage:
             self._directory = Directory(Path(store.prefix))
 
     def __repr__(self) -> str:
-        return f"Storage({self._where})"
+        return f"Storage({self.where})"
 
     @property
     def root(self) -> Path | None:
@@ -209,7 +214,7 @@ class Storage:
         if self.root is None:
             raise CheckpointError(
                 "checkpoint.not_local",
-                f"cannot map {name}: {self._where} is not a local disk",
+                f"cannot map {name}: {self.where} is not a local disk",
                 hint="restore without mapped=True: the files are then fetched",
                 file=name,
             )
@@ -302,7 +307,8 @@ class Storage:
         return root / name
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
+        """The path, or the store and what names begin with there: for people."""
         if self.root is not None:
             return str(self.root)
         shown = repr(self.store)  # the bucket and the prefix, where there is one
@@ -311,7 +317,7 @@ class Storage:
 
     @contextmanager
     def _translated(self, verb: str, name: str) -> Iterator[None]:
-        with _translated(verb, name, self._where):
+        with _translated(verb, name, self.where):
             if self._directory is not None:
                 self._directory.check()
             yield

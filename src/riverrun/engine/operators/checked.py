@@ -17,7 +17,7 @@ import numpy as np
 from riverrun.engine.operator import Arranged, Arrangement, Context, Operator, hold, so_far
 from riverrun.engine.operators.aggregates import asked
 from riverrun.engine.operators.arrange import changes_of, state_schema
-from riverrun.engine.operators.linear import as_record_batch
+from riverrun.engine.operators.linear import as_record_batch, python_rows
 from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.batch import Batch
@@ -67,7 +67,7 @@ class Checker(Arranged):
         counts[asked(found)] += found.counts
         if (counts < 0).any():
             worst = passed.take(np.array([counts.argmin()]))
-            rows = as_record_batch(self.node.schemas[0], worst.columns, 1).to_pylist()
+            rows = python_rows(as_record_batch(self.node.schemas[0], worst.columns, 1))
             raise OperatorFailed(
                 "operator.negative",
                 f"cannot delete {rows[0]} from {self._name!r}: it is not there so often; it would be there "

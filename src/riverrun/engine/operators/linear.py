@@ -253,11 +253,17 @@ class Inspect(Linear):
 
     function: Callable[[pa.RecordBatch], None]
     given: pa.Schema
+    times: bool = True
+    """Whether the function is given times and diffs too."""
     kind: ClassVar[str] = "inspect"
     passes_all: ClassVar[bool] = True
 
     def apply(self, changes: Changes) -> Changes:
-        exposed(self.function, with_times(self.given, changes))
+        if self.times:
+            rows = with_times(self.given, changes)
+        else:
+            rows = as_record_batch(self.given, changes.columns, changes.rows)
+        exposed(self.function, rows)
         return changes
 
 
@@ -438,18 +444,19 @@ class Returning(Actor):
         self.going = None
 
     def _diverges(self, changes: Changes, rounds: int) -> OperatorFailed:
-        shown = with_times(self.node.schemas[0], changes.take(np.arange(min(5, changes.rows))))
+        few = changes.take(np.arange(min(5, changes.rows)))
+        shown = python_rows(with_times(self.node.schemas[0], few))
         return OperatorFailed(
             "operator.diverges",
             f"the loop {self.loop!r} ({self.node.line}) still changes after "
             f"{rounds} rounds; {changes.rows} rows changed in the last one, for instance "
-            f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown.to_pylist()]}",
+            f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown]}",
             hint="make the body reach a fixed point, or give iterate a limit of rounds, or more patience",
             node=self.node.name,
             loop=self.loop,
             line=self.node.line,
             rounds=rounds,
-            rows=shown.to_pylist(),
+            rows=shown,
         )
 
 
@@ -491,10 +498,25 @@ def with_times(schema: pa.Schema, changes: Changes) -> pa.RecordBatch:
     """Changes as rows with two more columns, `time` (a list of integers) and `diff`."""
     batch = as_record_batch(schema, changes.columns, changes.rows)
     codes = np.zeros(changes.rows, np.int64) if changes.codes is None else changes.codes
-    times = pa.array([list(changes.times[code]) for code in codes.tolist()], pa.list_(pa.int64()))
+    times = pa.array([list(time) for time in changes.times], pa.list_(pa.int64()))
     columns: Mapping[str, Any] = {
         **{field.name: batch.column(at) for at, field in enumerate(schema)},
-        free_name("time", schema.names): times,
+        free_name("time", schema.names): times.take(pa.array(codes)),
         free_name("diff", schema.names): pa.array(changes.diff_array()),
     }
     return pa.record_batch(columns)
+
+
+def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows to be shown in an error; a column that Python cannot hold (dates after the year 9999) as text."""
+    columns: list[list[Any]] = []
+    for column in batch.columns:
+        try:
+            columns.append(column.to_pylist())
+        except (OverflowError, ValueError):
+            texts = [
+                column.slice(at, 1).to_string(skip_new_lines=True) for at in range(len(column))
+            ]
+            columns.append([text.removeprefix("[").removesuffix("]").strip() for text in texts])
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
