@@ -137,7 +137,8 @@ class Footprint:
             said += self._worker(each["pid"], port_of(each["address"]), ports, count)
         if self.folder is not None and (left := sorted(os.listdir(self.folder))):
             said.append(f"temporary folders: {left}")
-        cluster._tick()  # which gives back what is not needed
+        with cluster._changed:
+            cluster._send_released()  # what is not needed is given back; the clock goes on at its own pace
         lent = [answer["leases"] for _, answer in cluster._ask_all("stats")]
         serving = getattr(run, "_serving", None)
         lists = [] if serving is None else list(serving._lent.values())

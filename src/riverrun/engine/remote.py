@@ -452,7 +452,8 @@ class RemoteCluster(Cluster):
         members = {address: member for member, address in self._addresses.items()}
         while not self._released.empty():
             address, lease = self._released.get()
-            self._send_to(members[address], Release(lease))
+            if address in members:  # a worker that is gone keeps nothing
+                self._send_to(members[address], Release(lease))
 
     # ---- the loop
 
