@@ -39,7 +39,8 @@ def draws(test: int, *, sample: int | None = None, soak: int) -> int:
 def first_seed(fixed: int = 1) -> int:
     """The seed that a suite starts from: a fixed one, in a soak a random one; ``SEED=`` says another. It is printed."""
     seed = int(os.environ.get("SEED", fixed))
-    print(f"SEED={seed} SOAK={SOAK or 'no'}", file=sys.stderr)  # pytest shows it when the test fails
+    # pytest shows it when the test fails
+    print(f"SEED={seed} SOAK={SOAK or 'no'}", file=sys.stderr)
     return seed
 
 
