@@ -474,7 +474,7 @@ def test_an_algorithm_without_one_of_its_columns(name, missing):
 
 OTHERS = {
     "Collection": "others function schema other name step size offset into after epochs late suffix how state rule "
-    "read closed idle progress requests side body limit patience predicates",
+    "read closed idle progress requests side body limit patience predicates times",
     "Grouped": "aggregates function schema many name k descending collection",
     "Dataflow": "name schema checked around collection make inputs outputs tables value time start compact compaction "
     "sweep accelerate replies_first workers checkpoint every history skip_failing rebuild keep_inputs synced seed on "

@@ -400,8 +400,9 @@ def test_a_stream_that_is_stopped_while_its_rows_are_sent_stops_cleanly(
     assert told
     for text in told:
         _, calls, rest = text.partition("Py4JJavaError: An error occurred while calling")
-        assert not calls or len(rest) < 1000
-        assert "InterruptedException" in rest
+        # the thread that waits for the job is interrupted, or the job is cancelled first
+        assert "InterruptedException" in rest if calls else "SPARK_JOB_CANCELLED" in text
+        assert len(rest) < 1000
 
 
 def test_what_fails_a_batch_is_told_without_a_trace_of_java() -> None:
