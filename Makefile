@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a fresh clone and `make test` is enough.
 
 PYTHON ?=
-TEST_JOBS ?= auto
+TEST_JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
 SOAK ?= all
 TESTS ?= src tests
 ARGS ?=
@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SOAK_READY := $(VENV)/.soak-ready
 JAVA := tools/with_java
-PYTEST := $(JAVA) $(BIN)/python -m pytest -p tools.one_jvm -n $(TEST_JOBS) --maxprocesses 8 --doctest-modules
+PYTEST := $(JAVA) $(BIN)/python -m pytest -p tools.one_jvm -n $(TEST_JOBS) --doctest-modules
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
@@ -36,7 +36,7 @@ help:
 	@echo 'SEED=7           another seed for what is drawn (make test has a fixed one; make soak draws one and prints it)'
 	@echo 'PYTHON=...       the interpreter for .venv (3.11 or later; default: the first one found)'
 	@echo 'TESTS=tests/...  only some tests'
-	@echo 'TEST_JOBS=2      test processes (default: as many as there are cores, 8 at the most; 0: all in one)'
+	@echo 'TEST_JOBS=2      test processes (default: one more than there are cores, 8 at the most; 0: all in one)'
 	@echo 'ARGS="-k name"   more arguments for pytest, the demo or the benchmarks'
 	@echo 'JAVA_HOME=...    the Java for Spark (17 or later; default: the first one found)'
 

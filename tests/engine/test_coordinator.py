@@ -593,6 +593,23 @@ def test_a_checkpoint_of_the_owner_before_changes_the_numbers() -> None:
     assert [a.number for _, a in of(bench.complete(), Announce)] == [2]
 
 
+def test_a_checkpoint_that_was_asked_for_is_tried_again_behind_that_of_the_owner_before() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.complete()
+    bench.coordinator.checkpoint()
+    bench.turn()
+    ((_, publish),) = of(bench.write(), Publish)
+    conflict = CheckpointError("checkpoint.conflict", "conflict", hint="")
+    assert bench.tell(STORAGE, Outcome(publish, error=conflict)) == [(STORAGE, Survey())]
+    found = Found(1, {"owner": 0, "epoch": 0, "position": 0}, 1)
+    assert of(bench.tell(STORAGE, Outcome(Survey(), found)), Announce)
+    ((_, publish),) = of(bench.write(base=1), Publish)
+    assert publish.number == 2
+    saved = of(bench.tell(STORAGE, Outcome(publish)), Saved)
+    assert saved == of(bench.log, Saved) == [(CLIENT, Saved(2, 1))]
+
+
 def test_no_checkpoint_covers_less_of_the_log_than_the_one_before() -> None:
     bench, out = overtaken(owner=0, epoch=4, position=5)
     assert out == []

@@ -7,6 +7,7 @@ import random
 import resource
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -120,6 +121,17 @@ def test_idle_connections_are_few_and_keep_nobody_out(
             for _ in range(2 * endpoints.STRANGERS):  # a member is not one of them
                 idle.append(stack.enter_context(reach(endpoint)))
             assert asker.ask("what", 7) == 7
+
+
+def test_who_is_sent_away_while_tls_is_agreed_on_is_one_that_is_gone() -> None:
+    ours, theirs = socket.socketpair()
+    secure = secured(True)
+    with theirs:
+        wrapped = secure.wrap(ours)
+        assert isinstance(wrapped, ssl.SSLSocket)
+        wrapped._sslobj = None  # type: ignore[attr-defined]  # as `close` leaves it, between two lines of ssl.py
+        with wrapped, pytest.raises(OSError, match="closed before TLS"):
+            secure.admit(wrapped, time.monotonic() + 10)
 
 
 def test_of_many_strangers_the_oldest_goes_of_the_host_with_most(endpoint: Endpoint) -> None:

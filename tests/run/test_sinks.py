@@ -472,11 +472,15 @@ def test_damaged_files_are_refused_and_named(tmp_path):
         table.replace_schema_metadata(labelled), first
     )  # rewritten: its rows are the same
     assert read_back(tmp_path / "labels").num_rows == 2
-    labelled[b"riverrun.from_epoch"] = b"7"
-    pq.write_table(table.replace_schema_metadata(labelled), first)
-    with pytest.raises(rr.RiverrunError) as told:
-        read_back(tmp_path / "labels")
-    assert first.name in refused(told, "sink.damaged")
+    word = labelled.pop(b"riverrun.checksum")
+    for damage in (
+        {b"riverrun.checksum": word, b"riverrun.from_epoch": b"7"},
+        {b"riverrun.chocksum": word},
+    ):
+        pq.write_table(table.replace_schema_metadata({**labelled, **damage}), first)
+        with pytest.raises(rr.RiverrunError) as told:
+            read_back(tmp_path / "labels")
+        assert first.name in refused(told, "sink.damaged")
 
 
 def test_a_delta_log_that_contradicts_itself_is_refused(tmp_path):

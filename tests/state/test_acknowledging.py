@@ -47,6 +47,18 @@ def two_epochs_in_doubt(tmp_path: Path) -> Storage:
     return storage
 
 
+@pytest.mark.parametrize("owner", ["Infinity", "NaN", "1.0", "true", "[1]", '"1"', "-1"])
+def test_a_note_whose_numbers_are_none_is_left_out(tmp_path: Path, owner: str) -> None:
+    storage = open_storage(tmp_path)
+    put_note(storage, Note(1, 5, "b"))
+    assert read_notes(storage) == [Note(1, 5, "b")]
+    said = (
+        storage.get(note_name(1)).to_pybytes().replace(b'"owner": 1', f'"owner": {owner}'.encode())
+    )
+    storage.put(note_name(1), said)
+    assert read_notes(storage) == []
+
+
 @pytest.mark.parametrize("noted", [(), (1,)])
 def test_what_was_guessed_is_not_exact_in_the_hands_of_the_next_owner(
     tmp_path: Path, noted: tuple[int, ...]

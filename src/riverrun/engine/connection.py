@@ -355,6 +355,10 @@ def _shake_hands(raw: ssl.SSLSocket) -> None:
         ssl.SSLCertVerificationError,
     ):
         raise
+    except (
+        AttributeError
+    ) as error:  # ssl.py gives its object up when another thread closes the socket
+        raise ConnectionAbortedError("it was closed before TLS was agreed on") from error
     except ssl.SSLError as error:
         reason = error.reason or ""
         if isinstance(error, TimeoutError) or "CERT" in reason or "ALERT" in reason:

@@ -778,6 +778,9 @@ class Coordinator:
         self._advance()
 
     def _not_saved(self, number: int, epoch: int) -> None:
+        if self.saver.is_tried_again:
+            self._advance()
+            return
         error = self.saver.error
         self._out.append((CLIENT, Saved(number, epoch, error)))
         change = self.roster.change

@@ -24,8 +24,9 @@ manifest is published. Epochs go on meanwhile. Laws:
 (False, True)
 
 When somebody else has published a checkpoint here, the next attempt is preceded by a survey
-(`found`): an owner before us, who may have been about to publish, changes only the numbers; one
-after us means that the path was taken over, which ends the run.
+(`found`): an owner before us, who may have been about to publish, changes only the numbers, and a
+checkpoint that somebody asked for is tried again (`is_tried_again`); an owner after us means that the
+path was taken over, which ends the run.
 """
 
 from __future__ import annotations
@@ -263,12 +264,21 @@ class Saver:
         if self.now is not None:
             self._again = self.now + min(0.5 * (1 << min(self.failures, 16)), SECONDS)
 
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether a checkpoint that somebody asked for failed at one of another owner, and comes after a survey.
+
+        An owner before us meets ours and ends at its own survey, so a checkpoint is not overtaken for ever.
+        """
+        return self.wanted and self.unsure
+
     def _failed(self, error: RiverrunError) -> None:
         attempt, self.attempt = self.attempt, None
         assert attempt is not None
         self._wait(attempt.epoch, error)
         if error.code in _SOMEBODY_ELSE:
             self.unsure = True
+            self.wanted |= attempt.wanted
 
 
 def taken_over(by: str) -> CheckpointError:

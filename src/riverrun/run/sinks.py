@@ -343,8 +343,7 @@ class ParquetDirectory(Kept):
             stamped = check_rows(_fitted(table, self.stamped))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._damaged(name, error) from error
-        said = labels.pop(_CHECKSUM, None)
-        if said is not None and said != self._checksum(stamped, labels):
+        if labels.pop(_CHECKSUM, None) != self._checksum(stamped, labels):
             raise self._damaged(name, "its rows or labels are not those that were written")
         return stamped.select(self.changed.names)
 

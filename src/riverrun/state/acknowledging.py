@@ -108,7 +108,9 @@ def _encode(note: Note) -> bytes:
 
 def _decode(data: bytes) -> Note:
     body = json.loads(data)
-    note = Note(int(body["owner"]), int(body["epoch"]), str(body["boot"]))
+    note = Note(body["owner"], body["epoch"], body["boot"])
+    if type(note.owner) is not int or type(note.epoch) is not int or type(note.boot) is not str:
+        raise ValueError("an owner and an epoch are integers, and a start of a machine is text")
     if body["checksum"] != checksum(_said(note).encode()):
         raise ValueError("its checksum differs from the one it carries")
     return note
