@@ -20,7 +20,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("soak", settings.get_profile("test"), max_examples=1_000)
+settings.register_profile("soak", settings.get_profile("test"), max_examples=400)
 settings.load_profile("soak" if SOAK == "all" else "test")
 
 

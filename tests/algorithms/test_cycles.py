@@ -18,7 +18,7 @@ from tests.soaking import Shown, draws, first_seed, seeds
 
 EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}
 HOUR = 3600
-SEEDS = seeds(2, soak=100)
+SEEDS = seeds(2, soak=12)
 
 pytestmark = pytest.mark.drawn
 
@@ -96,7 +96,7 @@ ENDING = {**EDGES, "end": pl.Int64}
 def test_each_length_has_its_span_and_edges_end(workers, ends):
     """Epoch by epoch against a search for each length by itself; some edges end, some before they begin."""
     found, shown = set(), Shown(lengths=2)
-    for seed in shown.seeds(1, sample=5, soak=50, limit=20):
+    for seed in shown.seeds(1, sample=5, soak=20, limit=20):
         chance = random.Random(f"{workers} {ends} {seed}")
         spans = chance.choice([{3: 40, 4: 20, 5: 10}, {3: 5, 5: 25}, {4: 15, 3: 15, 6: 8}])
         late = chance.choice([0, 6])

@@ -14,7 +14,7 @@ from tests.chaos.loads import NAMES, SHARED, load_of
 from tests.soaking import SOAK, draws, first_seed
 
 LONG = int(os.environ.get("KILLS", "0"))
-SOAKED = draws(4, sample=4, soak=60)  # kills of each program in a soak
+SOAKED = draws(4, sample=4, soak=30)  # kills of each program in a soak
 
 
 def held(report: Report, kills: int) -> None:

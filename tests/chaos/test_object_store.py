@@ -50,14 +50,14 @@ def test_the_store_lets_one_caller_create_a_name(proxy: Proxy) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_run_on_a_store_with_one_fault(proxy: Proxy, fault: str) -> None:
     proxy.only, proxy.rate = (fault,), 0.3
-    play(proxy, draws(2, sample=2, soak=10))
+    play(proxy, draws(2, sample=2, soak=6))
     assert sum(proxy.happened.values()) > 3
     assert {name.rpartition(" ")[0] for name in proxy.happened} == {fault}
 
 
 def test_runs_on_a_store_with_every_fault(proxy: Proxy) -> None:
     proxy.rate = 0.3
-    play(proxy, draws(3, sample=4, soak=40))
+    play(proxy, draws(3, sample=4, soak=16))
     methods = {name.rpartition(" ")[2] for name in proxy.happened}
     assert methods >= {"GET", "PUT"}
 

@@ -13,9 +13,9 @@ from tests.chaos.relaying import SHARING
 from tests.chaos.simulation import Simulation, simulate
 from tests.soaking import SOAK, Shown, draws, first_seed
 
-SEEDS = draws(200, sample=1000, soak=20_000)
-PROGRAM_SEEDS = draws(5, sample=20, soak=400)
-SLOW_SEEDS = draws(1, sample=2, soak=50)
+SEEDS = draws(200, sample=1000, soak=6_000)
+PROGRAM_SEEDS = draws(5, sample=20, soak=80)
+SLOW_SEEDS = draws(1, sample=2, soak=8)
 FIRST = first_seed(0)
 CHUNKS = draws(4, sample=20, soak=20)
 

@@ -441,7 +441,7 @@ def _nothing_is_changed() -> Iterator[None]:
     assert {key: now[key] for key in before} == before
 
 
-@settings(max_examples=draws(30, sample=300, soak=3000), derandomize=SOAK != "all")
+@settings(max_examples=draws(30, sample=300, soak=1500), derandomize=SOAK != "all")
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_or_plain(data: bytes) -> None:
     before = state_of_the_package()
@@ -471,7 +471,7 @@ def mutated(data: bytes, source: random.Random, other: bytes) -> bytes:
     return bytes(head)
 
 
-@settings(max_examples=draws(150, sample=1500, soak=50_000), derandomize=SOAK != "all")
+@settings(max_examples=draws(150, sample=1500, soak=10_000), derandomize=SOAK != "all")
 @given(everything, everything, st.randoms(use_true_random=False))
 def test_damaged_frames_raise_nothing_else(message: Any, other: Any, source: random.Random) -> None:
     """And what is read in spite of it is sound: kernels may look at it."""

@@ -121,7 +121,7 @@ def test_calls_of_a_remote_cluster(durable: bool, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("durable", [False, True])
 def test_many_calls_of_a_remote_cluster(durable: bool, tmp_path: Path) -> None:
-    trials = draws(12, sample=40, soak=1500)
+    trials = draws(12, sample=40, soak=300)
     _interrupt_calls(Threads, durable, tmp_path, trials, first_seed(50 + durable))
 
 
@@ -133,7 +133,7 @@ def test_calls_of_a_cluster_of_processes(durable: bool, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("durable", [False, True])
 def test_many_calls_of_a_cluster_of_processes(durable: bool, tmp_path: Path) -> None:
-    trials = draws(8, sample=15, soak=500)
+    trials = draws(8, sample=15, soak=100)
     _interrupt_calls(
         Processes, durable, tmp_path, trials, first_seed(70 + durable), restarts=trials // 5
     )

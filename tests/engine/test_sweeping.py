@@ -78,7 +78,7 @@ def _readable(views: list[View], epoch: int) -> list[View]:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(12, soak=200))
+@pytest.mark.parametrize("seed", seeds(12, soak=48))
 def test_neither_workers_nor_batches_show(seed: int) -> None:
     """One worker that has all and lives on, and several that come and go: each turn looks at the same keys (law 2)."""
     source = random.Random(seed)
@@ -92,7 +92,7 @@ def test_neither_workers_nor_batches_show(seed: int) -> None:
         alone, several = [Sweep(((0, CELLS * CELL),), rows, None)], list[Sweep]()
         several = handed_on([], 1, Shards.even(3), rows)
         seen = 0
-        for number in range(draws(8, soak=60) if rows == 1 else 60):  # those turns are long ones
+        for number in range(draws(8, soak=30) if rows == 1 else 60):  # those turns are long ones
             if source.random() < 0.5:
                 state.change([(source.randrange(3000), source.randrange(50)) for _ in range(30)], 1)
             if source.random() < 0.3:

@@ -43,7 +43,7 @@ def test_deleting_what_is_not_there_refuses_the_epoch(flow, workers):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(6, soak=60))
+@pytest.mark.parametrize("seed", seeds(6, soak=24))
 def test_as_a_bag_would(flow, seed):
     draw = random.Random(seed)
     there: list[tuple[int, str]] = []

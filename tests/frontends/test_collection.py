@@ -62,7 +62,7 @@ PROGRAMS = {
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(5, soak=50))
+@pytest.mark.parametrize("seed", seeds(5, soak=20))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_operator(name, seed):
     check(PROGRAMS[name], ROWS, seed=seed)
@@ -340,7 +340,7 @@ def random_program(shape: int):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(60, soak=600))
+@pytest.mark.parametrize("seed", seeds(60, soak=240))
 def test_random_programs(seed):
     schemas = {"left": ROWS["rows"], "right": ROWS["rows"]}
     check(random_program(seed), schemas, seed=seed, most=6, epochs=4, scale=seed % 5 == 0)

@@ -205,7 +205,7 @@ def test_a_collection(name, form):
     def program(rows: Any) -> Any:
         return argument.give(rows, given if isinstance(rows, rr.Collection) else plain(given))
 
-    for seed in seeds(1, soak=10):
+    for seed in seeds(1, soak=4):
         check(program, ROWS, seed=seed, epochs=3)
 
 

@@ -95,14 +95,14 @@ KEYS = {
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_each_aggregate(name, seed):
     check(lambda rows: rows.group_by("a").agg(**AGGREGATES[name]), ROWS, seed=seed)
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 @pytest.mark.parametrize("key", KEYS)
 def test_each_kind_of_key(key, seed):
     def program(rows):
@@ -118,7 +118,7 @@ def test_each_kind_of_key(key, seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_top(k, seed):
     def program(rows):
@@ -135,7 +135,7 @@ def test_top(k, seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_top_by_several_in_both_directions(k, seed):
     def program(rows):
@@ -155,7 +155,7 @@ def test_top_by_several_in_both_directions(k, seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 def test_distinct_of_some_columns(seed):
     def program(rows):
         return {
@@ -171,7 +171,7 @@ def test_distinct_of_some_columns(seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(2, soak=20))
+@pytest.mark.parametrize("seed", seeds(2, soak=8))
 def test_distinct_of_some_columns_in_a_loop(seed):
     def program(rows):
         def step(known):
@@ -183,7 +183,7 @@ def test_distinct_of_some_columns_in_a_loop(seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(2, soak=20))
+@pytest.mark.parametrize("seed", seeds(2, soak=8))
 def test_aggregates_named_by_position(seed):
     def program(rows):
         return rows.group_by("a").agg(
@@ -198,7 +198,7 @@ def test_aggregates_named_by_position(seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 def test_arithmetic_of_floats_and_of_aggregates_of_groups_of_groups(seed):
     def program(rows):
         inner = rows.group_by("a", "b").agg(q=rr.sum("f") / rr.count(), d=rr.max("f") - rr.min("f"))
@@ -216,7 +216,7 @@ def test_arithmetic_of_floats_and_of_aggregates_of_groups_of_groups(seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 def test_top_of_floats(seed):
     check(
         lambda rows: {
@@ -257,14 +257,14 @@ APPLIED = {
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 @pytest.mark.parametrize("name", APPLIED)
 def test_apply(name, seed):
     check(APPLIED[name], ROWS, seed=seed)
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 def test_groups_of_groups(seed):
     def program(rows):
         first = rows.group_by("a", "b").agg(s=rr.sum("x"), n=rr.count())
@@ -301,7 +301,7 @@ def test_float_sums_are_exact(values, workers):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 def test_sums_of_rows_that_are_there_several_times(seed):
     """Changes with diffs other than one and minus one."""
 

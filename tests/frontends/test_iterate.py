@@ -181,14 +181,14 @@ FIXED_POINTS = {
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 @pytest.mark.parametrize("name", FIXED_POINTS)
 def test_fixed_points(name, seed):
     check_graph(FIXED_POINTS[name], seed)
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 @pytest.mark.parametrize("program", [strong_components, three_deep, three_deep_not_monotone])
 def test_nested_loops(program, seed):
     check_graph(program, seed, nodes=4, most=4, epochs=4)
@@ -364,14 +364,14 @@ def random_loop(source, depth, limits=False):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(12, soak=120))
+@pytest.mark.parametrize("seed", seeds(12, soak=48))
 def test_random_nested_loops(seed):
     program = random_loop(random.Random(seed), depth=1 + seed % 3)
     check_graph(program, seed, nodes=4, most=3, epochs=4)
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(14, soak=140))
+@pytest.mark.parametrize("seed", seeds(14, soak=56))
 def test_random_nested_loops_that_do_not_come_to_rest(seed):
     """What a loop with a limit gives depends on every round, so none may be wrong for a while."""
     program = random_loop(random.Random(seed), depth=2 + seed % 2, limits=True)

@@ -16,14 +16,14 @@ HOW = ["inner", "left", "right", "full", "semi", "anti"]
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(5, soak=50))
+@pytest.mark.parametrize("seed", seeds(5, soak=20))
 @pytest.mark.parametrize("how", HOW)
 def test_on_one_column(how, seed):
     check(lambda left, right: left.join(right, on="k", how=how), BOTH, seed=seed, most=10)
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 @pytest.mark.parametrize("how", HOW)
 def test_on_columns_of_other_names(how, seed):
     def program(left, right):
@@ -35,7 +35,7 @@ def test_on_columns_of_other_names(how, seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 @pytest.mark.parametrize("how", HOW)
 def test_on_all_columns(how, seed):
     def program(left, right):
@@ -45,7 +45,7 @@ def test_on_all_columns(how, seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 @pytest.mark.parametrize("how", HOW)
 def test_with_itself(how, seed):
     def program(left):
@@ -60,7 +60,7 @@ def test_with_itself(how, seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(6, soak=60))
+@pytest.mark.parametrize("seed", seeds(6, soak=24))
 def test_cross(seed):
     def program(left, right):
         return {
@@ -72,7 +72,7 @@ def test_cross(seed):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(6, soak=60))
+@pytest.mark.parametrize("seed", seeds(6, soak=24))
 def test_two_joins_on_one_arrangement(seed):
     def program(left, right):
         first = left.join(right, on="k")

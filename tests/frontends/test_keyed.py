@@ -26,7 +26,7 @@ SCHEMA = {"id": pl.Int64, "part": pl.String, "v": pl.Int64}
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(12, soak=120))
+@pytest.mark.parametrize("seed", seeds(12, soak=48))
 @pytest.mark.parametrize("key", ["id", "part", ("part", "id")])
 def test_the_last_command_counts(key, seed):
     """Against a dict; several commands for a key in one epoch, deletes by key and by row, rescaling."""

@@ -109,7 +109,7 @@ def compare_with_the_judge(program, changes, there, workers, said):
 def test_random_loops_of_differences_come_to_rest():
     """Loops that the judge sees come to rest do so with one worker and with several, and give what it gives."""
     first = first_seed()
-    for seed in range(first, first + draws(16, sample=150, soak=3_000)):
+    for seed in range(first, first + draws(16, sample=150, soak=800)):
         source = random.Random(seed)
         changes, there = drawn_input(source)
         program = draw_sum(source, depth=1 + seed % 2)

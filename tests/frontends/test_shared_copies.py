@@ -277,7 +277,7 @@ class Rounds:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(20, soak=200))
+@pytest.mark.parametrize("seed", seeds(20, soak=80))
 def test_rounds_and_epochs(seed: int, tmp_path: Path) -> None:
     """An epoch that is refused might be unclear; one that is not gives what it should."""
     source = random.Random(seed)
@@ -348,7 +348,7 @@ def test_rounds_of_a_state_in_a_loop_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(12, soak=120))
+@pytest.mark.parametrize("seed", seeds(12, soak=48))
 def test_rounds_of_a_state_in_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens go around ahead of the state, and each asks at every round: two keys at once, a third when U has come."""
     monkeypatch.setattr(instance, "STEPS", 1)  # messages come between any two turns

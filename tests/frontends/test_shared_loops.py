@@ -100,7 +100,7 @@ def graph_state(flow: rr.Dataflow, source: random.Random) -> rr.State:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(10, soak=100))
+@pytest.mark.parametrize("seed", seeds(10, soak=40))
 def test_neighbours_of_neighbours(seed: int) -> None:
     """A loop by hand: one row a round, some links away."""
     source = random.Random(seed)
@@ -124,7 +124,7 @@ def test_neighbours_of_neighbours(seed: int) -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(8, soak=80))
+@pytest.mark.parametrize("seed", seeds(8, soak=32))
 def test_a_fixed_point_of_fetches(seed: int) -> None:
     """Rounds take back what rounds before them gave: answers follow."""
     source = random.Random(seed)
@@ -151,7 +151,7 @@ def test_a_fixed_point_of_fetches(seed: int) -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(6, soak=60))
+@pytest.mark.parametrize("seed", seeds(6, soak=24))
 def test_a_fetch_in_a_loop_in_a_loop(seed: int) -> None:
     """Inside, all that can be reached; outside, again from the doubles of that."""
     source = random.Random(seed)
@@ -190,7 +190,7 @@ def test_a_fetch_in_a_loop_in_a_loop(seed: int) -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(5, soak=50))
+@pytest.mark.parametrize("seed", seeds(5, soak=20))
 def test_records_with_several_requests_in_a_loop(seed: int) -> None:
     """All neighbours in one request list a round: the set goes around, not its members."""
     source = random.Random(seed)
@@ -278,7 +278,7 @@ class Learning:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(16, soak=160))
+@pytest.mark.parametrize("seed", seeds(16, soak=64))
 def test_updates_that_come_from_fetches(seed: int) -> None:
     source = random.Random(seed)
     flow, model = learning(source), Learning()
@@ -320,7 +320,7 @@ def test_updates_that_come_from_fetches(seed: int) -> None:
 
 @pytest.mark.parametrize("accelerate", [True, False])
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(24, soak=240))
+@pytest.mark.parametrize("seed", seeds(24, soak=96))
 def test_a_round_sees_all_that_was_updated_before_it(
     seed: int, accelerate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,7 +379,7 @@ def labels(edges: Counter[Row]) -> dict[int, int]:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(6, soak=60))
+@pytest.mark.parametrize("seed", seeds(6, soak=24))
 def test_a_fetch_from_a_fixed_point(seed: int) -> None:
     source = random.Random(seed)
     flow = rr.Dataflow("friends")

@@ -156,7 +156,7 @@ class Stream:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(24, soak=240))
+@pytest.mark.parametrize("seed", seeds(24, soak=96))
 def test_records_with_several_requests(seed: int) -> None:
     source = random.Random(seed)
     flow, model, stream = build(source), Records(), Stream(source)
@@ -303,7 +303,7 @@ def replies(rows: list[tuple[int, int, int]]) -> Changes:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(5, soak=50))
+@pytest.mark.parametrize("seed", seeds(5, soak=20))
 def test_what_is_left_of_records_and_replies(seed: int) -> None:
     """In whatever order records and replies come, in the end all that is whole has gone on, and nothing is left."""
     source = random.Random(seed)

@@ -287,7 +287,7 @@ def test_order_and_equality_are_those_of_the_declared_type(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_order_and_equality_of_many_draws(case: Case) -> None:
     seed = first_seed(8)
-    for turn in range(draws(1, sample=2, soak=60)):
+    for turn in range(draws(1, sample=2, soak=16)):
         play(case, f"{seed} {turn}")
 
 

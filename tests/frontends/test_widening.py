@@ -140,7 +140,7 @@ def test_columns_that_meet_are_widened(pair: Pair) -> None:
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_columns_that_meet_in_many_draws(pair: Pair) -> None:
     seed = first_seed(4)
-    for turn in range(draws(1, sample=2, soak=60)):
+    for turn in range(draws(1, sample=2, soak=16)):
         play(pair, f"{seed} {turn}")
 
 

@@ -116,7 +116,7 @@ def check_expire(kind, values, span, late, seed, *, scale=False, workers=None):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(8, soak=80))
+@pytest.mark.parametrize("seed", seeds(8, soak=32))
 @pytest.mark.parametrize("late", [0, 3])
 def test_expire_by_integers(late, seed):
     values = [*range(-20, 20, 2), None] if seed % 2 else [*range(8)]
@@ -145,7 +145,7 @@ def test_expire_by_times():
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(3, soak=30))
+@pytest.mark.parametrize("seed", seeds(3, soak=12))
 def test_expire_goes_on_when_rescaled(seed):
     check_expire(pl.Int64, [*range(-20, 20, 2), None], 5, 2, seed, scale=True, workers=2)
 

@@ -205,7 +205,7 @@ def disturbed(source: random.Random, monkeypatch: Any, how: str) -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(8, soak=200))
+@pytest.mark.parametrize("seed", seeds(8, soak=48))
 def test_a_changed_program_gives_what_it_would_from_the_start(
     seed: int, tmp_path: Any, monkeypatch: Any
 ) -> None:

@@ -430,7 +430,7 @@ def test_calls_that_are_interrupted_at_any_instruction(
 def test_many_calls_that_are_interrupted_at_any_instruction(
     workers: int, durable: bool, tmp_path: Path
 ) -> None:
-    trials = draws(30, sample=70, soak=3000)
+    trials = draws(30, sample=70, soak=600)
     _interrupt_calls(workers, durable, tmp_path, trials, first_seed(100 + workers * 10 + durable))
 
 
@@ -468,7 +468,7 @@ def test_commits_that_are_interrupted_at_any_time(
 def test_many_commits_that_are_interrupted_at_any_time(
     workers: int, durable: bool, tmp_path: Path
 ) -> None:
-    trials = draws(40, sample=150, soak=4000)
+    trials = draws(40, sample=150, soak=800)
     _interrupt_commits(workers, durable, tmp_path, trials, first_seed(workers * 10 + durable))
 
 
@@ -631,7 +631,7 @@ def test_closing_that_is_interrupted_anywhere_leaves_nothing(tmp_path: Path) -> 
 
 @pytest.mark.soak
 def test_closing_that_is_interrupted_anywhere_often_leaves_nothing(tmp_path: Path) -> None:
-    _interrupt_closing(tmp_path, draws(12, sample=40, soak=1500), first_seed(2))
+    _interrupt_closing(tmp_path, draws(12, sample=40, soak=300), first_seed(2))
 
 
 def _interrupt_closing(tmp_path: Path, trials: int, seed: int) -> None:

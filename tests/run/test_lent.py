@@ -89,7 +89,7 @@ def lose(run: Any, index: int, wait: bool = True) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("seed", range(draws(6, sample=20, soak=200)))
+@pytest.mark.parametrize("seed", range(draws(6, sample=20, soak=60)))
 def test_a_result_outlives_the_workers_that_lend_it(start: Any, seed: int) -> None:
     seed += first_seed()
     source, model = random.Random(seed), Model(seed)
@@ -113,7 +113,7 @@ def test_a_result_outlives_the_workers_that_lend_it(start: Any, seed: int) -> No
     assert run.read("counts").rows() == sorted(Counter(k for k, _ in model.rows.elements()).items())
 
 
-@pytest.mark.parametrize("seed", range(draws(6, sample=20, soak=200)))
+@pytest.mark.parametrize("seed", range(draws(6, sample=20, soak=60)))
 def test_rows_that_are_iterated_go_on_where_they_were(
     start: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +223,7 @@ def test_processes_that_are_killed_while_their_rows_are_read(start: Any) -> None
         assert sorted((row["k"], row["v"]) for row in rows) == model.expected()
 
 
-@pytest.mark.parametrize("seed", range(draws(20, soak=500)))
+@pytest.mark.parametrize("seed", range(draws(20, soak=100)))
 def test_rows_have_one_order_whoever_holds_them(seed: int) -> None:
     """The law that continuing rests on: batches, merges and cuts do not show in the order of a scan."""
     import pyarrow as pa

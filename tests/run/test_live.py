@@ -246,7 +246,7 @@ def test_results_in_every_form():
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 def test_closed_and_resumed_with_another_number_of_workers(seed, tmp_path):
     flow, playing = build(program, SCHEMAS), Playing(seed)
     draw = random.Random(seed)

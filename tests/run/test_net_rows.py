@@ -115,7 +115,7 @@ def test_an_epoch_is_refused_only_for_rows_that_are_left(kind: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", FLOWS)
 def test_many_epochs_are_refused_only_for_rows_that_are_left(kind: str) -> None:
-    _commit_rows_that_cancel(kind, draws(3, sample=10, soak=300), first_seed(2))
+    _commit_rows_that_cancel(kind, draws(3, sample=10, soak=60), first_seed(2))
 
 
 def _commit_rows_that_cancel(kind: str, programs: int, seed: int) -> None:

@@ -78,7 +78,7 @@ def test_a_promise_is_taken_back_by_who_says_so(tmp_path: Path, epochs: int) -> 
 def test_promises_in_every_order_of_lives(tmp_path: Path) -> None:
     """Lives that are promised the log, or not, or nothing, and that end at any point: the last word counts."""
     first = first_seed(7)
-    for seed in range(first, first + draws(12, sample=40, soak=400)):
+    for seed in range(first, first + draws(12, sample=40, soak=120)):
         source = random.Random(seed)
         path = tmp_path / str(seed)
         promised = False  # by the last who said something

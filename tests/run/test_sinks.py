@@ -104,7 +104,7 @@ class Playing:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(8, soak=80))
+@pytest.mark.parametrize("seed", seeds(8, soak=32))
 def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -139,7 +139,7 @@ def test_the_sum_of_diffs_is_the_result(seed, tmp_path):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(6, soak=60))
+@pytest.mark.parametrize("seed", seeds(6, soak=24))
 def test_a_mirror_with_a_key_is_the_result(seed, tmp_path):
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -176,7 +176,7 @@ MODES = ["parquet", "changes", "mirror", "merged"]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(5, soak=50))
+@pytest.mark.parametrize("seed", seeds(5, soak=20))
 def test_sinks_that_die_anywhere_are_made_up_for(seed, mode, tmp_path, monkeypatch):
     """Before writing an epoch, or after and before anybody knew; then the run resumes, further on."""
     print(f"seed {seed}, {mode}")

@@ -113,7 +113,7 @@ def check_rows(run: Any, owners: list[Owner], own: dict[int, int]) -> None:
 def test_a_busy_owner_is_taken_over_from_each_time(tmp_path: Path, every: int, retain: int) -> None:
     owners: list[Owner] = []
     own: dict[int, int] = {}
-    for round_ in range(draws(2, sample=5, soak=40)):
+    for round_ in range(draws(2, sample=5, soak=15)):
         owner = Owner(tmp_path, round_, every, retain)
         try:
             owner.await_commits(15)
@@ -132,7 +132,7 @@ def test_a_busy_owner_is_taken_over_from_each_time(tmp_path: Path, every: int, r
 def test_two_take_over_at_once(tmp_path: Path) -> None:
     """Of an owner and two contenders one goes on, and has all that the others were told is complete."""
     name, past = 0, []
-    for _ in range(draws(1, sample=3, soak=25)):
+    for _ in range(draws(1, sample=3, soak=10)):
         first = Owner(tmp_path, name, 5, 1)
         first.await_commits(5)
         rivals = [Owner(tmp_path, name + 1 + at, 5, 1) for at in range(2)]

@@ -22,7 +22,7 @@ from tests.spark.standalone import Standalone
 def test_workers_in_a_local_session_are_killed(
     spark: SparkSession, tmp_path: Path, program: str
 ) -> None:
-    kills = LONG or draws(2, sample=5, soak=20)
+    kills = LONG or draws(2, sample=5, soak=12)
     siege = Siege(
         drawn(), kills, "spark", program, str(tmp_path / "run"), most=3, stream=True, frames=True,
         kinds=() if LONG else ("kill", "two", "replacement", "reading"),

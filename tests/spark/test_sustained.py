@@ -17,12 +17,12 @@ from tests.spark.standalone import Standalone, session
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(draws(1, soak=3)))
+@pytest.mark.parametrize("seed", range(draws(1, soak=2)))
 def test_everybody_gets_on_in_a_local_session(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     path = str(tmp_path / "run")
-    report = Sustained(first_seed() + seed, draws(20, soak=180), path, spark=spark, say=say).go()
+    report = Sustained(first_seed() + seed, draws(20, soak=120), path, spark=spark, say=say).go()
     print(report)
     assert report.kills >= 2
     assert report.finished["stream"] >= 3
@@ -51,7 +51,7 @@ def live(seed: int, seconds: float, path: str) -> None:
 @pytest.mark.soak
 @pytest.mark.skipif(SOAK == "sample", reason="make test-cluster runs it, and a whole soak")
 def test_everybody_gets_on_while_executors_are_killed(tmp_path: Path) -> None:
-    seconds = draws(30, soak=240)
+    seconds = draws(30, soak=120)
     with Standalone(cores=4) as cluster:
         said = cluster.run(
             live, first_seed(), seconds, str(tmp_path / "run"), timeout=seconds + 500

@@ -384,7 +384,7 @@ def test_a_manifest_has_every_hash_once(storage: Watched) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(4, soak=40))
+@pytest.mark.parametrize("seed", seeds(4, soak=16))
 def test_a_worker_may_have_several_ranges(storage: Watched, seed: int) -> None:
     rng, view = random.Random(seed), state(seed).view()
     shards = Shards.even(3).without(rng.randrange(3)).resized(4).weighted([1, 3, 2, rng.random()])

@@ -102,3 +102,71 @@ def test_a_callee_in_another_file_is_not_stale(tmp_path: Path) -> None:
         )
         answers.append(int(done.stdout))
     assert answers == [1, 2]
+
+
+TOGETHER = """
+import sys, time
+from pathlib import Path
+from riverrun.state.kernels.compiling import kernel
+
+@kernel
+def inner(x):
+    return x * 3 + 1
+
+@kernel
+def outer(x):
+    return inner(x) - 1
+
+folder, name = Path(sys.argv[1]), sys.argv[2]
+(folder / name).touch()
+while len(list(folder.iterdir())) < 3:  # all of them compile at the same moment
+    time.sleep(0.001)
+assert outer(5) == 15
+print(sum(outer.stats.cache_misses.values()), sum(inner.stats.cache_misses.values()))
+"""
+
+
+def test_processes_that_start_at_once_compile_a_kernel_once(tmp_path: Path) -> None:
+    program, ready = tmp_path / "together.py", tmp_path / "ready"
+    program.write_text(TOGETHER)
+    ready.mkdir()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(ready), name],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "abc"
+    ]
+    missed = [process.communicate()[0].split() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert sum(int(outer) for outer, _ in missed) == 1
+    assert sum(int(inner) for _, inner in missed) == 1
+
+
+UNLOCKABLE = """
+import os
+open_file = os.open
+
+def refuse_locks(path, *args, **kwargs):
+    if str(path).endswith(".lock"):
+        raise PermissionError(13, "as in a folder that may only be read", path)
+    return open_file(path, *args, **kwargs)
+
+os.open = refuse_locks
+"""
+
+
+def test_a_kernel_is_compiled_where_its_cache_cannot_be_locked(tmp_path: Path) -> None:
+    program, ready = tmp_path / "alone.py", tmp_path / "ready"
+    program.write_text(UNLOCKABLE + TOGETHER.replace("< 3", "< 1"))
+    ready.mkdir()
+    told = subprocess.run(
+        [sys.executable, str(program), str(ready), "a"],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == ["1", "1"]

@@ -257,7 +257,7 @@ def test_another_version_is_said_when_it_is_read(
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(8, soak=80))
+@pytest.mark.parametrize("seed", seeds(8, soak=32))
 def test_a_state_is_read_as_of_each_epoch_it_holds(
     storage: Watched, small_blocks: None, seed: int
 ) -> None:

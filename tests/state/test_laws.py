@@ -326,7 +326,7 @@ class AnyState(RuleBasedStateMachine):
 
 TestAnyState = pytest.mark.sampled(AnyState.TestCase)
 TestAnyState.settings = settings(
-    max_examples=draws(25, sample=100, soak=1_000),
+    max_examples=draws(25, sample=100, soak=400),
     stateful_step_count=24,
     deadline=None,
     suppress_health_check=list(HealthCheck),

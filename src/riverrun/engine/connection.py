@@ -355,9 +355,8 @@ def _shake_hands(raw: ssl.SSLSocket) -> None:
         ssl.SSLCertVerificationError,
     ):
         raise
-    except (
-        AttributeError
-    ) as error:  # ssl.py gives its object up when another thread closes the socket
+    except AttributeError as error:
+        # ssl.py gives its object up when another thread closes the socket
         raise ConnectionAbortedError("it was closed before TLS was agreed on") from error
     except ssl.SSLError as error:
         reason = error.reason or ""

@@ -9,19 +9,26 @@ A kernel is loaded from the cache when it is first called, which takes some ten 
 second or more. A process that knows from others which ones it will need (`used` tells) has them loaded beforehand, by
 `load`, in a thread of its own. It changes when they are loaded, and never which.
 
+Processes that start at once on one machine, as workers do, need the same kernels at the same moment. One of them
+compiles a kernel while the others wait for it, and load what it has made: the lock is a file beside the cache. Kernels
+do not call each other in circles, so a process that holds one lock waits only for kernels further down.
+
 Cost: reading and hashing some 60 kB of source once a process (under a millisecond).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,9 +60,53 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
         keys = self._cache_file._load_index()
         return [key[0] for key in keys if key == self._index_key(key[0], codegen)]
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No other process compiles this kernel meanwhile; where files cannot be locked, several may."""
+        try:
+            self._impl.locator.ensure_cache_path()
+            path = os.path.join(self._cache_path, f"{self._impl.filename_base}.lock")
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
+            yield
+            return
+        try:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(
+                    lock, fcntl.LOCK_UN
+                )  # said, since a fork may have a copy of the descriptor
+            os.close(lock)
+
 
 def _name(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
+
+
+def _one_at_a_time(dispatcher: Any) -> Callable[[Any], Any]:
+    """The dispatcher's way to compile itself, under the lock of its cache.
+
+    Numba's own lock, of the process, is taken first: a thread that waits for another process holds no kernel that a
+    thread of this one could be waiting for.
+    """
+    compile_it, holding = dispatcher.compile, False
+
+    def compile_alone(signature: Any) -> Any:
+        nonlocal holding
+        with global_compiler_lock:
+            if holding:  # it calls itself
+                return compile_it(signature)
+            holding = True
+            try:
+                with dispatcher._cache.held():
+                    return compile_it(signature)
+            finally:
+                holding = False
+
+    return compile_alone
 
 
 def kernel(function: F) -> F:
@@ -65,6 +116,7 @@ def kernel(function: F) -> F:
     with suppress(RuntimeError):
         dispatcher._cache = _KernelCache(function)
         _KERNELS[_name(function)] = dispatcher
+        dispatcher.compile = _one_at_a_time(dispatcher)
     return dispatcher  # type: ignore[no-any-return]
 
 
