@@ -170,3 +170,15 @@ def test_a_kernel_is_compiled_where_its_cache_cannot_be_locked(tmp_path: Path) -
         check=True,
     )
     assert told.stdout.split() == ["1", "1"]
+
+
+def test_kernels_can_be_left_to_python() -> None:
+    """As for a fuzzer that looks at which lines were reached."""
+    told = subprocess.run(
+        [sys.executable, "-c", "from riverrun.state.kernels import values; print(values.mix)"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.startswith("<function mix")

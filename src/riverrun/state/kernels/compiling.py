@@ -112,6 +112,10 @@ def _one_at_a_time(dispatcher: Any) -> Callable[[Any], Any]:
 def kernel(function: F) -> F:
     """Compile `function` when it is first called; later processes load it from the cache."""
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+    if (
+        dispatcher is function
+    ):  # NUMBA_DISABLE_JIT: Python itself runs it, as where coverage is looked at
+        return function
     # Where neither the sources' folder nor the user's can be written, every process compiles for itself.
     with suppress(RuntimeError):
         dispatcher._cache = _KernelCache(function)
