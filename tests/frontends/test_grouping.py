@@ -82,7 +82,7 @@ AGGREGATES = {
         "f": rr.max("x").fill_null(rr.count()), "r": (rr.mean("x") / 3).round(2), "c": rr.sum("x").cast(pl.String),
     },
     "beside": {"s": rr.sum("x"), "n": rr.count(), "q": rr.sum("x") / rr.count(), "p": x.median(), "h": x.median() * 2},
-    "polars_first": {"p": x.std(), "n": rr.count(), "lo": rr.min("x")},
+    "polars_first": {"p": x.std().round(9), "n": rr.count(), "lo": rr.min("x")},
     "order_of_results": {"z": rr.max("x"), "y": pl.len(), "w": rr.count(), "v": rr.count_distinct("x")},
 }  # fmt: skip
 
