@@ -377,14 +377,13 @@ class Simulation:
         """A checkpoint can be made."""
         coordinator = life.coordinator
         for _ in range(4):  # the first may find that somebody else has published
-            asked = coordinator.completed  # further epochs may come while it is written
             coordinator.checkpoint()
             life.send(COORDINATOR, coordinator.take())
-            for _ in range(SETTLE):
+            for _ in range(SETTLE):  # further epochs may come while it is written
                 self.step()
-                if not (life.links or life.lanes):
+                if not (life.links or life.lanes) and coordinator.completed == coordinator.next:
                     break
-            if coordinator.saver.epoch >= asked and coordinator.saver.number:
+            if coordinator.saver.epoch == coordinator.completed and coordinator.saver.number:
                 return
         raise Violation(f"no checkpoint can be made: {coordinator.status()}")
 

@@ -153,7 +153,8 @@ class Model:
         try:
             self._step(
                 {
-                    name: [(tuple(map(frozen, r)), n) for r, n in rows]
+                    # What comes and goes in one epoch was never there: it reports no progress either.
+                    name: list(_added([(tuple(map(frozen, r)), n) for r, n in rows]).items())
                     for name, rows in given.items()
                 }
             )

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -600,6 +600,35 @@ def _check_nothing_is_left(run: Any, sink: Any, path: Path) -> None:
     assert not sink._thread.is_alive()
     with program().run(checkpoint=path, every=None) as another:  # it waits for nobody's lease
         assert another.read("short").rows()
+
+
+def test_a_second_interrupt_leaves_no_sink_that_nobody_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def follow_interrupted(again: int) -> bool:
+        """The first interrupt comes when the sink is there, the second so many lines later; whether it does."""
+        with ExitStack() as tracing:
+
+            def begin_interrupted(*arguments: Any) -> rr.Sink:
+                sink = begin(*arguments)
+                signal.raise_signal(signal.SIGINT)
+                traces.append(tracing.enter_context(traced(again, signal.SIGINT, False)))
+                return sink
+
+            traces: list[list[int]] = []
+            monkeypatch.setattr(run, "_begin_sink", begin_interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run.write_parquet("short", tmp_path / "out")
+        monkeypatch.undo()
+        return traces[0][0] <= 0
+
+    with program().run() as run:
+        begin, twice = run._begin_sink, 0
+        for again in range(1, 80):
+            twice += follow_interrupted(again)
+            with run.write_parquet("short", tmp_path / "out") as sink:
+                sink.wait(timeout=SOON)
+        assert twice > 20
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -64,7 +64,7 @@ from riverrun.engine.stored import said_of
 from riverrun.engine.transport import LocalCluster
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.forks import Mark
-from riverrun.interrupts import acquire, deferred, try_acquire
+from riverrun.interrupts import acquire, check, deferred, try_acquire
 from riverrun.progress import Antichain
 from riverrun.run.attributes import missing_attribute
 from riverrun.run.following import FINISH, Followed, Followers, Sink, content
@@ -658,13 +658,23 @@ class Run:
 
     def _follow(self, output: str, place: Destination, start: int | str = "all") -> Sink:
         sink: Sink | None = None
+
+        def forsake() -> None:  # interrupted: nobody has it
+            if sink is not None:
+                sink.close(timeout=0.0)
+
         try:
             with deferred():
-                sink = self._begin_sink(output, place, start)
+                try:
+                    sink = self._begin_sink(output, place, start)
+                    check()
+                except BaseException:
+                    forsake()
+                    raise
                 return sink
-        except BaseException:
-            if sink is not None:  # interrupted: nobody has it
-                sink.close(timeout=0.0)
+        except BaseException:  # a signal that came after the check
+            with deferred():
+                forsake()
             raise
 
     @_in_turn
