@@ -11,25 +11,30 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 SOAK_READY := $(VENV)/.soak-ready
+DOCS_READY := $(VENV)/.docs-ready
 JAVA := tools/with_java
 PYTEST := $(JAVA) $(BIN)/python -m pytest -p tools.one_jvm -n $(TEST_JOBS) --doctest-modules
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+INSTALL := $(BIN)/python tools/install.py
 
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup check test test-cluster soak demo bench format clean
+.PHONY: help setup kernels check test test-cluster test-wheel soak demo bench docs pages wheel format clean
 
 help:
-	@echo 'make setup    make .venv from requirements.lock (again only when that changes); find Java 17+'
+	@echo 'make setup    make .venv from requirements.lock (again only when that changes); compile kernels; find Java 17+'
 	@echo 'make check    lint, formatting, types, layers, house rules'
 	@echo 'make test     tests, docstring examples, code blocks of the docs; no Spark cluster'
 	@echo 'make test-cluster  the tests that start a Spark standalone cluster on this machine'
+	@echo 'make test-wheel    builds wheels, installs them for each Python on this machine, runs the first program'
 	@echo 'make soak     the long suites: kills, crashes, interrupts, fuzzing (SOAK=sample: a part of each, as .ci/run does)'
 	@echo 'make demo     the guided tour: examples/demo.py'
 	@echo 'make bench    install the peers and list the benchmarks'
+	@echo 'make docs     build the site of the documentation into site/; a broken link or a missing name fails it'
+	@echo 'make pages    fill in what pages take from the code: the reference, the programs of the cookbook'
+	@echo 'make wheel    dist/: a wheel for any Python, and one for this Python that brings its kernels'
 	@echo 'make format   format and apply safe fixes'
 	@echo 'make clean    remove .venv, caches and build output'
 	@echo
@@ -40,8 +45,12 @@ help:
 	@echo 'ARGS="-k name"   more arguments for pytest, the demo or the benchmarks'
 	@echo 'JAVA_HOME=...    the Java for Spark (17 or later; default: the first one found)'
 
-setup: $(READY)
+setup: kernels
 	@$(JAVA)
+
+# Compiled by as many processes as there are cores, before tests or programs start; nothing is left to do as a rule.
+kernels: $(READY)
+	@$(BIN)/python -m riverrun kernels
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -51,30 +60,44 @@ check: $(READY)
 	$(BIN)/python tools/check_imports.py
 
 test: export PYTHONHASHSEED := 0
-test: $(READY)
-	$(PYTEST) -m 'not cluster and not soak' $(TESTS) $(ARGS)
+test: kernels
+	$(PYTEST) -m 'not cluster and not soak and not wheel' $(TESTS) $(ARGS)
 
 test-cluster: export PYTHONHASHSEED := 0
-test-cluster: $(READY)
+test-cluster: kernels
 	$(PYTEST) -m cluster tests/spark $(ARGS)
 
+test-wheel: kernels
+	$(BIN)/python -m pytest -m wheel tests/test_wheels.py $(ARGS)
+
 soak: export SOAK := $(SOAK)
-soak: $(READY) $(SOAK_READY)
+soak: kernels $(SOAK_READY)
 	$(PYTEST) -m '$(if $(filter sample,$(SOAK)),soak or sampled,soak or sampled or drawn or hypothesis)' tests $(ARGS)
 
-demo: $(READY)
+demo: kernels
 	$(JAVA) $(BIN)/python -m examples.demo $(ARGS)
 
-bench: $(BENCH_READY)
+bench: $(BENCH_READY) kernels
 	$(JAVA) $(BIN)/python -m bench $(ARGS)
+
+docs: $(READY) $(DOCS_READY)
+	$(BIN)/python tools/pages.py --check
+	$(BIN)/zensical build --strict --clean
+	$(BIN)/python tools/check_site.py site
+
+pages: $(READY)
+	$(BIN)/python tools/pages.py
+wheel: kernels
+	$(BIN)/python tools/wheels.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) build dist site src/*.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf src/riverrun/state/kernels/compiled
 	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # Looks for an interpreter of 3.11 or later that can make environments, and leaves it in $$python.
@@ -106,17 +129,21 @@ $(VENV)/.locked: requirements.lock
 	@$(find_python); \
 	echo "making $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv --clear $(VENV)
-	@$(PIP) -r requirements.lock
+	@$(INSTALL) 'installing what Riverrun needs' --no-compile -r requirements.lock
 	@touch $@
 
 $(READY): $(VENV)/.locked pyproject.toml
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(INSTALL) 'installing Riverrun' --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(BENCH_READY): $(READY) requirements-bench.lock
-	@$(PIP) -r requirements-bench.lock
+	@$(INSTALL) 'installing the peers' --no-compile -r requirements-bench.lock
 	@touch $@
 
 $(SOAK_READY): $(READY) requirements-soak.lock
-	@$(PIP) --no-deps -r requirements-soak.lock
+	@$(INSTALL) 'installing what fuzzes' --no-compile --no-deps -r requirements-soak.lock
+	@touch $@
+
+$(DOCS_READY): $(READY) requirements-docs.lock
+	@$(PIP) --no-deps -r requirements-docs.lock
 	@touch $@

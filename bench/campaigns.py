@@ -92,7 +92,7 @@ def program(**options: Any) -> rr.Dataflow:
         "campaigns",
         key={"ad": pl.Int64},
         value={"campaign": pl.Int64},
-        compact=rr.keep_latest,
+        compact=rr.rules.keep_latest,
         **options,
     )
     updates.update(state)

@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from bench.measure import scale, version
-from riverrun.state import Checkpoints, Schema, Spine, View
-from riverrun.state.files import write_block
+from riverrun.state import Schema, Spine, View
+from riverrun.state.block_files import write_block
+from riverrun.storage import Checkpoints
 
 REPEATS = 3
 EPOCHS = 4

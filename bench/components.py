@@ -35,7 +35,7 @@ from bench.measure import (
     seconds,
     version,
 )
-from riverrun.algorithms import components
+from riverrun.graphs import components
 from riverrun.state import Spine
 
 Ints = np.ndarray[Any, Any]

@@ -28,7 +28,7 @@ import polars as pl
 import riverrun as rr
 from bench.measure import ratio, scale
 from bench.sessions import session
-from riverrun.algorithms import cycles
+from riverrun.graphs import cycles
 
 WORKERS = 2
 LENGTHS = (3, 4, 5)

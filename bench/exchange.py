@@ -139,7 +139,7 @@ class Receiver:
     """Decodes what comes, and lets go of it."""
 
     def __init__(self, chunks: int) -> None:
-        from riverrun.engine.codec import Decoder
+        from riverrun.runtime.codec.frames import Decoder
 
         self._decoder = Decoder()
         self._left = chunks
@@ -166,8 +166,8 @@ class Receiver:
 
 def receive(chunks: int) -> None:
     """In a process of its own: be sent chunks."""
-    from riverrun.engine.asking import Security
-    from riverrun.engine.endpoint import Endpoint
+    from riverrun.runtime.network.client import Security
+    from riverrun.runtime.network.endpoint import Endpoint
 
     endpoint = Endpoint("127.0.0.1", Receiver(chunks), Security(token=os.environ["BENCH_TOKEN"]))
     print(endpoint.address, flush=True)
@@ -176,10 +176,10 @@ def receive(chunks: int) -> None:
 
 def linked(chunk: int, chunks: int) -> float:
     """Rows a second from here to another process."""
-    from riverrun.engine.asking import Asker, Security
-    from riverrun.engine.instance import Data as Rows
-    from riverrun.engine.link import Link
+    from riverrun.engine.instance import RoutedChanges as Rows
     from riverrun.engine.messages import Data
+    from riverrun.runtime.network.client import Asker, Security
+    from riverrun.runtime.network.link import Link
     from riverrun.state.changes import Changes
 
     columns = [pa.array(column) for column in some_rows(chunk).values()]

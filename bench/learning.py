@@ -24,7 +24,7 @@ import riverrun as rr
 from bench import redis_server
 from bench.measure import ratio, scale, version
 from bench.sessions import session
-from riverrun.algorithms import ftrl
+from riverrun.learning import ftrl
 
 WORKERS = 2
 FEATURES, EACH = 123, 14

@@ -29,7 +29,7 @@ class Receiver:
     """Decodes what comes, gives credit for it, and lets go of it."""
 
     def __init__(self) -> None:
-        from riverrun.engine.codec import Decoder
+        from riverrun.runtime.codec.frames import Decoder
 
         self._decoder = Decoder()
         self._changed = Condition()
@@ -60,8 +60,8 @@ class Receiver:
 
 def receive() -> None:
     """In a process of its own: be sent frames."""
-    from riverrun.engine.asking import Security
-    from riverrun.engine.endpoint import Endpoint
+    from riverrun.runtime.network.client import Security
+    from riverrun.runtime.network.endpoint import Endpoint
 
     endpoint = Endpoint("127.0.0.1", Receiver(), Security(token=os.environ["BENCH_TOKEN"]))
     print(endpoint.address, flush=True)
@@ -91,10 +91,10 @@ def started(call: str, **environment: str) -> subprocess.Popen[str]:
 
 def linked(columns: list[pa.Array], chunks: int) -> dict[str, float]:
     """What a link carries of one chunk after the other."""
-    from riverrun.engine.asking import Asker, Security
-    from riverrun.engine.instance import Data as Rows
-    from riverrun.engine.link import Link
+    from riverrun.engine.instance import RoutedChanges as Rows
     from riverrun.engine.messages import Data
+    from riverrun.runtime.network.client import Asker, Security
+    from riverrun.runtime.network.link import Link
     from riverrun.state.changes import Changes
 
     rows = len(columns[0])
@@ -157,9 +157,9 @@ def bare(size: int) -> dict[str, float]:
 
 def coded(width: int, messages: int) -> dict[str, float]:
     """Microseconds of processor time for a message of one row."""
-    from riverrun.engine.codec import Decoder, Encoder
-    from riverrun.engine.instance import Data as Rows
+    from riverrun.engine.instance import RoutedChanges as Rows
     from riverrun.engine.messages import Data
+    from riverrun.runtime.codec.frames import Decoder, Encoder
     from riverrun.state.changes import Changes
 
     changes = Changes([pa.array([at]) for at in range(width)], 1, ((3,),), None, 1, None)

@@ -65,7 +65,10 @@ def program() -> rr.Dataflow:
     clicks = flow.input("clicks", {"ad": pl.Int64, "at": pl.Int64})
 
     campaigns = flow.state(
-        "campaigns", key={"ad": pl.Int64}, value={"campaign": pl.String}, compact=rr.keep_latest
+        "campaigns",
+        key={"ad": pl.Int64},
+        value={"campaign": pl.String},
+        compact=rr.rules.keep_latest,
     )
     moves.update(campaigns, late=LATE)
     credited = clicks.fetch(campaigns, key="ad", at="at", late=LATE)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms import cycles
+from riverrun.graphs import cycles
 
 Payment = tuple[str, str, datetime, int]
 """From, to, when, how much."""

@@ -38,8 +38,12 @@ console = Console(highlight=False)
 def main(here: bool) -> None:
     console.print("[bold]Riverrun[/]: answers that stay right while the data changes\n")
     npm = load()
-    with console.status("compiling kernels (once for a checkout, about a minute)"):
+    start = time.perf_counter()
+    with console.status("getting ready: kernels are loaded, or compiled where none are kept"):
         warm_up(npm)
+    console.print(
+        f"Ready after {time.perf_counter() - start:.0f} s; what follows is timed without that.\n"
+    )
     if here:
         with program().run() as run:
             registry = Registry(run)

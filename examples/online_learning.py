@@ -18,7 +18,7 @@ from itertools import count
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms import ftrl
+from riverrun.learning import ftrl
 
 SECONDS, VIEWS = 40, 200
 PLACES = ("top", "side", "foot")

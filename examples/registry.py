@@ -10,7 +10,7 @@ import polars as pl
 import riverrun as rr
 from examples import plain
 from examples.npm import Npm
-from riverrun.algorithms import components, strongly_connected_components
+from riverrun.graphs import components, strongly_connected_components
 
 OUTPUTS = ("broken", "islands", "cycles", "most_needed")
 TOP = 5

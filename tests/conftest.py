@@ -8,7 +8,10 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from riverrun.engine.operators.shared import sweeping
+from riverrun.operators.shared import sweep
+from riverrun.state import kernels
+from riverrun.state.entries import LABELS
+from riverrun.state.kernels.compiling import called, label, spelled
 from riverrun.state.shards import CELLS
 from tests.soaking import SOAK, first_seed
 
@@ -30,13 +33,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(first_seed())
 
 
+_LOOKED_AT = 0
+
+
+def pytest_runtest_teardown() -> None:
+    """A kernel that is called with types nobody has listed is compiled in the middle of somebody's run."""
+    global _LOOKED_AT  # noqa: PLW0603
+    calls = called()[_LOOKED_AT:]
+    _LOOKED_AT += len(calls)
+    unlisted = [
+        f'"{name.removeprefix(kernels.__name__ + ".")}": ("{spelled(signature)}",),'
+        for name, signature in calls
+        if name.startswith(kernels.__name__) and label(name, signature) not in LABELS
+    ]
+    assert not unlisted, "riverrun.state.entries.CALLS lacks\n    " + "\n    ".join(unlisted)
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"SEED={config.option.hypothesis_seed} SOAK={SOAK or 'no'}"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def small_states() -> Iterator[None]:
-    """States are small here, and runs short: a turn of a sweep goes through all cells (`tests/engine/test_sweeping.py`
+    """States are small here, and runs short: a turn of a sweep goes through all cells (`tests/operators/test_sweep.py`
     has turns that do not)."""
-    with mock.patch.object(sweeping, "SPAN", CELLS):
+    with mock.patch.object(sweep, "SPAN", CELLS):
         yield

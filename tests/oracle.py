@@ -4,7 +4,7 @@ It is the judge of everything under ``riverrun.state``: slow, on one page, with 
 
 A change is ``(key, value, time, diff)``. Keys and values are tuples of plain Python values, one for
 each column as declared: numbers, strings, bytes, booleans, None for null, tuples for lists and for
-structs (``tests.rows`` turns Arrow into these and back). ``NAN`` is the only NaN there is, so that
+structs (``tests.drawn_rows`` turns Arrow into these and back). ``NAN`` is the only NaN there is, so that
 two rows are the same when Python says they are.
 """
 

@@ -2,8 +2,9 @@
 
 The ``python`` blocks of a page run in order, in one namespace and an empty directory. A block of
 ``>>>`` lines is a doctest; any other is a program, and when a ``text`` block follows it with
-nothing between, that is what it must have printed. ``bash`` blocks may name only targets that the
-Makefile has. A failure names the page and the line.
+nothing between, that is what it must have printed. Those with the title "Structured Streaming" have a
+namespace of their own with `spark`, a session, and are left out where there is no Java. ``bash`` blocks may name
+only targets that the Makefile has. A failure names the page and the line.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import difflib
 import doctest
 import io
 import linecache
+import os
 import re
+import shutil
 import sys
 import textwrap
 import traceback
@@ -22,12 +25,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     page
-    for page in (ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(ROOT.glob("docs/*.md")))
+    for page in (ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(ROOT.glob("docs/**/*.md")))
     if page.exists()
 ]
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -40,11 +44,16 @@ class Block:
     language: str
     line: int
     text: str
-    adjacent: bool  # only blank lines between it and the block before
+    title: str
+    adjacent: bool  # only blank lines and comments between it and the block before
 
     @property
     def is_session(self) -> bool:
         return self.text.lstrip().startswith(">>>")
+
+    @property
+    def needs_spark(self) -> bool:
+        return self.title == "Structured Streaming"
 
     @property
     def end(self) -> int:
@@ -55,21 +64,47 @@ def blocks(page: Path) -> Iterator[Block]:
     lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
     adjacent, opened = False, None
     for number, line in enumerate(lines, start=1):
-        fence = re.match(r"\s*```\s*(\S*)", line)
+        fence = re.match(r"\s*```\s*(\S*)(?: title=\"(.*)\")?", line)
         if opened is None and fence:
-            opened = (fence[1], number)
+            opened = (fence[1], fence[2] or "", number)
         elif opened is not None and re.fullmatch(r"\s*```\s*", line):
-            language, start = opened
+            language, title, start = opened
             text = textwrap.dedent("".join(lines[start : number - 1]))
-            yield Block(language, start + 1, text, adjacent)
+            yield Block(language, start + 1, text, title, adjacent)
             adjacent, opened = True, None
-        elif opened is None and line.strip():
+        elif opened is None and line.strip() and not line.startswith("<!--"):
             adjacent = False
     if opened is not None:
-        pytest.fail(f"{page.name}:{opened[1]}: a code block that is never closed", pytrace=False)
+        pytest.fail(f"{page.name}:{opened[2]}: a code block that is never closed", pytrace=False)
+
+
+@contextlib.contextmanager
+def spark_session() -> Iterator[object]:
+    """The session that there is, or one for a while."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def has_java() -> bool:
+    return "JAVA_HOME" in os.environ or shutil.which("java") is not None
 
 
 def run_page(page: Path) -> None:
+    with contextlib.ExitStack() as ending:
+        run_blocks(page, ending)
+
+
+def run_blocks(page: Path, ending: contextlib.ExitStack) -> None:
     found = list(blocks(page))
     programs = [block for block in found if block.language == "python" and not block.is_session]
 
@@ -80,17 +115,26 @@ def run_page(page: Path) -> None:
     for block in programs:
         source[block.line - 1 : block.end - 1] = block.text.splitlines()
     lines = [f"{line}\n" for line in source]
+    streaming: dict[str, object] = {}
     linecache.cache[str(page)] = (sum(map(len, lines)), None, lines, str(page))
     sys.modules[module.__name__] = module
+    cloudpickle.register_pickle_by_value(module)  # as `__main__`, which the page is to its readers
     try:
         for index, block in enumerate(found):
+            if block.needs_spark:
+                if not has_java():
+                    continue
+                if not streaming:
+                    streaming["spark"] = ending.enter_context(spark_session())
             if block.language == "python":
                 after = found[index + 1] if index + 1 < len(found) else None
                 shown = after is not None and after.language == "text" and after.adjacent
-                run_block(page, block, module.__dict__, after.text if shown else None)
+                names = streaming if block.needs_spark else module.__dict__
+                run_block(page, block, names, after.text if shown else None)
             elif block.language in {"bash", "sh", "console"}:
                 check_commands(page, block)
     finally:
+        cloudpickle.unregister_pickle_by_value(module)
         del sys.modules[module.__name__], linecache.cache[str(page)]
 
 

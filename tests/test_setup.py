@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tools.install import state
 from tools.one_jvm import piece
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,4 +170,31 @@ def test_make_passes_the_java_on() -> None:
     assert len(runs) == 4
     assert all(line.startswith("tools/with_java .venv/bin/python ") for line in runs)
     assert sum("-p tools.one_jvm -n " in line for line in runs) == 3
-    assert sum("-m 'not cluster and not soak'" in line for line in runs) == 1
+    assert sum("-m 'not cluster and not soak and not wheel'" in line for line in runs) == 1
+
+
+def test_an_installation_says_where_it_is_and_shows_what_pip_said_when_it_fails() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            ROOT / "tools" / "install.py",
+            "installing it",
+            "--no-index",
+            "no-such-thing",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout.startswith("installing it: ")
+    assert "No matching distribution found for no-such-thing" in done.stdout
+
+
+def test_what_pip_is_at() -> None:
+    assert state([], 0) == "starting"
+    lines = ["Collecting numpy==2.4 (from -r lock (line 1))\n", "Processing /some/numba-1.whl\n"]
+    assert state(lines, 0) == "looking for numba-1.whl (2)"
+    assert (
+        state([*lines, "Installing collected packages: numpy, numba\n"], 1) == "installing 1 of 2"
+    )

@@ -1,10 +1,13 @@
-"""House rules that a linter does not know: where a package may be imported, names, lengths.
+"""House rules that a linter does not know: where a package may be imported, names, lengths, who knows operators.
 
 Each third-party package has a home under ``src/riverrun``: the files that may import it. A package
 without a home is refused, so a new dependency is a line in ``HOMES`` that somebody reviews. The
 order of our own folders is import-linter's business (``pyproject.toml``); here are only the two
 rules it cannot state: ``progress`` uses nothing but the standard library and ``riverrun.errors``,
 and ``algorithms`` uses nothing but the public names of ``riverrun``.
+
+An operator answers for itself (``plan/operator.py``): outside of ``operators/`` nobody looks at its class, by
+``isinstance``, ``type`` or ``match``, but for the files in ``KNOWING``.
 
     python tools/check_imports.py [repository]
 """
@@ -13,36 +16,46 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "riverrun"
-DATA = ("state/", "engine/", "frontends/", "spark/", "run.py", "run/", "testing.py", "testing/")
+DATA = (
+    "state/", "storage/", "rows/", "plan/", "operators/", "engine/", "runtime/", "frontends/", "spark/", "run/",
+    "testing/",
+)  # fmt: skip
 
 # Package -> the files and folders of src/riverrun that may import it. The longest name decides:
 # pyarrow.flight has a narrower home than pyarrow.
 HOMES: dict[str, tuple[str, ...]] = {
-    "cloudpickle": ("spark/",),
-    "cryptography": ("spark/certificates.py",),
-    "deltalake": ("run/sinks.py",),
-    "llvmlite": ("state/kernels.py", "state/kernels/"),
-    "msgspec": ("engine/wire.py", "engine/shapes.py", "engine/link.py", "engine/endpoint.py"),
-    "numba": ("state/kernels.py", "state/kernels/"),
+    "cloudpickle": ("runtime/program.py", "spark/"),
+    "cryptography": ("spark/security.py",),
+    "deltalake": ("run/sinks/delta.py",),
+    "llvmlite": ("state/kernels/",),
+    "msgspec": ("runtime/codec/", "runtime/network/"),
+    "numba": ("state/kernels/",),
     "numpy": ("algorithms/", *DATA),
-    "obstore": ("state/checkpoint.py", "state/storage.py"),
-    "polars": ("algorithms/", "frontends/", "run.py", "run/", "engine/operators/"),
+    "obstore": ("storage/checkpoint.py", "storage/store.py"),
+    "polars": ("algorithms/", "frontends/", "run/", "rows/", "operators/", "plan/identity.py"),
     "pyarrow": DATA,
-    "pyarrow.flight": (),  # frames, questions and rows travel on connections of our own
+    "pyarrow.flight": (),  # messages, questions and rows travel on connections of our own
     "pyspark": ("spark/",),
-    "rich": ("cli/", "ui.py", "run.py", "run/"),
-    "xxhash": ("state/checkpoint.py", "state/files.py", "state/storage.py"),
+    "rich": ("cli/", "run/"),
+    "xxhash": ("storage/checkpoint.py", "storage/store.py", "state/block_files.py"),
 }
 
 # Folder -> the modules of our own that it may import, besides itself.
 OWN: dict[str, tuple[str, ...]] = {
     "algorithms/": ("riverrun",),
     "progress/": ("riverrun.errors",),
+}
+
+# The files and folders that may look at the class of an operator, and why.
+KNOWING: dict[str, str] = {
+    "operators/": "operators know each other",
+    "plan/operator.py": "the interface itself",
+    "plan/plan.py": "`operator_at` holds whoever added a node to the kind that they name",
 }
 
 EMPTY_NAMES = {"base", "common", "core", "helpers", "manager", "misc", "utils"}
@@ -74,8 +87,11 @@ def violations(root: Path) -> list[Violation]:
             found += _shape(shown, source)
             if path.is_relative_to(package):
                 found += _room(path, shown)
+                file = path.relative_to(package).as_posix()
                 for name, line in _imports(path, package, source):
-                    found += _import(name, path.relative_to(package).as_posix(), shown, line)
+                    found += _import(name, file, shown, line)
+                if not any(file == home or home in _folders(file) for home in KNOWING):
+                    found += _looks_at_operators(shown, source)
     return found
 
 
@@ -128,6 +144,52 @@ def _imports(path: Path, package: Path, source: str) -> Iterator[tuple[str, int]
                     own.is_dir() or own.with_suffix(".py").is_file()
                 )
                 yield module if is_name else name, node.lineno
+
+
+def _looks_at_operators(shown: Path, source: str) -> Iterator[Violation]:
+    """Where a file looks at the class of an operator: of `x.operator`, or of a name that stands for one."""
+    tree = ast.parse(source, str(shown))
+    names = {"operator"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.NamedExpr):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                names |= {
+                    name.id for name, value in _pairs(target, node.value)
+                    if isinstance(name, ast.Name) and _is_operator(value, ())
+                }  # fmt: skip
+    for node in ast.walk(tree):
+        looked_at = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            if node.func.id in ("isinstance", "issubclass", "type"):
+                (looked_at, *_) = node.args
+        elif isinstance(node, ast.Match):
+            looked_at = node.subject
+        elif isinstance(node, ast.Attribute) and node.attr == "__class__":
+            looked_at = node.value
+        if looked_at is not None and _is_operator(looked_at, names):
+            yield Violation(
+                str(shown),
+                looked_at.lineno,
+                "the class of an operator is looked at",
+                "ask the operator: what is to be known of it is a method or a property of Operator "
+                "(src/riverrun/plan/operator.py), answered by each class in its own file",
+            )
+
+
+def _is_operator(value: ast.expr, names: Container[str]) -> bool:
+    """Whether an expression is the operator of a node, as far as its name tells."""
+    if isinstance(value, ast.Attribute):
+        return value.attr == "operator"
+    return isinstance(value, ast.Name) and value.id in names
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is assigned to what, tuples taken apart."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        yield from zip(target.elts, value.elts, strict=False)
+    else:
+        yield target, value
 
 
 def _import(name: str, file: str, shown: Path, line: int) -> Iterator[Violation]:

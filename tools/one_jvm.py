@@ -14,7 +14,9 @@ from xdist.scheduler import LoadScopeScheduling
 WITH_JVM = (
     "src/riverrun/spark/",
     "tests/spark/",
-    "tests/test_docs.py::test_the_code_of_a_page_runs[docs/spark.md]",  # with the session of tests/spark
+    # With the session of tests/spark.
+    "tests/test_docs.py::test_the_code_of_a_page_runs[docs/from-structured-streaming.md]",
+    "tests/test_docs.py::test_the_code_of_a_page_runs[docs/spark.md]",
 )
 
 

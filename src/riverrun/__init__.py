@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from riverrun.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from riverrun import graphs, learning, rules
     from riverrun.errors import (
         CheckpointError,
         OperatorFailed,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         TimeViolation,
         TransportError,
     )
-    from riverrun.frontends.aggregates import (
+    from riverrun.frontends.collections.aggregates import (
         Aggregate,
         count,
         count_distinct,
@@ -32,26 +33,11 @@ if TYPE_CHECKING:
         min,
         sum,
     )
-    from riverrun.frontends.collection import Collection
-    from riverrun.frontends.dataflow import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
-    from riverrun.frontends.flow import Dataflow
-    from riverrun.frontends.grouping import Grouped
-    from riverrun.frontends.shared import (
-        State,
-        add,
-        append,
-        compaction,
-        distinct,
-        drop_before,
-        fetch_rule,
-        fold,
-        keep_latest,
-        latest,
-        replace,
-        total,
-        update_rule,
-        within,
-    )
+    from riverrun.frontends.collections.collection import Collection
+    from riverrun.frontends.collections.groups import Grouped
+    from riverrun.frontends.dataflow import Dataflow
+    from riverrun.frontends.shared.state import State
+    from riverrun.frontends.timely import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
     from riverrun.run import Commit, Result, Run, Sink, read_checkpoint
 
 __all__ = [
@@ -77,28 +63,18 @@ __all__ = [
     "TimeViolation",
     "TransportError",
     "Vertex",
-    "add",
-    "append",
-    "compaction",
     "count",
     "count_distinct",
-    "distinct",
-    "drop_before",
-    "fetch_rule",
     "first",
-    "fold",
-    "keep_latest",
+    "graphs",
     "last",
-    "latest",
+    "learning",
     "max",
     "mean",
     "min",
     "read_checkpoint",
-    "replace",
+    "rules",
     "sum",
-    "total",
-    "update_rule",
-    "within",
 ]
 
 _HOMES = {
@@ -111,7 +87,7 @@ _HOMES = {
         "TimeViolation",
         "TransportError",
     ),
-    "riverrun.frontends.aggregates": (
+    "riverrun.frontends.collections.aggregates": (
         "Aggregate",
         "count",
         "count_distinct",
@@ -122,8 +98,8 @@ _HOMES = {
         "min",
         "sum",
     ),
-    "riverrun.frontends.collection": ("Collection",),
-    "riverrun.frontends.dataflow": (
+    "riverrun.frontends.collections.collection": ("Collection",),
+    "riverrun.frontends.timely": (
         "TO_ALL",
         "TO_ANY",
         "TO_ONE",
@@ -131,31 +107,39 @@ _HOMES = {
         "Route",
         "Vertex",
     ),
-    "riverrun.frontends.flow": ("Dataflow",),
-    "riverrun.frontends.grouping": ("Grouped",),
-    "riverrun.frontends.shared": (
-        "State",
-        "add",
-        "append",
-        "compaction",
-        "distinct",
-        "drop_before",
-        "fetch_rule",
-        "fold",
-        "keep_latest",
-        "latest",
-        "replace",
-        "total",
-        "update_rule",
-        "within",
-    ),
+    "riverrun.frontends.dataflow": ("Dataflow",),
+    "riverrun.frontends.collections.groups": ("Grouped",),
+    "riverrun.frontends.shared.state": ("State",),
     "riverrun.run": ("Commit", "Result", "Run", "Sink", "read_checkpoint"),
 }
+_NAMESPACES = ("graphs", "learning", "rules")
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
-# What people look for who come from elsewhere.
+# What people look for who come from elsewhere, or from before.
 _ELSEWHERE = {
+    **{
+        name: f"rr.rules.{name}"
+        for name in (
+            "add",
+            "append",
+            "distinct",
+            "drop_before",
+            "fold",
+            "keep_latest",
+            "latest",
+            "replace",
+            "total",
+            "within",
+        )
+    },
+    "update_rule": "rr.rules.update(function)",
+    "fetch_rule": "rr.rules.fetch(function, schema)",
+    "compaction": "rr.rules.compact(function)",
+    **{
+        name: f"rr.graphs.{name}" for name in ("components", "pagerank", "shortest_paths", "cycles")
+    },
+    "algorithms": "rr.graphs and rr.learning",
     "avg": "rr.mean(column)",
     "average": "rr.mean(column)",
     "len": "rr.count()",
@@ -171,6 +155,8 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in _NAMESPACES:
+        return import_module(f"riverrun.{name}")
     if name not in _HOME:
         hint = f"\nHint: {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
         raise AttributeError(f"module 'riverrun' has no attribute {name!r}{hint}")

@@ -139,6 +139,12 @@ class TransportError(RiverrunError):
     """A peer could not be reached; the only kind of error that is retried."""
 
 
+class BadMessage(Exception):
+    """What another process sent is no message of ours. It never reaches a user: whoever receives it closes the
+    connection, and the sender counts as lost.
+    """
+
+
 def users_line() -> str:
     """The innermost line of the program that is not ours: ``file.py:12: source``, cut where it is long.
 

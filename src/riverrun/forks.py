@@ -8,7 +8,7 @@ back a path that the parent uses, and a copied finalizer would delete the parent
   ``close`` does nothing there.
 - **Harmlessness.** Nothing that a forked child does or leaves undone, not its end either, changes what the parent has.
 
->>> mark = Mark()
+>>> mark = ProcessMark()
 >>> mark.is_ours
 True
 
@@ -37,7 +37,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count)
 
 
-class Mark:
+class ProcessMark:
     """Which process something belongs to: the one that made the mark."""
 
     __slots__ = ("_made", "pid")
@@ -68,10 +68,12 @@ def finalize(
     thing: object, function: Callable[..., object], /, *arguments: Any
 ) -> weakref.finalize[Any, Any]:
     """`weakref.finalize`, which does nothing in a forked child."""
-    return weakref.finalize(thing, _unless_forked, Mark(), function, arguments)
+    return weakref.finalize(thing, _unless_forked, ProcessMark(), function, arguments)
 
 
-def _unless_forked(mark: Mark, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+def _unless_forked(
+    mark: ProcessMark, function: Callable[..., object], arguments: tuple[Any, ...]
+) -> None:
     if mark.is_ours:
         function(*arguments)
 

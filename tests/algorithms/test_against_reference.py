@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from riverrun import algorithms
+from riverrun import graphs
 from tests.algorithms import reference
 from tests.algorithms.changing import CASES, check
 
@@ -15,7 +15,7 @@ cases = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-work
 @pytest.mark.parametrize("prioritised", [None, False])
 def test_components(case, prioritised):
     check(
-        lambda edges, nodes, _: algorithms.components(edges, nodes, prioritised=prioritised),
+        lambda edges, nodes, _: graphs.components(edges, nodes, prioritised=prioritised),
         lambda graph: reference.components(graph.everyone, graph.links),
         case,
     )
@@ -24,7 +24,7 @@ def test_components(case, prioritised):
 @cases
 def test_strongly_connected_components(case):
     check(
-        lambda edges, nodes, _: algorithms.strongly_connected_components(edges, nodes),
+        lambda edges, nodes, _: graphs.strongly_connected_components(edges, nodes),
         lambda graph: reference.strongly_connected_components(graph.everyone, graph.links),
         case,
     )
@@ -33,7 +33,7 @@ def test_strongly_connected_components(case):
 @cases
 def test_bfs(case):
     check(
-        lambda edges, _, sources: algorithms.bfs(edges, sources),
+        lambda edges, _, sources: graphs.bfs(edges, sources),
         lambda graph: reference.bfs(graph.links, {node for (node,) in graph.sources}),
         case,
     )
@@ -43,7 +43,7 @@ def test_bfs(case):
 @pytest.mark.parametrize("weight", [int, lambda n: n / 7], ids=["whole", "float"])
 def test_shortest_paths(case, weight):
     check(
-        lambda edges, _, sources: algorithms.shortest_paths(edges, sources),
+        lambda edges, _, sources: graphs.shortest_paths(edges, sources),
         lambda graph: reference.shortest_paths(graph.weights, {node for (node,) in graph.sources}),
         case,
         weight=weight,
@@ -53,7 +53,7 @@ def test_shortest_paths(case, weight):
 @cases
 def test_pagerank(case):
     check(
-        lambda edges, nodes, _: algorithms.pagerank(edges, nodes, rounds=7, damping=0.8),
+        lambda edges, nodes, _: graphs.pagerank(edges, nodes, rounds=7, damping=0.8),
         lambda graph: reference.pagerank(graph.everyone, graph.links, 7, 0.8),
         case,
         near=1e-9,
@@ -63,7 +63,7 @@ def test_pagerank(case):
 @cases
 def test_label_propagation(case):
     check(
-        lambda edges, nodes, _: algorithms.label_propagation(edges, nodes, rounds=4),
+        lambda edges, nodes, _: graphs.label_propagation(edges, nodes, rounds=4),
         lambda graph: reference.label_propagation(graph.everyone, graph.links, 4),
         case,
     )
@@ -72,7 +72,7 @@ def test_label_propagation(case):
 @cases
 def test_triangles(case):
     check(
-        lambda edges, _, __: algorithms.triangles(edges),
+        lambda edges, _, __: graphs.triangles(edges),
         lambda graph: reference.triangles(graph.everyone, graph.links),
         case,
     )
@@ -81,7 +81,7 @@ def test_triangles(case):
 @cases
 def test_triangle_counts(case):
     check(
-        lambda edges, nodes, _: algorithms.triangle_counts(edges, nodes),
+        lambda edges, nodes, _: graphs.triangle_counts(edges, nodes),
         lambda graph: reference.triangle_counts(graph.everyone, graph.links),
         case,
     )
@@ -95,7 +95,7 @@ def test_clustering_coefficient(case, directed):
         return reference.clustering_coefficient(graph.everyone, links)
 
     check(
-        lambda edges, nodes, _: algorithms.clustering_coefficient(edges, nodes, directed=directed),
+        lambda edges, nodes, _: graphs.clustering_coefficient(edges, nodes, directed=directed),
         expected,
         case,
     )
@@ -105,7 +105,7 @@ def test_clustering_coefficient(case, directed):
 @pytest.mark.parametrize("k", [2, 3])
 def test_k_core(case, k):
     check(
-        lambda edges, _, __: algorithms.k_core(edges, k),
+        lambda edges, _, __: graphs.k_core(edges, k),
         lambda graph: reference.k_core(graph.everyone, graph.links, k),
         case,
     )

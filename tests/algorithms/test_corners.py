@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun import algorithms as al
+from riverrun import graphs as al
 from tests.algorithms import reference
 
 OF_NODES = ("node", "component", "label", "a", "b", "c")

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.algorithms import cycles
+from riverrun.algorithms.graphs.cycles import cycles
 from tests.algorithms import temporal
 from tests.chaos.besieged import ProcessRun
-from tests.engine.launchers import Processes
+from tests.runtime.launchers import Processes
 from tests.soaking import Shown, draws, first_seed, seeds
 
 EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun import algorithms
+from riverrun import graphs
 
 FAR = {"BFS": 9223372036854775807, "SSSP": float("inf")}
 """What LDBC writes for a node that is not reached; with us it has no row."""
@@ -51,23 +51,23 @@ def algorithm(
     edges, nodes, sources = inputs["edges"], inputs["nodes"], inputs["sources"]
     directed = given["directed"] == "true"
     if not directed and name in ("BFS", "SSSP", "PR"):
-        edges = algorithms.undirected(edges)
+        edges = graphs.undirected(edges)
     if name == "BFS":
-        return algorithms.bfs(edges, sources)
+        return graphs.bfs(edges, sources)
     if name == "SSSP":
-        return algorithms.shortest_paths(edges, sources)
+        return graphs.shortest_paths(edges, sources)
     if name == "WCC":
-        return algorithms.components(edges, nodes)
+        return graphs.components(edges, nodes)
     if name == "CDLP":
         rounds = int(given["cdlp.max-iterations"])
-        return algorithms.label_propagation(edges, nodes, rounds=rounds)
+        return graphs.label_propagation(edges, nodes, rounds=rounds)
     if name == "LCC":
-        return algorithms.clustering_coefficient(edges, nodes, directed=directed)
+        return graphs.clustering_coefficient(edges, nodes, directed=directed)
     rounds, damping = (
         LIMIT.get(graph, int(given["pr.num-iterations"])),
         float(given["pr.damping-factor"]),
     )
-    return algorithms.pagerank(edges, nodes, rounds=rounds, damping=damping)
+    return graphs.pagerank(edges, nodes, rounds=rounds, damping=damping)
 
 
 @pytest.mark.parametrize(("graph", "name"), CASES)

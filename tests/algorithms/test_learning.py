@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.algorithms import ftrl
+from riverrun.algorithms.learning.ftrl import ftrl
 from tests.algorithms.sequential import Sequential
 
 KINDS = {

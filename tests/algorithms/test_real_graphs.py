@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun import algorithms
+from riverrun import graphs
 
 
 def load(path):
@@ -35,11 +35,11 @@ FRIENDS = "facebook_combined.txt.gz"
 @pytest.mark.parametrize(
     ("file", "algorithm", "figure", "expected"),
     [
-        (VOTES, algorithms.components, parts, (24, 7066)),
-        (VOTES, algorithms.strongly_connected_components, parts, (5816, 1300)),
-        (VOTES, lambda edges: algorithms.triangles(edges).count(), total, 608_389),
-        (FRIENDS, algorithms.components, parts, (1, 4039)),
-        (FRIENDS, lambda edges: algorithms.triangles(edges).count(), total, 1_612_010),
+        (VOTES, graphs.components, parts, (24, 7066)),
+        (VOTES, graphs.strongly_connected_components, parts, (5816, 1300)),
+        (VOTES, lambda edges: graphs.triangles(edges).count(), total, 608_389),
+        (FRIENDS, graphs.components, parts, (1, 4039)),
+        (FRIENDS, lambda edges: graphs.triangles(edges).count(), total, 1_612_010),
     ],
     ids=["weak", "strong", "triangles", "weak-friends", "triangles-friends"],
 )

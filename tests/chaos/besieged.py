@@ -37,14 +37,11 @@ from unittest.mock import patch
 
 import polars as pl
 
-from riverrun.engine import remote
-from riverrun.engine.instance import Maker
 from riverrun.errors import CheckpointError, OperatorFailed
-from riverrun.run import live
-from riverrun.run.live import Run
+from riverrun.run.run import Run
 from tests.chaos.footprint import Footprint
 from tests.chaos.loads import Change, Row, load_of
-from tests.engine.launchers import Processes, Threads
+from tests.runtime.launchers import Launched, Processes, Threads
 
 PATIENCE = 90.0  # seconds for a recovery; the machine may be busy with others
 LAG = 12  # commits that are under way
@@ -125,25 +122,13 @@ class Report:
 class ProcessRun(Run):
     """A run whose workers are processes, or threads, without Spark."""
 
-    def __init__(self, plan: Any, launcher: type[Threads], **options: Any) -> None:
-        def make(maker: Any, workers: int, seed: Any = None, **durability: Any) -> Any:
-            self.launcher = launcher(maker)
-            return remote.RemoteCluster(
-                self.launcher, workers, timeout=PATIENCE, **{**durability, "silence": SILENCE}
-            )
+    def __init__(self, plan: Any, launcher: Callable[[Any], Any], **options: Any) -> None:
+        on = Launched(launcher, {"timeout": PATIENCE, "silence": SILENCE})
+        super().__init__(plan, on=on, **options)
 
-        with patch.object(live, "LocalCluster", make):
-            super().__init__(plan, **options)
-
-    def _maker(self, history: int, memory: int | None) -> Any:
-        return Maker(self.plan, history + 1, memory)
-
-    def _attach(self, *arguments: Any) -> Any:
-        sink = super()._attach(*arguments)
-        if self._driver is None:
-            self._driver = threading.Thread(target=self._drive, daemon=True)
-            self._driver.start()
-        return sink
+    @property
+    def launcher(self) -> Any:
+        return self._cluster.launcher  # type: ignore[attr-defined]
 
 
 KINDS = {
@@ -341,8 +326,7 @@ class Life:
                 shown = {name: status[name] for name in names}
                 self.say(
                     f"stands still: {shown} members {cluster._coordinator.members} "
-                    f"joined {cluster._coordinator.roster._joined} not granted {cluster._ungranted} "
-                    f"tickets {cluster._tickets}"
+                    f"joined {cluster._coordinator.roster._joined} {cluster._starts}"
                 )
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -640,7 +624,7 @@ class Life:
         def clean() -> bool:
             gc.collect()
             cluster: Any = self.run._cluster
-            held = [answer for _, answer in cluster._ask_all("stats")]
+            held = [answer for _, answer in cluster._questions.ask_all("stats")]
             self.held = [(each["leases"], each["parcels"]) for each in held]
             return not any(leases or parcels for leases, parcels in self.held)
 

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 import riverrun as rr
-from riverrun.algorithms.components import strongly_connected_components
+from riverrun.algorithms.graphs.components import strongly_connected_components
 from riverrun.engine.instance import Instance
 from riverrun.engine.messages import Inputs, States
 from riverrun.state.shards import Shards

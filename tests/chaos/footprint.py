@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from riverrun.state.lease import OWNER
+from riverrun.storage.lease import OWNER
 
 SETTLE = 30.0  # seconds; the machine may be busy with others
 OF_A_WORKER = ("riverrun-link", "riverrun-line", "riverrun-worker")
@@ -127,7 +127,7 @@ class Footprint:
         there = [each for each in status["processes"] if each]
         if status["phase"] != "running" or len(there) < status["workers"]:
             return [f"it is not at rest: {status['phase']}, {len(there)} of {status['workers']}"]
-        count = len(cluster._tickets)
+        count = len(cluster._starts)
         ports = {port_of(each["address"]) for each in there}
         self.ports |= ports
         said = self._driver(cluster, ports, count)
@@ -139,7 +139,7 @@ class Footprint:
             said.append(f"temporary folders: {left}")
         with cluster._changed:
             cluster._send_released()  # what is not needed is given back; the clock goes on at its own pace
-        lent = [answer["leases"] for _, answer in cluster._ask_all("stats")]
+        lent = [answer["leases"] for _, answer in cluster._questions.ask_all("stats")]
         serving = getattr(run, "_serving", None)
         lists = [] if serving is None else list(serving._lent.values())
         asked_for = sum(len(portion.loans) for portions in lists for portion in portions)

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from riverrun.engine import messages as m
-from riverrun.engine.coordinator import Coordinator, Phase
+from riverrun.engine.coordinator.coordinator import Coordinator, Phase
 from riverrun.engine.messages import CLIENT, COORDINATOR, STORAGE
-from riverrun.engine.storing import execute
 from riverrun.engine.worker import Worker
 from riverrun.errors import RiverrunError
-from riverrun.state.acknowledging import Note, put_note
-from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.log import Log, Opening
-from riverrun.state.storage import Storage
+from riverrun.runtime.storage_calls import execute
+from riverrun.storage.acknowledged import Note, put_note
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.log import Log
+from riverrun.storage.store import Storage
+from riverrun.storage.takeover import Opening
 
 if TYPE_CHECKING:
     from tests.chaos.simulation import Simulation
@@ -147,7 +148,7 @@ class Life:
                 if type(message) is m.Acknowledge:
                     known = self.simulation.acknowledged
                     self.simulation.acknowledged = max(known, message.epoch)
-                lane = "log" if type(message) is m.Append else "files"
+                lane = "log" if type(message) is m.AppendRecord else "files"
                 self.lanes.setdefault((sender, lane), deque()).append(message)
             elif type(message) is m.Start:
                 self.notices.append(("start", message.incarnation, 0))
@@ -204,7 +205,7 @@ class Life:
             return
         outcome = execute(instruction, checkpoints, self.log)
         self.busy.discard(lane)
-        if type(instruction) is m.Append:
+        if type(instruction) is m.AppendRecord:
             failures = simulation.failures_in_a_row + 1 if outcome.error else 0
             simulation.failures_in_a_row = failures
             simulation.longest_outage = max(simulation.longest_outage, failures)

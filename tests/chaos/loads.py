@@ -25,7 +25,7 @@ from typing import Any
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms import components, strongly_connected_components
+from riverrun.algorithms.graphs.components import components, strongly_connected_components
 from tests.algorithms import reference
 from tests.chaos.relaying import SHARING
 from tests.spark.programs import Program, Rows, counting, joining, upserting

@@ -21,23 +21,23 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from riverrun.engine import coordinator, storing
 from riverrun.engine import messages as m
-from riverrun.engine.coordinator import Coordinator
-from riverrun.engine.operators.arrange import Consolidator
-from riverrun.engine.operators.shared import fetch, progress
-from riverrun.engine.operators.shared.fetch import Fetching
-from riverrun.engine.operators.shared.gather import REPLIES, Gathering
-from riverrun.engine.operators.shared.progress import Progressing
-from riverrun.engine.operators.shared.store import Storing
-from riverrun.engine.saving import Saver
+from riverrun.engine.coordinator import coordinator
+from riverrun.engine.coordinator.checkpointing import Saver
+from riverrun.engine.coordinator.coordinator import Coordinator
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
-from riverrun.state import log
+from riverrun.operators.arrange import Consolidator
+from riverrun.operators.shared import fetch, marks
+from riverrun.operators.shared.fetch import Fetching
+from riverrun.operators.shared.gather import REPLIES, Gathering
+from riverrun.operators.shared.marks import Progressing
+from riverrun.operators.shared.store import Storing
+from riverrun.runtime import storage_calls
 from riverrun.state.changes import Changes
-from riverrun.state.deferred import deferred
-from riverrun.state.log import Log
-from riverrun.state.view import View
+from riverrun.state.view import View, deferred
+from riverrun.storage import log, takeover
+from riverrun.storage.log import Log
 from tests.chaos.flows import FLOWS
 from tests.chaos.simulation import Simulation
 
@@ -142,7 +142,7 @@ def epochs_are_released_before_they_are_logged() -> Any:
 def failed_appends_count_as_done() -> Any:
     original = Coordinator._on_appended
 
-    def on_appended(self: Coordinator, append: m.Append, error: Any) -> None:
+    def on_appended(self: Coordinator, append: m.AppendRecord, error: Any) -> None:
         original(self, append, None if isinstance(error, TransportError) else error)
 
     return replaced(Coordinator, "_on_appended", on_appended)
@@ -246,7 +246,7 @@ def the_log_is_collected_to_the_newest_checkpoint() -> Any:
         manifest = checkpoints.latest()
         some_log.collect(int(manifest.about["position"]) + 1)
 
-    return replaced(storing, "_collect", collect)
+    return replaced(storage_calls, "_collect", collect)
 
 
 @mutant
@@ -274,7 +274,7 @@ def owners_are_forgotten() -> Any:
 
 @mutant
 def taking_over_leaves_no_record() -> Any:
-    return replaced(log, "_create", lambda some_log, position, data: True)
+    return replaced(takeover, "_create", lambda some_log, position, data: True)
 
 
 @mutant
@@ -284,25 +284,25 @@ def who_was_put_out_collects() -> Any:
 
 @mutant
 def what_was_looked_at_first_is_gone_on_from() -> Any:
-    original = log._TakingOver._latest
+    original = takeover._TakingOver._latest
 
     def latest(self: Any) -> Any:
         if self._manifest is None:
             return original(self)
         return self._manifest
 
-    return replaced(log._TakingOver, "_latest", latest)
+    return replaced(takeover._TakingOver, "_latest", latest)
 
 
 @mutant
 def promises_wait_for_a_checkpoint() -> Any:
-    original = log.encode_record
+    original = takeover.encode_record
 
     def encode(record: Any) -> bytes:
         header = {key: word for key, word in record.header.items() if key != "kept"}
         return original(replace(record, header=header))
 
-    return replaced(log, "encode_record", encode)
+    return replaced(takeover, "encode_record", encode)
 
 
 @mutant
@@ -383,7 +383,7 @@ def replies_that_wait_are_not_saved() -> Any:
 
 @mutant_of("asof")
 def who_begins_is_given_the_marks_it_owns() -> Any:
-    return replaced(progress, "_SAVED", replace(progress._SAVED, everywhere=False))
+    return replaced(marks, "_SAVED", replace(marks._SAVED, everywhere=False))
 
 
 @mutant_of("sources")

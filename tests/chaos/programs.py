@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.messages import Inputs, Instance, States
+from riverrun.engine.messages import Inputs, InstanceInterface, States
 from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain
 from riverrun.state import Schema, Spine
@@ -39,7 +39,7 @@ class Program(Protocol):
 
     def make_instance(
         self, index: int, shards: Shards, epoch: int, states: States | None, /
-    ) -> Instance: ...
+    ) -> InstanceInterface: ...
 
     def draw(self, source: random.Random, past: Sequence[Inputs]) -> Inputs:
         """Random input of an epoch; `past` is that of the epochs before."""

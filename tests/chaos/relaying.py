@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms import components
+from riverrun.algorithms.graphs.components import components
 from tests.algorithms import reference
 from tests.chaos.model import Reporter, State, Waiting
 from tests.chaos.sharing import (
@@ -55,7 +55,7 @@ class Gathered(Sharing):
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         key, value = {"k": pl.Int64}, {"v": pl.Int64}
         prices = flow.state("prices", key, value)
-        kept = flow.state("kept", key, value, compact=rr.keep_latest, sweep=1)
+        kept = flow.state("kept", key, value, compact=rr.rules.keep_latest, sweep=1)
         inputs["moves"].update(prices, late=3)
         inputs["moves"].update(kept, late=3)
 
@@ -78,8 +78,8 @@ class Gathered(Sharing):
         baskets = baskets.flat_map(folded, shape)
 
         second = flow.state("second", key, value)
-        orders.update(second, time="at", rule=rr.append, late=5)
-        echoed = inputs["orders"].fetch(second, key="b", at="at", rule=rr.latest)
+        orders.update(second, time="at", rule=rr.rules.append, late=5)
+        echoed = inputs["orders"].fetch(second, key="b", at="at", rule=rr.rules.latest)
         made = [
             orders.select("k", what=pl.lit(0), v="v"),
             baskets.select("k", what=pl.lit(1), v="v"),
@@ -154,8 +154,8 @@ class Chained(Sharing):
         first, second = flow.state("first", key, value), flow.state("second", key, value)
         inputs["moves"].update(first, late=3)
         seen = inputs["views"].fetch(first, key="k", at="at")
-        seen.update(second, key="b", time="at", rule=rr.append, late=4)
-        again = inputs["views"].fetch(second, key="k", at="at", rule=rr.within)
+        seen.update(second, key="b", time="at", rule=rr.rules.append, late=4)
+        again = inputs["views"].fetch(second, key="k", at="at", rule=rr.rules.within)
         return counted(again, "k", "b", v=pl.col("v"), time=pl.col("at") - pl.col("time"))
 
     def judge(self) -> Judge:
@@ -194,7 +194,7 @@ class Kept(Sharing):
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         key, value = {"k": pl.Int64}, {"v": pl.Int64}
-        state = flow.state("kept", key, value, compact=rr.keep_latest, compaction="active")
+        state = flow.state("kept", key, value, compact=rr.rules.keep_latest, compaction="active")
         inputs["moves"].update(state, late=4)
         answers = inputs["views"].fetch(state, key="k", at="at", late=9)
         both = state.entries().concat(answers.select("k", time=pl.lit(0, pl.Int64), v="v"))
@@ -253,12 +253,12 @@ class Hops(Sharing):
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         graph = flow.state("graph", key={"k": pl.Int64}, value={"b": pl.Int64})
-        inputs["links"].update(graph, rule=rr.append, late=3)
+        inputs["links"].update(graph, rule=rr.rules.append, late=3)
         loop = flow.loop(name="hops")
         first = loop.enter(inputs["asked"].select("at", start="k", here="k", hop=pl.lit(1)))
         back = loop.feedback(first.schema, limit=3)
         hops = first.concat(back).fetch(
-            graph, key="here", at="at", since=pl.col("at") - 20, rule=rr.within, how="inner"
+            graph, key="here", at="at", since=pl.col("at") - 20, rule=rr.rules.within, how="inner"
         )
         back.connect(
             hops.select(at=pl.col("at") + 4, start="start", here="b", hop=pl.col("hop") + 1)

@@ -127,7 +127,7 @@ class AsOf(Sharing):
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         key, value = {"k": pl.Int64}, {"v": pl.Int64}
-        state = flow.state("campaigns", key, value, compact=rr.keep_latest, **self.options)
+        state = flow.state("campaigns", key, value, compact=rr.rules.keep_latest, **self.options)
         inputs["moves"].update(state, late=4)
         inputs["more"].update(state, progress=False)
         inputs["ticks"].progress(state, "update", at="tick")
@@ -182,7 +182,7 @@ class Sources(Sharing):
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         key, value = {"k": pl.Int64}, {"v": pl.Int64}
-        state = flow.state("air", key, value, compact=rr.keep_latest, compaction="active")
+        state = flow.state("air", key, value, compact=rr.rules.keep_latest, compaction="active")
         inputs["readings"].update(state, late=2, by="s", idle=2)
         asks = inputs["asks"].fetch(state, key="k", at="at", late=6, by="s", idle=3)
         others = inputs["others"].fetch(state, key="k", at="at", late=8, idle=1)
@@ -223,21 +223,21 @@ class Ranges(Sharing):
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         key, value = {"k": pl.Int64}, {"v": pl.Int64, "w": pl.Float64}
-        sold = flow.state("sold", key, value, compact=rr.fold, compaction="active")
+        sold = flow.state("sold", key, value, compact=rr.rules.fold, compaction="active")
         tenths = pl.col("v").cast(pl.Float64) / 10
-        inputs["sales"].update(sold, value={"v": "v", "w": tenths}, rule=rr.add, late=4)
-        span = flow.state("recent", key, {"v": pl.Int64}, compact=rr.drop_before(12), sweep=1)
-        inputs["sales"].update(span, rule=rr.append, late=2)
+        inputs["sales"].update(sold, value={"v": "v", "w": tenths}, rule=rr.rules.add, late=4)
+        span = flow.state("recent", key, {"v": pl.Int64}, compact=rr.rules.drop_before(12), sweep=1)
+        inputs["sales"].update(span, rule=rr.rules.append, late=2)
 
-        totals = inputs["ask"].fetch(sold, key="k", at="at", rule=rr.total, late=9)
+        totals = inputs["ask"].fetch(sold, key="k", at="at", rule=rr.rules.total, late=9)
         peeked = inputs["peek"].fetch(
-            sold, key="k", wait="at", rule=rr.total, read="uncommitted", progress=False
+            sold, key="k", wait="at", rule=rr.rules.total, read="uncommitted", progress=False
         )
         since = pl.col("at") - 7
         ranges = inputs["ask"].fetch(
-            span, key="k", at="at", since=since, rule=rr.within, closed="right", late=5
+            span, key="k", at="at", since=since, rule=rr.rules.within, closed="right", late=5
         )
-        looked = inputs["look"].fetch(sold, key="k", rule=rr.total, read="uncommitted")
+        looked = inputs["look"].fetch(sold, key="k", rule=rr.rules.total, read="uncommitted")
         tens = (pl.col("w") * 10).round().cast(pl.Int64)
         made = [
             totals.select("k", what=pl.lit(0), v=pl.col("v") % 7, w=tens % 5),

@@ -51,13 +51,15 @@ from unittest import mock
 from obstore.store import MemoryStore
 
 from riverrun.engine import messages as m
-from riverrun.engine.coordinator import Phase
+from riverrun.engine.coordinator.coordinator import Phase
 from riverrun.engine.messages import COORDINATOR
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.retry import persist
-from riverrun.state.log import Log, Opening, Record, encode_record, record_name, take_over
-from riverrun.state.manifest import manifest_name
-from riverrun.state.storage import Storage
+from riverrun.storage.log import Log
+from riverrun.storage.manifest import manifest_name
+from riverrun.storage.records import Record, encode_record, record_name
+from riverrun.storage.store import Storage
+from riverrun.storage.takeover import Opening, take_over
 from tests.chaos.lives import Disk, Life, Sequential, Violation, same
 from tests.chaos.programs import Counting, Program
 
@@ -195,7 +197,7 @@ class Simulation:
 
     def tear(self, instruction: Any) -> None:
         """A power cut leaves part of what was being created."""
-        if type(instruction) is m.Append:
+        if type(instruction) is m.AppendRecord:
             name = record_name(instruction.position)
             data: Any = encode_record(Record(instruction.header, instruction.inputs))
         elif type(instruction) is m.Publish:
@@ -331,7 +333,7 @@ class Simulation:
     def run(self) -> Simulation:
         """Do everything; raise where something is wrong."""
         names = mock.patch("riverrun.state.block.uuid4", Names(self.seed))
-        with names, mock.patch("riverrun.state.log.persist", persist_at_once):
+        with names, mock.patch("riverrun.storage.takeover.persist", persist_at_once):
             while self.steps < STEPS and self.submissions < self.epochs + 1:
                 self.step()
                 if self.submissions == self.epochs and self.steps > STEPS // 2:

@@ -38,7 +38,7 @@ import riverrun as rr
 from riverrun.errors import RiverrunError
 from tests.chaos.besieged import ProcessRun, Siege, alive, temporary_folder
 from tests.chaos.footprint import Footprint
-from tests.engine.launchers import Processes
+from tests.runtime.launchers import Processes
 
 Row = tuple[Any, ...]
 STALL = 90.0  # seconds; the machine may be busy with others

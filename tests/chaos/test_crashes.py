@@ -19,8 +19,8 @@ import pytest
 from deltalake.table import TableMerger
 
 import riverrun as rr
-from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.inspecting import look, verify
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.inspect import look, verify
 from tests.chaos.crashes import Disk, Snapshot, bury
 from tests.soaking import SOAK, draws, first_seed
 

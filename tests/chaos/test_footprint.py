@@ -16,7 +16,7 @@ import pytest
 from tests.chaos.besieged import ProcessRun, Siege, temporary_folder
 from tests.chaos.footprint import SETTLE, Footprint, port_of
 from tests.chaos.sustained import program
-from tests.engine.launchers import Processes
+from tests.runtime.launchers import Processes
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from threading import Timer
 import pytest
 
 import riverrun as rr
-from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.inspecting import look, verify
-from riverrun.state.storage import open_storage
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.inspect import look, verify
+from riverrun.storage.store import open_storage
 from tests.chaos.objects import FAULTS, Proxy, object_store
 from tests.chaos.test_crashes import feed, oracle, program
 from tests.soaking import draws, first_seed

@@ -115,7 +115,7 @@ def test_a_rule_does_not_see_a_request_that_was_deleted(
     keys: dict[str, Any] = {"key": "k"}
     if listed:
         keys = {"requests": lambda row: [{"k": row["k"]}, {"k": row["k"] + 10}]}
-    rule = rr.fetch_rule(refuse, {"v": pl.Int64})
+    rule = rr.rules.fetch(refuse, {"v": pl.Int64})
     flow.output("found", views.fetch(state, at="at", rule=rule, **keys).select("k", "at"))
     with flow.run(workers=workers) as run:
         run.insert("moves", [(1, 100, 13), (2, 100, 7)])
@@ -135,7 +135,7 @@ def kept(options: dict[str, Any]) -> rr.Dataflow:
     moves = flow.input("moves", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
     views = flow.input("views", {"k": pl.Int64, "at": pl.Int64})
     key, value = {"k": pl.Int64}, {"v": pl.Int64}
-    state = flow.state("campaigns", key, value, compact=rr.keep_latest, **options)
+    state = flow.state("campaigns", key, value, compact=rr.rules.keep_latest, **options)
     moves.update(state, late=5)
     flow.output("seen", views.fetch(state, key="k", at="at", late=5))
     flow.output("entries", state.entries())

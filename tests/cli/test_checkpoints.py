@@ -16,10 +16,10 @@ import pytest
 
 import riverrun as rr
 from riverrun.cli import main
-from riverrun.state import Checkpoints
-from riverrun.state.manifest import manifest_name
-from riverrun.state.storage import open_storage
-from tests.state.test_damage import damage
+from riverrun.storage import Checkpoints
+from riverrun.storage.manifest import manifest_name
+from riverrun.storage.store import open_storage
+from tests.storage.test_damage import damage
 
 Told = pytest.CaptureFixture[str]
 

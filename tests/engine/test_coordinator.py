@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from riverrun.engine.backlog import Backlog, Entry
-from riverrun.engine.coordinator import Coordinator, Phase
+from riverrun.engine.coordinator.checkpointing import Saver
+from riverrun.engine.coordinator.coordinator import Coordinator, Phase
+from riverrun.engine.coordinator.epochs import Backlog, Entry
 from riverrun.engine.messages import (
     CLIENT,
     ORIGIN,
@@ -18,17 +19,16 @@ from riverrun.engine.messages import (
     STORAGE,
     SUPERVISOR,
     Announce,
-    Append,
+    AppendRecord,
     Begin,
     Broken,
     Closed,
     Completed,
     Failed,
     Feed,
-    Found,
     Heartbeat,
-    Join,
-    Leave,
+    JoinRun,
+    LeaveRun,
     Logged,
     Notice,
     NotReady,
@@ -44,13 +44,13 @@ from riverrun.engine.messages import (
     Start,
     Stop,
     Survey,
+    SurveyResult,
     Wrote,
 )
-from riverrun.engine.saving import Saver
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
-from riverrun.state.checkpoint import Part
-from riverrun.state.log import Opening, Pending
 from riverrun.state.shards import END, Shards
+from riverrun.storage.checkpoint import StatePart
+from riverrun.storage.takeover import Opening, PendingEpoch
 
 POISON = OperatorFailed("operator.poison", "poison", hint="")
 LOST = TransportError("storage.unreachable", "lost", hint="")
@@ -78,7 +78,7 @@ class Bench:
 
     def join(self) -> None:
         for member in list(self.coordinator.members):
-            self.tell(member, Join())
+            self.tell(member, JoinRun())
 
     def ready(self) -> None:
         for member in list(self.coordinator.members):
@@ -104,7 +104,7 @@ class Bench:
         assert attempt is not None
         out = []
         for member in attempt.members:
-            out += self.tell(member, Wrote(attempt.id, Part(attempt.number, base, {})))
+            out += self.tell(member, Wrote(attempt.id, StatePart(attempt.number, base, {})))
         return out
 
     def publish(self, base: int = 0) -> list[tuple[int, Any]]:
@@ -120,9 +120,9 @@ def test_it_gathers_then_begins_then_feeds() -> None:
     coordinator = Coordinator(2)
     assert coordinator.take() == [(SUPERVISOR, Start(1)), (SUPERVISOR, Start(2))]
     coordinator.submit({"a": pa.record_batch({"n": [1, 2, 3]})})
-    coordinator.receive(1, Join())
+    coordinator.receive(1, JoinRun())
     assert coordinator.take() == []
-    coordinator.receive(2, Join())
+    coordinator.receive(2, JoinRun())
     shards = Shards.even(2)
     assert coordinator.take() == [
         (1, Begin(1, 0, ORIGIN, 0, shards, (1, 2))),
@@ -141,12 +141,12 @@ def test_it_gathers_then_begins_then_feeds() -> None:
 def test_an_epoch_is_released_when_logged_and_when_the_one_before_is_complete() -> None:
     bench = Bench()
     ((_, append),) = bench.submit(answer=False)
-    assert isinstance(append, Append)
+    assert isinstance(append, AppendRecord)
     assert bench.submit(answer=False) == []  # one at a time
     out = bench.tell(STORAGE, Outcome(append))
     assert of(out, Logged) == [(CLIENT, Logged(0))]
     assert len(of(out, Feed)) == 2
-    ((_, second),) = of(out, Append)
+    ((_, second),) = of(out, AppendRecord)
     assert of(bench.tell(STORAGE, Outcome(second)), Feed) == []
     out = bench.complete()
     assert of(out, Reported) == [(CLIENT, Reported(0))]
@@ -156,11 +156,11 @@ def test_an_epoch_is_released_when_logged_and_when_the_one_before_is_complete() 
 def test_appends_are_tried_again_and_a_foreign_record_ends_the_run() -> None:
     bench = Bench()
     ((_, append),) = bench.submit(answer=False)
-    assert of(bench.tell(STORAGE, Outcome(append, error=LOST)), Append) == [(STORAGE, append)]
+    assert of(bench.tell(STORAGE, Outcome(append, error=LOST)), AppendRecord) == [(STORAGE, append)]
     taken = CheckpointError("log.taken", "taken", hint="")
     out = bench.tell(STORAGE, Outcome(append, error=taken))
     assert (CLIENT, Closed(taken)) in out
-    assert of(out, Leave) == [(1, Leave()), (2, Leave())]
+    assert of(out, LeaveRun) == [(1, LeaveRun()), (2, LeaveRun())]
     with pytest.raises(RiverrunError, match="closed"):
         bench.coordinator.submit({})
 
@@ -175,7 +175,7 @@ def test_a_storage_that_stays_away_is_waited_for_and_said() -> None:
         bench.coordinator.tick(100.0 + second)
         said += of(bench.turn(), Notice)
         out = bench.tell(STORAGE, Outcome(append, error=LOST))
-        assert of(out, Append) == [(STORAGE, append)]
+        assert of(out, AppendRecord) == [(STORAGE, append)]
         said += of(out, Notice)
         if second == 5:  # what is in the log is worked on meanwhile
             bench.complete()
@@ -286,7 +286,7 @@ def test_a_refused_epoch_is_logged_before_anybody_knows() -> None:
     bench.submit()
     bench.submit()
     out = bench.tell(1, Failed(1, 0, POISON))
-    assert [type(message) for _, message in out] == [Append]
+    assert [type(message) for _, message in out] == [AppendRecord]
     assert bench.tell(2, Failed(1, 0, POISON)) == []  # it is known
     assert bench.tell(2, Completed(1, 1)) == []
     out = bench.tell(STORAGE, Outcome(out[0][1]))
@@ -339,7 +339,7 @@ def test_an_epoch_that_was_reported_cannot_be_refused() -> None:
 
 
 def test_nor_one_that_the_owner_before_reported() -> None:
-    pending = (Pending(1, {}), Pending(2, {}))
+    pending = (PendingEpoch(1, {}), PendingEpoch(2, {}))
     opening = Opening(4, 0, 0, 0, 0, 5, pending, reported=1)
     bench = Bench(1, opening)
     bench.tell(1, Failed(1, 0, POISON))
@@ -374,8 +374,8 @@ def test_what_is_of_another_execution_or_of_a_stranger_is_dropped() -> None:
     bench.tell(1, Completed(0, 1))
     bench.tell(2, Completed(1, 1))
     assert bench.coordinator.completed == 0
-    assert bench.tell(9, Completed(1, 1)) == [(9, Leave())]
-    assert bench.tell(9, Join()) == [(9, Leave())]
+    assert bench.tell(9, Completed(1, 1)) == [(9, LeaveRun())]
+    assert bench.tell(9, JoinRun()) == [(9, LeaveRun())]
     assert bench.coordinator.completed == 0
 
 
@@ -388,11 +388,11 @@ def test_a_lost_worker_is_replaced_from_the_checkpoint() -> None:
             bench.publish()
     bench.coordinator.lost(1)
     out = bench.turn()
-    assert (1, Leave()) in out
+    assert (1, LeaveRun()) in out
     assert (SUPERVISOR, Stop(1)) in out
     assert (SUPERVISOR, Start(3)) in out
-    assert bench.tell(1, Completed(1, 5)) == [(1, Leave())]
-    out = bench.tell(3, Join())
+    assert bench.tell(1, Completed(1, 5)) == [(1, LeaveRun())]
+    out = bench.tell(3, JoinRun())
     assert [(to, b.epoch, b.source, b.index, b.peers) for to, b in of(out, Begin)] == [
         (3, 2, 1, 0, (3, 2)),
         (2, 2, 1, 1, (3, 2)),
@@ -432,7 +432,7 @@ def test_what_makes_up_for_a_loss_lets_the_epochs_that_wait_go_first() -> None:
     assert of(out, Start) == [(SUPERVISOR, Start(4))]
     bench.submit()
     bench.submit()
-    bench.tell(4, Join())
+    bench.tell(4, JoinRun())
     assert of(bench.complete(), Announce) == []
     bench.submit()  # it comes after the newcomer
     out = bench.complete()
@@ -454,7 +454,7 @@ def test_and_does_not_wait_for_epochs_that_nobody_works_on() -> None:
     bench.turn()
     bench.ready()
     assert of(bench.complete(), Start) == [(SUPERVISOR, Start(4))]
-    assert of(bench.tell(4, Join()), Announce) != []
+    assert of(bench.tell(4, JoinRun()), Announce) != []
 
 
 def test_nor_holds_them_up_while_checkpoints_fail() -> None:
@@ -467,7 +467,7 @@ def test_nor_holds_them_up_while_checkpoints_fail() -> None:
     bench.ready()
     for _ in range(2):
         bench.complete()
-    bench.tell(4, Join())
+    bench.tell(4, JoinRun())
     for epoch in range(2, 5):
         bench.submit()
         attempt = bench.coordinator.saver.attempt
@@ -514,11 +514,11 @@ def test_a_checkpoint_is_published_when_all_parts_are_there() -> None:
     bench.submit()
     out = bench.complete()
     assert [(to, a.number, a.epoch) for to, a in of(out, Announce)] == [(1, 1, 1), (2, 1, 1)]
-    part = Part(1, 0, {})
+    part = StatePart(1, 0, {})
     assert bench.tell(1, Wrote(1, part)) == []
     assert bench.tell(1, Wrote(1, part)) == []
     assert bench.tell(2, Wrote(0, part)) == []
-    assert bench.tell(3, Wrote(1, part)) == [(3, Leave())]
+    assert bench.tell(3, Wrote(1, part)) == [(3, LeaveRun())]
     ((to, publish),) = bench.tell(2, Wrote(1, part))
     assert to == STORAGE
     assert publish.about["epoch"] == 1
@@ -539,7 +539,7 @@ def test_epochs_go_on_while_it_is_written_and_a_failure_is_made_up_for() -> None
     out = bench.tell(1, Wrote(1, None, LOST))
     assert of(out, Saved) == [(CLIENT, Saved(1, 1, LOST))]
     assert bench.coordinator.status()["checkpoint"]["failures"] == 1
-    assert bench.tell(2, Wrote(1, Part(1, 0, {}))) == []
+    assert bench.tell(2, Wrote(1, StatePart(1, 0, {}))) == []
     for _ in range(3):
         bench.submit()
         bench.complete()
@@ -572,7 +572,7 @@ def test_a_publish_whose_answer_was_lost_is_repeated() -> None:
 
 def overtaken(owner: int, epoch: int, position: int) -> tuple[Bench, list[tuple[int, Any]]]:
     """Somebody else has published number 1; the survey that follows finds it."""
-    opening = Opening(5, 0, 0, 0, 0, 6, tuple(Pending(at, {}) for at in range(1, 5)))
+    opening = Opening(5, 0, 0, 0, 0, 6, tuple(PendingEpoch(at, {}) for at in range(1, 5)))
     bench = Bench(1, opening, every=1)
     bench.complete()
     ((_, publish),) = of(bench.write(), Publish)
@@ -583,7 +583,7 @@ def overtaken(owner: int, epoch: int, position: int) -> tuple[Bench, list[tuple[
     bench.complete()
     assert (STORAGE, Survey()) in bench.log
     about = {"owner": owner, "epoch": epoch, "position": position}
-    return bench, bench.tell(STORAGE, Outcome(Survey(), Found(1, about, 1)))
+    return bench, bench.tell(STORAGE, Outcome(Survey(), SurveyResult(1, about, 1)))
 
 
 def test_a_checkpoint_of_the_owner_before_changes_the_numbers() -> None:
@@ -602,7 +602,7 @@ def test_a_checkpoint_that_was_asked_for_is_tried_again_behind_that_of_the_owner
     ((_, publish),) = of(bench.write(), Publish)
     conflict = CheckpointError("checkpoint.conflict", "conflict", hint="")
     assert bench.tell(STORAGE, Outcome(publish, error=conflict)) == [(STORAGE, Survey())]
-    found = Found(1, {"owner": 0, "epoch": 0, "position": 0}, 1)
+    found = SurveyResult(1, {"owner": 0, "epoch": 0, "position": 0}, 1)
     assert of(bench.tell(STORAGE, Outcome(Survey(), found)), Announce)
     ((_, publish),) = of(bench.write(base=1), Publish)
     assert publish.number == 2
@@ -632,7 +632,7 @@ def test_scaling_waits_for_the_boundary_and_its_checkpoint() -> None:
     out = bench.complete()
     assert len(of(out, Feed)) == 2  # until the new one is there, epochs go on
     assert of(bench.log, Start)[-1] == (SUPERVISOR, Start(3))
-    bench.tell(3, Join())
+    bench.tell(3, JoinRun())
     bench.submit()
     out = bench.complete()
     assert of(out, Feed) == []
@@ -679,14 +679,14 @@ def test_rows_that_do_not_fit_are_read_from_the_log_again() -> None:
     coordinator = Coordinator(1, opening=Opening(0, 0, 0, 0, 0, 1, ()), keep=0)
     rows = {"n": pa.record_batch({"n": [1, 2, 3]})}
     coordinator.submit(rows)
-    for message in Join(), Ready(1):
+    for message in JoinRun(), Ready(1):
         coordinator.receive(1, message)
     (append,) = [message for to, message in coordinator.take() if to == STORAGE]
     coordinator.receive(STORAGE, Outcome(append))
     coordinator.receive(1, Completed(1, 1))
     coordinator.take()
     coordinator.lost(1)
-    coordinator.receive(2, Join())
+    coordinator.receive(2, JoinRun())
     coordinator.receive(2, Ready(2))
     asked = [(to, message) for to, message in coordinator.take() if type(message) is Recall]
     assert asked == [(STORAGE, Recall(append.position))]
@@ -700,10 +700,10 @@ def test_rows_that_do_not_fit_are_read_from_the_log_again() -> None:
 
 def test_rows_that_a_run_did_not_bring_along_are_read_when_it_is_their_turn() -> None:
     rows = {"n": pa.record_batch({"n": [1, 2, 3]})}
-    pending = tuple(Pending(at, {}, dropped=True, names=("n",)) for at in (1, 2, 3))
+    pending = tuple(PendingEpoch(at, {}, dropped=True, names=("n",)) for at in (1, 2, 3))
     coordinator = Coordinator(1, opening=Opening(4, 0, 0, 0, 0, 5, pending), keep=0)
     fed: list[Feed] = []
-    for message in Join(), Ready(1):
+    for message in JoinRun(), Ready(1):
         coordinator.receive(1, message)
     for epoch in range(3):
         ((_, recall),) = of(coordinator.take(), Recall)

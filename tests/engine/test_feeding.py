@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.algorithms import components
-from riverrun.engine import instance
-from riverrun.engine.shares import routes_of
+from riverrun.algorithms.graphs.components import components
+from riverrun.engine import instance, wiring
+from riverrun.engine.coordinator.shares import routes_of
 from tests.soaking import first_seed
 
 
@@ -18,7 +18,7 @@ from tests.soaking import first_seed
 @pytest.mark.parametrize("worth", [-1.0, 2.0])
 def test_pieces_change_nothing(workers: int, worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "PIECE", 3)
-    monkeypatch.setattr(instance, "WORTH", worth)
+    monkeypatch.setattr(wiring, "WORTH", worth)
     flow = rr.Dataflow("pieces")
     edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
     others = flow.input("others", {"src": pl.Int64})

@@ -18,8 +18,8 @@ from riverrun.engine.messages import (
     Data,
     Failed,
     Feed,
-    Join,
-    Leave,
+    JoinRun,
+    LeaveRun,
     NotReady,
     Outcome,
     Published,
@@ -49,7 +49,7 @@ def worker() -> Worker:
     """Worker 1 of two, in execution 5, at epoch 0."""
     worker = Worker(1, CountingInstance)
     worker.receive(COORDINATOR, begin(5))
-    assert worker.take() == [(COORDINATOR, Join()), (COORDINATOR, Ready(5))]
+    assert worker.take() == [(COORDINATOR, JoinRun()), (COORDINATOR, Ready(5))]
     worker.receive(2, Data(5, 0, ("hello", 0, None)))
     while worker.work():
         pass
@@ -250,7 +250,7 @@ def test_a_pin_that_is_not_there_is_an_error(worker: Worker) -> None:
 
 
 def test_one_that_has_left_says_nothing(worker: Worker) -> None:
-    worker.receive(COORDINATOR, Leave())
+    worker.receive(COORDINATOR, LeaveRun())
     worker.receive(COORDINATOR, Feed(5, 0, {}))
     worker.receive(COORDINATOR, begin(6))
     worker.disconnected(2)

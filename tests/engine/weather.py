@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from riverrun.errors import RiverrunError, TransportError
-from riverrun.state.storage import Storage
+from riverrun.storage.store import Storage
 
 HANG = 300.0  # seconds, at most, that a request does not come back
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.engine.operator import code_of
-from riverrun.frontends.given import RowsOf
+from riverrun.frontends.arguments import RowsOf
+from riverrun.plan.identity import code_of
 
 SCHEMA = {"id": pl.Int64, "amount": pl.Float64, "cust": pl.String}
 FRAME = pl.DataFrame({"cust": ["only a frame"]})

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun import algorithms as al
+from riverrun import graphs as al
 
 SCHEMA = {"a": pl.Int64, "b": pl.String, "l": pl.List(pl.Int64)}
 EDGES = {"src": pl.Int64, "dst": pl.Int64}
@@ -100,13 +100,14 @@ ARGUMENTS = {
         lambda w, o: w.rows.fetch(w.state, at="a", key="a", requests=o),
         "none class",
     ),
-    "fetch.time": (lambda w, o: w.rows.fetch(w.state, key="a", at="a", time=o), "text none"),
+    "fetch.time": (lambda w, o: w.rows.fetch(w.state, key="a", at="a", time=o), "text none empty"),
     "fetch.suffix": (lambda w, o: w.rows.fetch(w.state, key="a", at="a", suffix=o), "text"),
     "fetch.name": (lambda w, o: w.rows.fetch(w.state, key="a", at="a", name=o), "text none"),
     "progress.state": (lambda w, o: w.rows.progress(o, "update", "a"), ""),
     "progress.side": (lambda w, o: w.rows.progress(w.state, o, "a"), ""),
     "progress.late": (lambda w, o: w.rows.progress(w.state, "update", "a", late=o), "zero none"),
     "progress.idle": (lambda w, o: w.rows.progress(w.state, "update", "a", idle=o), "none"),
+    "join.suffix": (lambda w, o: w.rows.join(w.rows, on="a", suffix=o), "text"),
     "loop.around": (lambda w, o: w.flow.loop(o), "none"),
     "loop.name": (lambda w, o: w.flow.loop(name=o), "text none"),
     "loop.feedback.limit": (lambda w, o: w.flow.loop().feedback(SCHEMA, o), "zero none"),
@@ -131,10 +132,13 @@ ARGUMENTS = {
         lambda w, o: w.flow.vertex(rr.Vertex, {"in": w.rows}, SCHEMA, name=o),
         "text none",
     ),
-    "drop_before": (lambda w, o: w.flow.state("s", **KEPT, compact=rr.drop_before(o)), "zero"),
-    "update_rule": (lambda w, o: rr.update_rule(o), "class"),
-    "fetch_rule": (lambda w, o: rr.fetch_rule(o, SCHEMA), "class"),
-    "compaction": (lambda w, o: rr.compaction(o), "class"),
+    "drop_before": (
+        lambda w, o: w.flow.state("s", **KEPT, compact=rr.rules.drop_before(o)),
+        "zero",
+    ),
+    "update_rule": (lambda w, o: rr.rules.update(o), "class"),
+    "fetch_rule": (lambda w, o: rr.rules.fetch(o, SCHEMA), "class"),
+    "compaction": (lambda w, o: rr.rules.compact(o), "class"),
     "components.edges": (lambda w, o: al.components(o), ""),
     "components.nodes": (lambda w, o: al.components(w.edges, o), "none"),
     "bfs.sources": (lambda w, o: al.bfs(w.edges, o), ""),

@@ -12,7 +12,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.errors import SHOWN, users_line
-from tests.frontends.checking import check
+from tests.frontends.collections.checking import check
 
 SCHEMA = {"k": pl.String, "v": pl.Int64, "day": pl.Date}
 ROWS = {"rows": {"a": pl.Int64, "b": pl.String}}

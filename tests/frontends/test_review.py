@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.engine.operator import code_of
-from riverrun.engine.operators.expire import spread
+from riverrun.operators.expire import spread
+from riverrun.plan.identity import code_of
 from riverrun.state.shards import Shards
 
 
@@ -61,7 +61,7 @@ def test_a_failing_epoch_can_be_dropped_on_purpose(tmp_path):
 
 def test_code_has_the_same_word_in_every_process():
     program = (
-        "from riverrun.engine.operator import code_of\n"
+        "from riverrun.plan.identity import code_of\n"
         "print(code_of(lambda r: r['n'] in {'a', 'b', 'c', 'd'}))"
     )
     words = {

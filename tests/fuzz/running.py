@@ -23,10 +23,15 @@ def seed(name: str, corpus: str) -> None:
 
 
 WATCHED = [
-    *(f"riverrun.engine.{each}" for each in ("wire", "shapes", "codec", "endpoint", "where")),
-    *(f"riverrun.state.{each}" for each in ("log", "manifest", "files", "lease", "soundness")),
-    "riverrun.state.acknowledging",
-    "riverrun.run.sinks",
+    *(f"riverrun.runtime.codec.{each}" for each in ("plain", "shapes", "frames")),
+    *(
+        f"riverrun.storage.{each}"
+        for each in ("records", "log", "manifest", "lease", "acknowledged")
+    ),
+    *(f"riverrun.state.{each}" for each in ("block_files", "soundness")),
+    "riverrun.runtime.network.endpoint",
+    "riverrun.rows.conditions",
+    "riverrun.run.sinks.parquet",
 ]
 """The modules whose code is to be reached."""
 

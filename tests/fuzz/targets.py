@@ -21,28 +21,31 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
-from riverrun.engine import messages, shapes
-from riverrun.engine.codec import Decoder, Encoder
-from riverrun.engine.endpoint import _listed, _pair, _schema, read_rows
-from riverrun.engine.instance import Data as Rows
-from riverrun.engine.instance import Told
+from riverrun.engine import messages
+from riverrun.engine.instance import ProgressNews
 from riverrun.engine.messages import Data, Feed, Parcel
-from riverrun.engine.where import Where
-from riverrun.engine.wire import BadFrame, describe, pack, revive, unpack
-from riverrun.errors import OperatorFailed, RiverrunError
+from riverrun.engine.wiring import RoutedChanges as Rows
+from riverrun.errors import BadMessage, OperatorFailed, RiverrunError
 from riverrun.progress import Antichain
-from riverrun.run.following import Followed
-from riverrun.run.sinks import DeltaTable, Kept, ParquetDirectory
+from riverrun.rows.conditions import Where
+from riverrun.run.sinks.delta import DeltaTable
+from riverrun.run.sinks.destination import Kept
+from riverrun.run.sinks.parquet import ParquetDirectory
+from riverrun.run.sinks.queue import Followed
+from riverrun.runtime.codec import shapes
+from riverrun.runtime.codec.frames import Decoder, Encoder
+from riverrun.runtime.codec.plain import describe, pack, revive, unpack
+from riverrun.runtime.network.endpoint import _listed, _pair, _schema, read_rows
 from riverrun.state import Schema, Spine
-from riverrun.state.acknowledging import Note, note_name, put_note, read_notes
+from riverrun.state.block_files import read_block, write_block
 from riverrun.state.changes import Changes
-from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.files import read_block, write_block
-from riverrun.state.lease import OWNER, Owner, _encode, read_owner
-from riverrun.state.log import _SUM, MAGIC, Record, decode_record, encode_record
-from riverrun.state.manifest import decode_manifest, manifest_name
 from riverrun.state.shards import Shards
-from riverrun.state.storage import checksum, open_storage
+from riverrun.storage.acknowledged import Note, note_name, put_note, read_notes
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.lease import OWNER, Owner, _encode, read_owner
+from riverrun.storage.manifest import decode_manifest, manifest_name
+from riverrun.storage.records import _SUM, MAGIC, Record, decode_record, encode_record
+from riverrun.storage.store import checksum, open_storage
 
 LIMIT = 1 << 16  # bytes that are drawn at most
 
@@ -68,7 +71,7 @@ def decode_frames(data: bytes) -> None:
         at += 4
         said, rows = data[at : at + head], data[at + head : at + head + body]
         at += head + body
-        with suppress(BadFrame):
+        with suppress(BadMessage):
             look_at(decoder.decode(said, pa.py_buffer(rows) if body else None))
 
 
@@ -103,7 +106,7 @@ def seed_frames() -> list[bytes]:
     said: list[Any] = [
         Data(1, 0, Rows((3, changes))),
         Data(1, 1, Rows((3, Changes.concat([changes, changes.map_times(lambda time: (0, 2))])))),
-        Data(1, 2, Told(((4, (1, 2), 1), (5, (1, 3), -1)))),
+        Data(1, 2, ProgressNews(((4, (1, 2), 1), (5, (1, 3), -1)))),
         Data(1, 3, {"plain": (1, [2])}),
         Feed(1, 2, {"words": pa.record_batch({"word": words})}, {"a": (Parcel("x-0", 1, 5),)}),
         messages.Begin(1, 2, 3, 0, Shards.even(3), (1, 2, 3)),
@@ -125,9 +128,9 @@ def seed_frames() -> list[bytes]:
 def decode_packets(data: bytes) -> None:
     """Heads of packets: lists of frames, questions, columns; and values, errors described in them."""
     for decode in (_listed, _pair, _schema, shapes.read):
-        with suppress(BadFrame):
+        with suppress(BadMessage):
             decode(data)
-    with suppress(BadFrame):
+    with suppress(BadMessage):
         value = unpack(data)
         str(value)
         assert unpack(pack(value)) == value or value != value or "nan" in str(value)
@@ -155,7 +158,7 @@ def decode_uploads(data: bytes) -> None:
     schema = list(_batches())[data[0] % 3].schema if data else pa.schema([])
     copy = pa.allocate_buffer(len(data[1:]))
     memoryview(copy).cast("B")[:] = data[1:]
-    with suppress(BadFrame):
+    with suppress(BadMessage):
         read_rows(copy, schema).to_pylist()
 
 
@@ -194,7 +197,7 @@ def decode_manifests(data: bytes) -> None:
     """A manifest; where it is JSON, its checksum is put right too."""
     import json
 
-    from riverrun.state.manifest import _checksum
+    from riverrun.storage.manifest import _checksum
 
     candidates = [data]
     with suppress(ValueError, TypeError, RecursionError):

@@ -10,10 +10,8 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.engine.remote import RemoteCluster
-from riverrun.run import live
-from riverrun.run.inlets import Inlet
-from tests.engine.launchers import Threads
+from riverrun.run.inputs import Inlet
+from tests.runtime.launchers import Launched, Threads
 
 
 def refuse(rows: pl.DataFrame) -> pl.DataFrame:
@@ -30,12 +28,8 @@ def program() -> rr.Dataflow:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[rr.Run]:
-    def start(make: Any, workers: int, seed: Any = None, **durability: Any) -> RemoteCluster:
-        return RemoteCluster(Threads(make), workers, timeout=60, **durability)
-
-    monkeypatch.setattr(live, "LocalCluster", start)
-    with program().run(workers=2) as started:
+def run() -> Iterator[rr.Run]:
+    with program().run(workers=2, on=Launched(Threads)) as started:
         yield started
 
 

@@ -18,8 +18,9 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,15 @@ import pytest
 
 import riverrun as rr
 from riverrun import interrupts
-from riverrun.engine.borrowing import Borrowed, Lender, Loan
-from riverrun.run import live
-from tests.interrupting import HANG, Alarm, traced, watched_handlers
+from riverrun.engine.instance import Maker
+from riverrun.run import run as run_module
+from riverrun.runtime import cluster
+from riverrun.runtime.carriers import Carrier, Order
+from riverrun.runtime.network.lending import Borrowed, Lender, Loan
+from riverrun.runtime.remote import RemoteCluster
+from tests.engine.weather import Weather
+from tests.interrupting import HANDLERS, HANG, Alarm, traced, watched_handlers
+from tests.runtime.launchers import Threads
 from tests.soaking import Shown, draws, first_seed
 
 pytestmark = [
@@ -647,7 +654,7 @@ def test_closing_that_is_interrupted_while_sinks_are_given_the_last_epoch(
             signal.raise_signal(signal.SIGINT)
         finish(*arguments)
 
-    monkeypatch.setattr(run, "_hand_out", hand_out)
+    monkeypatch.setattr(run._pacing, "hand_out", hand_out)
     monkeypatch.setattr(run._followers, "finish", finish_interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.close()
@@ -736,7 +743,7 @@ class Frame:
 def test_whoever_gives_rows_waits_for_no_turn(
     call: str, rows: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("riverrun.run.live.is_spark_frame", lambda rows: isinstance(rows, Frame))
+    monkeypatch.setattr("riverrun.run.run.is_spark_frame", lambda rows: isinstance(rows, Frame))
     with program().run() as run:
         with _held_by_another(run._lock):
             getattr(run, call)("rows", rows)
@@ -753,10 +760,312 @@ def test_whoever_gives_rows_waits_for_no_turn(
 def test_closing_waits_for_no_turn_after_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "CLOSING", 60.0)
+    monkeypatch.setattr(run_module, "CLOSING", 60.0)
     run, sink = _followed(tmp_path)
     began = time.monotonic()
     with _held_by_another(run._lock), pytest.raises(KeyboardInterrupt):
         run.close()
     assert time.monotonic() - began < 50  # of the minute that closing waits for a turn
     _check_nothing_is_left(run, sink, tmp_path)
+
+
+# ---- what an interrupted commit has left
+
+
+class OnThreads(Carrier):
+    """Workers are threads, with all of the wire between them and the run."""
+
+    place = "on threads"
+
+    def start(self, order: Order) -> RemoteCluster:
+        launcher = Threads(Maker(order.plan, order.history + 1, order.memory))
+        durability = dict(order.durability)
+        return RemoteCluster(launcher, order.workers, timeout=60, plan=order.plan, **durability)
+
+    def suitable_workers(self, on: object) -> int:
+        return 2
+
+
+CARRIERS: dict[str, Any] = {"here": None, "threads": OnThreads(), "processes": "processes"}
+
+
+SETTLED = ("gathered", "refused", "complete")
+
+
+class Caller:
+    """Somebody who goes by what can be seen after an interrupt, and has every row there once."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+        self.rows: Counter[int] = Counter()
+        self.hits: Counter[str] = Counter()
+
+    def insert(self) -> int:
+        row = len(self.rows)
+        self.run.insert("rows", [(row,)])
+        self.rows[row] = 1
+        return row
+
+    def turn(self, name: str, interrupting: Callable[[], Any], *, twice: bool) -> None:
+        """An interrupted commit of a row; whoever interrupts twice may get no answer that is settled."""
+        run = self.run
+        first, earlier = run.status()["next"], None
+        if name == "behind another":
+            earlier = self.insert()
+            run.commit(wait=False)
+        epoch, row = run.status()["next"], self.insert()
+        act = run.commit if name != "wait" else run.commit(wait=False).wait
+        try:
+            with interrupting():
+                act()
+        except RAISED as error:
+            left = self.left(epoch)
+            self.hits[left] += 1
+            if not twice:  # what is not settled may be by the time that somebody looks
+                self.check_note(left, epoch, error)
+            before_the_call = name == "wait" and not hasattr(error, "__notes__")
+            assert left in SETTLED or twice or before_the_call, f"{left}: {run.status()}"
+            assert name != "wait" or left != "gathered"
+            if earlier is not None and first in run.status()["commit"]["others"]:
+                run.insert("rows", [(earlier,)])
+            if left in ("refused", "refusing"):
+                run.insert("rows", [(row,)])
+        run.commit()
+        assert dict(run.read("n").rows()) == self.rows
+        assert run.status()["next"] == run.completed
+
+    def left(self, epoch: int) -> str:
+        """What an interrupt has left, from public state alone."""
+        status = self.run.status()
+        if status["waiting_rows"]["rows"]:
+            return "gathered"
+        assert status["commit"]["epoch"] == epoch
+        outcome: str = status["commit"]["outcome"]
+        assert outcome != "complete" or self.run.completed > epoch
+        return outcome
+
+    def check_note(self, left: str, epoch: int, error: BaseException) -> None:
+        """The exception says the same; and nothing where it came before the call, or after it."""
+        said = {
+            "gathered": "no epoch was made: 1 row is still gathered",
+            "refused": f"epoch {epoch} was refused: its 1 row is dropped",
+            "complete": f"epoch {epoch} is complete: its 1 row is in the results",
+        }
+        notes = getattr(error, "__notes__", [])
+        assert all(note.startswith(said[left]) for note in notes), (left, notes)
+        assert len(notes) == 1 or left != "refused"
+
+
+@contextmanager
+def _alarmed(seconds: float) -> Iterator[None]:
+    """The handler of the alarm is called after so long."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _interrupt_main(number: int, frame: Any) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _settle_commits(
+    carrier: str,
+    workers: int,
+    path: Path | None,
+    trials: int,
+    seed: int,
+) -> Counter[str]:
+    """Interrupt so many commits, at a line that is drawn or after a time that is drawn; what that has left."""
+    source = random.Random(seed)
+    flow = rr.Dataflow("once")
+    rows = flow.input("rows", {"k": pl.Int64})
+    pause = 0.0 if carrier == "here" else 0.01  # so that an interrupt comes while others work
+
+    def slowly(row: dict[str, Any]) -> list[dict[str, Any]]:
+        time.sleep(pause)
+        return [row]
+
+    flow.output("n", rows.flat_map(slowly, {"k": pl.Int64}).group_by("k").count("n"))
+    options: dict[str, Any] = {"workers": workers, "on": CARRIERS[carrier]}
+    if path is not None:
+        options |= {"checkpoint": path, "every": None}
+    lines, seconds, shown = 500, 0.01, Shown(hits=trials // 4)
+    with flow.run(**options) as run:
+        caller = Caller(run)
+        caller.turn("commit", nullcontext, twice=False)
+        for trial in shown.turns(trials):
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            name = source.choice(["commit", "commit", "wait", "behind another"])
+            number = source.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+            at, after = source.randrange(1, lines), seconds * 10 ** source.uniform(-2, 0)
+            again = source.choice([0, 0, 0, source.randrange(1, 200)])
+            how = f"signal {number} at line {at} and {again} lines later"
+            interrupting: Callable[[], Any] = partial(traced, at, number, False, again)
+            if source.random() < 0.5:
+                again, how = 0, f"alarm {number} after {after} s"
+                interrupting = partial(_alarmed, after)
+                if number != signal.SIGALRM:
+                    signal.signal(signal.SIGALRM, _interrupt_main)
+            began, length = time.monotonic(), shown["hits"]
+            try:
+                caller.turn(name, interrupting, twice=bool(again))
+            except BaseException as error:
+                error.add_note(f"trial {trial}: {name}, {how}, SEED={seed}")
+                raise
+            finally:
+                signal.signal(signal.SIGALRM, HANDLERS[signal.SIGALRM])
+            shown["hits"] = caller.hits.total()
+            if shown["hits"] == length:  # it was over before: look earlier
+                lines, seconds = max(50, lines * 4 // 5), max(0.001, seconds * 0.8)
+            else:
+                lines, seconds = lines * 5 // 4, min(seconds * 1.25, time.monotonic() - began)
+    if path is not None:
+        with flow.run(**options) as run:
+            assert dict(run.read("n").rows()) == caller.rows
+    return caller.hits
+
+
+@pytest.mark.parametrize(("workers", "durable"), EVERYWHERE[:4])
+def test_an_interrupted_commit_leaves_one_of_three_outcomes(
+    workers: int, durable: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "path" if durable else None
+    hits = _settle_commits("here", workers, path, 60, workers * 10 + durable)
+    assert hits["refused"] > 5
+
+
+@pytest.mark.parametrize(("carrier", "durable"), [("threads", True), ("processes", False)])
+def test_an_interrupted_commit_of_workers_elsewhere_leaves_one_of_three_outcomes(
+    carrier: str, durable: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "path" if durable else None
+    hits = _settle_commits(carrier, 2, path, 20, 7)
+    assert hits["refused"], hits
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("carrier", ["here", "threads", "processes"])
+@pytest.mark.parametrize(("workers", "durable"), EVERYWHERE[:4])
+def test_many_interrupted_commits_leave_one_of_three_outcomes(
+    carrier: str, workers: int, durable: bool, tmp_path: Path
+) -> None:
+    path, seed = tmp_path / "path" if durable else None, first_seed(30 + workers * 10 + durable)
+    trials = (
+        draws(60, sample=120, soak=1000) if carrier == "here" else draws(20, sample=30, soak=200)
+    )
+    hits = _settle_commits(carrier, workers, path, trials, seed)
+    print(carrier, workers, durable, dict(hits))
+
+
+@pytest.fixture
+def blocking(tmp_path: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """A run with a row in it, whose function blocks at row 0 after it has called what it is to call."""
+    calls: list[Callable[[], None]] = []
+
+    def block(row: dict[str, Any]) -> list[dict[str, Any]]:
+        if row["k"] == 0 and calls:
+            calls.pop()()
+            time.sleep(60)
+        return [row]
+
+    flow = rr.Dataflow("blocking")
+    rows = flow.input("rows", {"k": pl.Int64}).flat_map(block, {"k": pl.Int64})
+    flow.output("n", rows.group_by("k").count("n"))
+    with flow.run(checkpoint=tmp_path, every=None) as run:
+        run.insert("rows", [(1,)])
+        run.commit()
+        yield run, calls.append
+
+
+def _interrupted_commit(run: Any, *after: float) -> tuple[str, float]:
+    """The note of a commit that is interrupted after so many seconds, and how long it took."""
+    timers = [threading.Timer(each, os.kill, (os.getpid(), signal.SIGINT)) for each in after]
+    began = time.monotonic()
+    for timer in timers:
+        timer.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run.commit()
+    took = time.monotonic() - began
+    for timer in timers:
+        timer.join()
+    (note,) = caught.value.__notes__
+    return note, took
+
+
+def test_a_commit_that_the_storage_does_not_take_stays_accepted(
+    blocking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run, _), weather = blocking, Weather(monkeypatch)
+    weather.away("create", folders=["log/"])
+    run.insert("rows", [(2,)])
+    note, _ = _interrupted_commit(run, 0.5)
+    assert note.startswith("epoch 1 is accepted and not complete: its 1 row is not to be inserted")
+    accepted = {"epoch": 1, "rows": 1, "outcome": "accepted", "others": []}
+    assert run.status()["commit"] == accepted
+    assert "bad weather" in run.status()["log"]["error"]
+    weather.fine()
+    run.commit()
+    assert run.read("n").rows() == [(1, 1), (2, 1)]
+
+
+def test_a_refusal_that_the_storage_does_not_take_is_said_and_made_up_for(
+    blocking: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (run, call), weather = blocking, Weather(monkeypatch)
+    call(lambda: weather.away("create", folders=["log/"]))
+    run.insert("rows", [(0,)])
+    note, _ = _interrupted_commit(run, 1.0)
+    assert note.startswith("epoch 1 is refused: its 1 row is dropped here, and the log is not told")
+    assert run.status()["commit"]["outcome"] == "refusing"
+    weather.fine()
+    run.insert("rows", [(0,)])
+    run.commit()
+    assert run.status()["commit"]["outcome"] == "complete"
+    assert run.read("n").rows() == [(0, 1), (1, 1)]
+
+
+def test_a_second_interrupt_does_not_wait_for_the_storage(
+    blocking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "SETTLING", 50.0)
+    (run, _), weather = blocking, Weather(monkeypatch)
+    weather.hangs()
+    run.insert("rows", [(2,)])
+    note, took = _interrupted_commit(run, 0.3, 1.5)
+    assert note.startswith("epoch 1 is accepted")
+    assert 1.4 < took < 40
+    weather.fine()
+    run.commit()
+    assert run.read("n").rows() == [(1, 1), (2, 1)]
+
+
+def test_an_epoch_that_waits_behind_the_one_that_does_not_end_is_refused_with_it(
+    blocking: Any, tmp_path: Path
+) -> None:
+    run, call = blocking
+    call(lambda: None)
+    run.insert("rows", [(0,)])
+    run.commit(wait=False)
+    run.insert("rows", [(2,)])
+    between = run.commit(wait=False)
+    run.insert("rows", [(3,), (4,)])
+    note, _ = _interrupted_commit(run, 1.0)
+    assert note == (
+        "epoch 3 was refused: its 2 rows are dropped; epoch 1, which was under way, was refused too"
+    )
+    left = {"epoch": 3, "rows": 2, "outcome": "refused", "others": [1]}
+    assert run.status()["commit"] == left
+    between.wait()
+    assert run.read("n").rows() == [(1, 1), (2, 1)]
+    run.insert("rows", [(5,)])
+    run.commit()
+    complete = run.completed
+    run.close()
+    flow = rr.Dataflow("blocking")  # what is resumed has the same numbers
+    rows = flow.input("rows", {"k": pl.Int64})
+    flow.output("n", rows.group_by("k").count("n"))
+    with flow.run(checkpoint=tmp_path, rebuild=True) as resumed:
+        assert resumed.read("n").rows() == [(1, 1), (2, 1), (5, 1)]
+        assert resumed.completed == complete

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.engine.comparing import Stored, compare, states_of
+from riverrun.plan.diff import StoredProgram, compare, states_of
 from tests.run.shapes import SHAPES, chain, many_to_many, nested_concat, wide
 from tests.soaking import draws
 
@@ -42,8 +42,8 @@ def look_at(flow):
     states = frozenset(name for node in plan.nodes for name in states_of(node))
     lineage = {name: f"{word[:-1]}x" for name, word in plan.lineage.items()}
     fingerprint = {name: f"other {said}" for name, said in plan.fingerprint.items()}
-    str(compare(plan, Stored(3, fingerprint, states, lineage)))
-    str(compare(plan, Stored(3, plan.fingerprint, states, plan.lineage)))
+    str(compare(plan, StoredProgram(3, fingerprint, states, lineage)))
+    str(compare(plan, StoredProgram(3, plan.fingerprint, states, plan.lineage)))
     flow.explain()
     flow._repr_svg_()
     pickle.loads(cloudpickle.dumps(plan))
@@ -81,6 +81,39 @@ def test_steps_grow_with_the_size_of_the_plan(name):
     print(name, taken, ratios)
     for what, ratio in ratios.items():
         assert ratio <= MOST, (what, ratios)
+
+
+LIMITS = {n: [n, {"of": n}] for n in range(50)}
+
+
+def limited(n):
+    return LIMITS.get(n, above(n))
+
+
+def above(n):
+    return n and limited(n - 1)
+
+
+def test_steps_to_tell_functions_grow_with_their_number():
+    """What they all call is looked at once."""
+
+    def functions(size):
+        flow = rr.Dataflow("functions")
+        rows = flow.input("c", {"v": pl.Int64})
+        for at in range(size):
+            rows = rows.flat_map(
+                lambda row, at=at: [{"v": limited(row["v"]) + at}], {"v": pl.Int64}
+            )
+        flow.output("o", rows)
+        return flow
+
+    functions(24).plan.fingerprint  # noqa: B018
+    taken = []
+    for size in (SIZE, 4 * SIZE):
+        plan = functions(size).plan
+        taken.append(steps(lambda plan=plan: plan.fingerprint))
+    print(taken)
+    assert taken[1] <= 4.4 * taken[0]
 
 
 def test_time_grows_with_the_number_of_columns():

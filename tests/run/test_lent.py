@@ -16,12 +16,12 @@ import pytest
 
 import riverrun as rr
 from riverrun.engine import reading
-from riverrun.engine.borrowing import Borrowed
 from riverrun.progress import Antichain
+from riverrun.runtime.network.lending import Borrowed
 from riverrun.state import END, Schema, Spine
 from riverrun.state.shards import Shards
 from tests.chaos.besieged import ProcessRun
-from tests.engine.launchers import Processes, Threads, gone_by
+from tests.runtime.launchers import Processes, Threads, gone_by
 from tests.soaking import draws, first_seed
 
 Row = tuple[Any, ...]
@@ -186,13 +186,13 @@ def test_loans_are_given_back_also_those_in_place_of_others(start: Any) -> None:
     lose(run, 1)
     assert whole.rows() == model.expected()
     cluster = run._cluster
-    assert sum(answer["leases"] for _, answer in cluster._ask_all("stats")) >= 3
+    assert sum(answer["leases"] for _, answer in cluster._questions.ask_all("stats")) >= 3
     del whole
     gc.collect()
 
     def left() -> int:
         cluster._tick()
-        return sum(answer["leases"] for _, answer in cluster._ask_all("stats"))
+        return sum(answer["leases"] for _, answer in cluster._questions.ask_all("stats"))
 
     for _ in range(100):
         if not left():

@@ -175,9 +175,9 @@ def test_rows_that_cancel_are_not_given_to_the_rules_of_a_state() -> None:
     flow = rr.Dataflow("rules")
     rows = flow.input("rows", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
     asked = flow.input("asked", {"k": pl.Int64, "at": pl.Int64})
-    state = flow.state("known", key=K, value={"v": pl.Int64}, compact=rr.compaction(compact))
-    rows.update(state, rule=rr.update_rule(update))
-    rule = rr.fetch_rule(answer, {"v": pl.Int64})
+    state = flow.state("known", key=K, value={"v": pl.Int64}, compact=rr.rules.compact(compact))
+    rows.update(state, rule=rr.rules.update(update))
+    rule = rr.rules.fetch(answer, {"v": pl.Int64})
     flow.output("seen", asked.fetch(state, key="k", at="at", rule=rule))
     for workers in (1, 2, 3):
         with flow.run(workers=workers) as run:

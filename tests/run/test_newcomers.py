@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun import algorithms
+from riverrun import graphs, learning
 from riverrun.errors import PlanError, RiverrunError, SchemaError
 from riverrun.testing import COMMIT, check_dataflow, check_operator, each_epoch, insert, once
 
@@ -230,9 +230,9 @@ def test_algorithms_refuse_what_is_no_flow_and_no_collection() -> None:
     wrong: list[Any] = [(None, None), (paid, flow), (flow, None)]
     for given in wrong:
         with pytest.raises(PlanError, match="that is not a"):
-            algorithms.cycles(given[0], given[1], 5)
+            graphs.cycles(given[0], given[1], 5)
         with pytest.raises(PlanError, match="that is not a"):
-            algorithms.ftrl(given[0], given[1])
+            learning.ftrl(given[0], given[1])
 
 
 @pytest.mark.parametrize(
@@ -246,12 +246,12 @@ def test_algorithms_refuse_what_is_no_flow_and_no_collection() -> None:
 )
 def test_spans_of_cycles_are_looked_at(given: Any, told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        algorithms.cycles(*edges(), **given)
+        graphs.cycles(*edges(), **given)
 
 
 def test_both_ends_of_an_edge_are_nodes_of_one_type() -> None:
     with pytest.raises(PlanError, match="both are nodes"):
-        algorithms.cycles(*edges(dst=pl.String), span=5)
+        graphs.cycles(*edges(dst=pl.String), span=5)
 
 
 @pytest.mark.parametrize(

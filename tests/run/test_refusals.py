@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
-from riverrun.algorithms import (
+from riverrun.graphs import (
     bfs,
     clustering_coefficient,
     components,
@@ -317,9 +317,9 @@ def test_a_node_of_a_cycle_is_never_null() -> None:
 
 def test_a_rule_is_a_function() -> None:
     for make, said, hint in (
-        (rr.compaction, "cannot make a rule of compaction with None", "lambda entries, horizon"),
-        (rr.update_rule, "cannot make a rule of updates with None", "lambda entries, updates"),
-        (lambda given: rr.fetch_rule(given, {"v": int}), "a rule of fetches", "lambda values"),
+        (rr.rules.compact, "cannot make a rule of compaction with None", "lambda entries, horizon"),
+        (rr.rules.update, "cannot make a rule of updates with None", "lambda entries, updates"),
+        (lambda given: rr.rules.fetch(given, {"v": int}), "a rule of fetches", "lambda values"),
     ):
         with pytest.raises(rr.PlanError, match=said) as caught:
             make(None)  # type: ignore[no-untyped-call]
@@ -334,7 +334,7 @@ def test_a_fetch_names_the_column_that_does_not_fit(bound: str) -> None:
     with pytest.raises(
         rr.PlanError, match=rf"{bound}='text' is large_string, and the times"
     ) as caught:
-        asked.fetch(state, key="k", rule=rr.within, **{"at": "when", bound: "text"})
+        asked.fetch(state, key="k", rule=rr.rules.within, **{"at": "when", bound: "text"})
     assert "__" not in caught.value.message.partition(": ")[2]
 
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from tests.frontends.checking import build
+from tests.frontends.collections.checking import build
 
 
 @pytest.fixture

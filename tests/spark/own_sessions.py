@@ -82,7 +82,7 @@ def retried(folder: Path) -> None:
                 run.insert("a", rows.mapInArrow(odd, "n long"))
                 run.commit()
             print(json.dumps(list(run.read("out")["n"])))
-            print(sum(answer["parcels"] for _, answer in run._cluster._ask_all("stats")))
+            print(sum(answer["parcels"] for _, answer in run._cluster._questions.ask_all("stats")))
     finally:
         spark.stop()
 

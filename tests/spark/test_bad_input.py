@@ -17,8 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import riverrun as rr
-from riverrun.engine.asking import Asker, Security
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, TransportError
+from riverrun.runtime.network.client import Asker
+from riverrun.runtime.network.connection import Security
 from tests.soaking import first_seed
 from tests.spark.programs import Program, Rows, change, counting, eventually, looping
 from tests.spark.test_cluster import active

@@ -218,7 +218,7 @@ def test_with_tls_all_of_it_is_encrypted(spark: SparkSession) -> None:
 
 
 def test_certificates_may_be_given_as_files(spark: SparkSession, tmp_path: Path) -> None:
-    from riverrun.spark.certificates import secured
+    from riverrun.spark.security import secured
 
     made = secured(True)
     files = tmp_path / "certificate.pem", tmp_path / "key.pem"
@@ -438,7 +438,7 @@ def test_workers_that_do_not_come_up_are_not_waited_for_for_ever(spark: SparkSes
 def test_versions_that_differ_are_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from riverrun.engine import remote
+    from riverrun.runtime import remote
 
     ours = remote.versions()
     monkeypatch.setattr(remote, "versions", lambda: {**ours, "polars": "0.0.1"})

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.run.test_going_on import EPOCHS, MORE, from_scratch, play, program
+from tests.run.durability.test_going_on import EPOCHS, MORE, from_scratch, play, program
 
 
 def counted(frame: DataFrame, columns: int) -> Counter[tuple[Any, ...]]:

@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 
 import riverrun as rr
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, SchemaError
+from riverrun.rows import commands
+from riverrun.rows.commands import InputRows
 from riverrun.spark import ingest
 from riverrun.spark.frames import of_table
 from tests.spark.programs import Rows, counting, eventually, joining
@@ -33,7 +35,7 @@ def copying(schema: Any, **options: Any) -> rr.Dataflow:
 def parcels(run: Any) -> int:
     """How many parcels the workers of a run hold."""
     cluster = run._cluster
-    return sum(answer["parcels"] for _, answer in cluster._ask_all("stats"))
+    return sum(answer["parcels"] for _, answer in cluster._questions.ask_all("stats"))
 
 
 # ---- whole DataFrames
@@ -299,7 +301,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
     """What speculation does, by hand: two attempts hand the same rows in, one is named."""
     import cloudpickle
 
-    from riverrun.engine.wire import unpack
+    from riverrun.runtime.codec.plain import unpack
     from riverrun.spark import ingest
 
     with copying({"n": pl.Int64}).run(on=spark, workers=2) as run:
@@ -411,13 +413,15 @@ def test_commands_that_cannot_be_numbered_apart_are_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = pa.record_batch({"k": [1, 2, 3], "v": [1, 2, 3]})
-    target = ingest.Target(rows.schema, ("k",), False, "upsert into 'a'", lambda *given: rows)
+    target = ingest.Target(InputRows(rows.schema, ("k",)), False, "upsert into 'a'")
+    nobody: Any = [(None, None)]
     with pytest.raises(OperatorFailed, match="partition 1048576 cannot be numbered"):
-        ingest._check_numbers(target, 1 << 20, True)
-    ingest._check_numbers(target, (1 << 20) - 1, True)
-    monkeypatch.setattr(ingest, "PARTITION_BITS", 1)
+        ingest._hand_out(target, iter([rows]), 1 << 20, nobody)
+    with pytest.raises(AttributeError):  # it is numbered, and nobody is there to take it
+        ingest._hand_out(target, iter([rows]), (1 << 20) - 1, nobody)
+    monkeypatch.setattr(commands, "PARTITION", 2)
     with pytest.raises(OperatorFailed, match="partition 0 cannot be numbered"):
-        ingest._hand_out(target, iter([rows]), 0, [(None, None)])  # type: ignore[list-item]
+        ingest._hand_out(target, iter([rows]), 0, nobody)
 
 
 def test_an_enum_is_text_to_spark_and_keeps_its_order(spark: SparkSession) -> None:

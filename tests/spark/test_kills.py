@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.engine.losses import explained
-from riverrun.spark.launching import _said
+from riverrun.engine.coordinator.failures import explained
+from riverrun.spark.launcher import _said
 from tests.chaos.besieged import Siege
 from tests.chaos.kills import suite
 from tests.chaos.loads import PROGRAMS

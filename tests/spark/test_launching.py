@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.engine.connection import Security
-from riverrun.engine.hosting import Rendezvous
-from riverrun.spark import launching
-from riverrun.spark.launching import SparkLauncher
+from riverrun.runtime.network.connection import Security
+from riverrun.runtime.worker_process import Rendezvous
+from riverrun.spark import launcher
+from riverrun.spark.launcher import SparkLauncher
 from riverrun.spark.session import Site
 from tests.spark.programs import eventually
 
@@ -35,15 +35,15 @@ def test_a_worker_that_is_stopped_before_spark_knows_it_is_stopped(
         assert go_on.wait(20)
         return idle
 
-    monkeypatch.setattr(launching, "task", task)
+    monkeypatch.setattr(launcher, "task", task)
     over: list[tuple[int, str]] = []
-    launcher = SparkLauncher(Site(spark, False, True, "127.0.0.1"), "idle", lambda *given: None)  # type: ignore[arg-type]
-    launcher.open(Rendezvous("tcp://127.0.0.1:9", Security()), lambda *said: over.append(said))
-    launcher.start(1)
+    one = SparkLauncher(Site(spark, False, True, "127.0.0.1"), "idle", lambda *given: None)  # type: ignore[arg-type]
+    one.open(Rendezvous("tcp://127.0.0.1:9", Security()), lambda *said: over.append(said))
+    one.start(1)
     assert preparing.wait(20)
-    launcher.stop(1)
+    one.stop(1)
     time.sleep(0.3)
     go_on.set()
     assert eventually(lambda: len(over) == 1, 60)
-    launcher.close()
+    one.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("riverrun-worker-1")]

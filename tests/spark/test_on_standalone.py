@@ -115,6 +115,9 @@ def test_executors_without_the_package_get_it(standalone: Standalone, tmp_path: 
     assert all(place.startswith(f"{tmp_path}/riverrun-code-{os.getuid()}-") for place in places)
     left = [each.name for each in tmp_path.iterdir() if "unpack" in each.name]
     assert not left
+    # Kernels came along with the tasks: what a worker compiles would lie beside the sources that it unpacked.
+    assert list(tmp_path.glob("riverrun-code-*/riverrun/state/kernels/*.py"))
+    assert not list(tmp_path.glob("riverrun-code-*/**/*.kernel"))
 
 
 def speculates(marks: str) -> None:

@@ -28,7 +28,7 @@ def campaigns() -> rr.Dataflow:
         "campaigns",
         key={"ad": pl.Int64},
         value={"campaign": pl.Int64},
-        compact=rr.keep_latest,
+        compact=rr.rules.keep_latest,
     )
     moves.update(state, late=5)
     flow.output("seen", views.fetch(state, key="ad", at="at", late=5))

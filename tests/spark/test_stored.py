@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import riverrun as rr
 from riverrun.spark import source as source_module
-from riverrun.state import Checkpoints
 from riverrun.state import block as block_module
-from riverrun.state import stored as stored_module
+from riverrun.storage import Checkpoints
+from riverrun.storage import reader as stored_module
 from tests.spark.programs import Rows, change, counting, looping, upserting
-from tests.state.saving import make_blocks_small
-from tests.state.test_damage import damage
+from tests.storage.saving import make_blocks_small
+from tests.storage.test_damage import damage
 
 
 def source(spark: SparkSession, **options: Any) -> Any:

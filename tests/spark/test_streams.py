@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 import riverrun as rr
 from riverrun import retry
-from riverrun.engine.wire import describe, pack
 from riverrun.errors import OperatorFailed, PlanError, SchemaError, TransportError
+from riverrun.runtime.codec.plain import describe, pack
 from riverrun.spark import ingest
 from riverrun.spark.streams import in_brief
 from tests.spark.programs import counting, eventually, joining

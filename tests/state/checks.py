@@ -18,8 +18,8 @@ from riverrun.state.block import Block
 from riverrun.state.schema import Schema
 from riverrun.state.spine import Spine
 from riverrun.state.view import Selection, View
+from tests.drawn_rows import plain_rows, to_arrow, to_plain
 from tests.oracle import Reference, Row, Time, before, rank
-from tests.rows import plain_rows, to_arrow, to_plain
 from tests.state.hashing import hash_in
 
 

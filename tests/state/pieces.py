@@ -15,8 +15,8 @@ from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.schema import FULL_MASK, Order, Schema, conform_column
 from riverrun.state.times import codes_in
+from tests.drawn_rows import arrow_types, cells, to_arrow, to_plain
 from tests.oracle import Change, Row, Time
-from tests.rows import arrow_types, cells, to_arrow, to_plain
 
 MASKS = [FULL_MASK, FULL_MASK, 0, 1, 3, 0xFF << 56]
 PLAIN = st.sampled_from([pa.int64(), pa.int64(), pa.int32(), pa.string(), pa.float64()])

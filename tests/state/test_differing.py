@@ -18,7 +18,7 @@ from riverrun.state.changes import Changes
 from riverrun.state.keys import Keys
 from riverrun.state.schema import FULL_MASK, conform_column
 from riverrun.state.view import View
-from tests.rows import to_arrow
+from tests.drawn_rows import to_arrow
 from tests.state.checks import check_block, set_sizes
 from tests.state.pieces import batch_of, changes_of, keyed_schemas, pools, rows_of
 

@@ -16,7 +16,7 @@ from riverrun.progress import Antichain
 from riverrun.state.batch import Batch
 from riverrun.state.schema import Order, Schema
 from riverrun.state.spine import Spine
-from tests.rows import TYPES
+from tests.drawn_rows import TYPES
 
 STRICT = Schema.of(
     pa.schema([pa.field("k", pa.int64(), nullable=False)]),

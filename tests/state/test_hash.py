@@ -17,8 +17,8 @@ from riverrun.state.batch import hash_key as compiled_hash_key
 from riverrun.state.columns import node_table
 from riverrun.state.kernels import values
 from riverrun.state.schema import Schema
+from tests.drawn_rows import TYPES, cells, disguises, to_arrow
 from tests.oracle import NAN, Row
-from tests.rows import TYPES, cells, disguises, to_arrow
 from tests.state import hashing
 
 INF = float("inf")

@@ -24,12 +24,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from riverrun.progress import Antichain
 from riverrun.state import spine as spine_module
 from riverrun.state.batch import Batch
-from riverrun.state.files import read_block, write_block
+from riverrun.state.block_files import read_block, write_block
 from riverrun.state.schema import FULL_MASK, Order, Schema
 from riverrun.state.spine import ReadHold, Spine
 from riverrun.state.view import View
+from tests.drawn_rows import arrow_types, cells, disguises, to_arrow
 from tests.oracle import Reference, Row, before
-from tests.rows import arrow_types, cells, disguises, to_arrow
 from tests.soaking import draws
 from tests.state.checks import (
     NEVER_FOLD,

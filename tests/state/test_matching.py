@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from riverrun.errors import OperatorFailed
 from riverrun.progress import Antichain
 from riverrun.state import Schema, Spine
 from riverrun.state.keys import Keys
@@ -150,7 +151,11 @@ def test_every_pair_of_equal_keys_comes_once(state, data, rows, block, looked_up
         patch.setattr("riverrun.state.matching.MARKED", data.draw(st.sampled_from([0, 1 << 22])))
         view = view_of(schema, pieces, depth)
         batch = batch_of(left, changes, depth)
-        found = list(match(batch, view, rows))
+        try:
+            found = list(match(batch, view, rows))
+        except OperatorFailed as refused:
+            assert refused.code == "operator.overflow"  # noqa: PT017  (it may well not be refused)
+            found = None
     expected = [
         (key, value, other_value, join(time, other_time), diff * other)
         for (key, value, time), diff in added_up(changes).items()
@@ -158,7 +163,10 @@ def test_every_pair_of_equal_keys_comes_once(state, data, rows, block, looked_up
         for (other_key, other_value, other_time), other in added_up(piece).items()
         if key == other_key
     ]
+    assert (found is None) == any(not -(2**63) <= diff < 2**63 for *_, diff in expected)
     got = []
+    if found is None:
+        return
     for pairs in found:
         assert 0 < len(pairs) == pairs.rows <= rows
         assert list(pairs.times) == sorted(set(pairs.times))
@@ -177,8 +185,7 @@ def test_every_pair_of_equal_keys_comes_once(state, data, rows, block, looked_up
         for mine, other, code, diff in zip(*sides, codes, pairs.diffs.tolist(), strict=True):
             assert mine[:count] == other[:count]
             got.append((mine[:count], mine[count:], other[count:], pairs.times[code], diff))
-    wrap = [(*rest, (diff + 2**63) % 2**64 - 2**63) for *rest, diff in expected]
-    assert Counter(got) == Counter(wrap)
+    assert Counter(got) == Counter(expected)
 
 
 def test_a_slice_of_a_view_holds_its_hashes() -> None:

@@ -19,7 +19,7 @@ from riverrun.state.columns import Cells
 from riverrun.state.kernels import layout
 from riverrun.state.schema import Schema
 from riverrun.state.spine import Spine
-from tests.rows import LEAVES, TYPES, cells, to_arrow, to_plain
+from tests.drawn_rows import LEAVES, TYPES, cells, to_arrow, to_plain
 from tests.state.checks import set_sizes
 
 GUARD = 64

@@ -23,8 +23,8 @@ from riverrun.state.merge import Merger
 from riverrun.state.schema import FULL_MASK, Order, Schema
 from riverrun.state.spine import Spine
 from riverrun.state.view import View
+from tests.drawn_rows import TYPES, cells, disguises, to_arrow, to_plain
 from tests.oracle import NAN
-from tests.rows import TYPES, cells, disguises, to_arrow, to_plain
 from tests.soaking import first_seed
 from tests.state.checks import (
     NEVER_FOLD,

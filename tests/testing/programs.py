@@ -250,11 +250,13 @@ def fetching(
 
 def hops(links: rr.Collection, asks: rr.Collection, flow: rr.Dataflow) -> rr.Collection:
     state = flow.state("s", {"k": int}, {"v": int}, time={"t": int})
-    links.update(state, rule=rr.append, late=2)
+    links.update(state, rule=rr.rules.append, late=2)
     loop = flow.loop(name="hops")
     first = loop.enter(asks.select("k", "at", here="k"))
     back = loop.feedback(first.schema, limit=3)
-    hop = first.concat(back).fetch(state, key={"k": "here"}, at="at", rule=rr.within, how="inner")
+    hop = first.concat(back).fetch(
+        state, key={"k": "here"}, at="at", rule=rr.rules.within, how="inner"
+    )
     back.connect(hop.select("k", "at", here="v"))
     return loop.leave(hop)
 
@@ -263,7 +265,7 @@ def taught(ups: rr.Collection, asks: rr.Collection, flow: rr.Dataflow) -> rr.Col
     """A state in a loop: a request at 5 leaves a value at 6, which that at 7 may find."""
     loop = flow.loop(name="taught")
     state = loop.state("s", {"k": int}, {"v": int}, time={"t": int})
-    loop.enter(ups).update(state, rule=rr.append, progress=False)
+    loop.enter(ups).update(state, rule=rr.rules.append, progress=False)
     loop.enter(ups).progress(state, "update", at="t", late=0)
     found = loop.enter(asks).fetch(state, key="k", at="at", closed="left")
     found.select("k", t=pl.col("at") + 1, v=pl.col("n")).update(state, progress=False)
@@ -380,16 +382,16 @@ CASES = [
     Case("fetch", fetching(), STATES, laws=UNJUDGED),
     Case(
         "fetch_latest_kept",
-        fetching(compact=rr.keep_latest, compaction="active", accelerate=False),
+        fetching(compact=rr.rules.keep_latest, compaction="active", accelerate=False),
         STATES,
         laws=UNJUDGED,
     ),
     Case(
         "fetch_range",
         fetching(
-            {"rule": rr.append},
-            {"since": SINCE, "rule": rr.within, "late": 4},
-            compact=rr.drop_before(3),
+            {"rule": rr.rules.append},
+            {"since": SINCE, "rule": rr.rules.within, "late": 4},
+            compact=rr.rules.drop_before(3),
             sweep=1,
         ),
         STATES,
@@ -397,7 +399,12 @@ CASES = [
     ),
     Case(
         "fetch_total",
-        fetching({"rule": rr.add}, {"rule": rr.total}, compact=rr.fold, replies_first=False),
+        fetching(
+            {"rule": rr.rules.add},
+            {"rule": rr.rules.total},
+            compact=rr.rules.fold,
+            replies_first=False,
+        ),
         STATES,
         laws=UNJUDGED,
     ),

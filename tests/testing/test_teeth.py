@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
-from riverrun.engine.operator import Actor, Context, Operator, by_time
+from riverrun.plan.operator import Actor, Context, Operator, by_time
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.changes import Changes
 from riverrun.testing import COMMIT, LawBroken, check_dataflow, check_operator, insert, play

@@ -6,6 +6,7 @@
     riverrun checkpoints PATH --verify              whether it is whole
     riverrun checkpoints PATH NUMBER                what is in a checkpoint
     riverrun checkpoints PATH NUMBER --output NAME  rows of an output; or of any --state
+    riverrun kernels                                compile what runs need, before they do
     riverrun version
 
 With ``--json``, what is told is for programs. Exit codes: 0; 1 where verifying found damage; 2 for an error,

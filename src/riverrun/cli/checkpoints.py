@@ -17,20 +17,20 @@ from rich.table import Table
 from rich.text import Text
 
 from riverrun.errors import RiverrunError
-from riverrun.state.checkpoint import Checkpoints
-from riverrun.state.inspecting import (
+from riverrun.state.types import type_text
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.inspect import (
     CheckpointFound,
-    Found,
+    PathContents,
     Verified,
     check_number,
     is_collected,
     look,
     verify,
 )
-from riverrun.state.manifest import Manifest, Share
-from riverrun.state.storage import FileFound, nothing_at, open_storage
-from riverrun.state.stored import held, outputs
-from riverrun.state.types import type_text
+from riverrun.storage.manifest import Manifest, Share
+from riverrun.storage.reader import held, outputs
+from riverrun.storage.store import FileFound, nothing_at, open_storage
 from riverrun.version import __version__
 
 DAMAGED = 1
@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> int:
 # ---- all of them
 
 
-def _show_found(found: Found) -> None:
+def _show_found(found: PathContents) -> None:
     table = _table("checkpoint", "epochs", "published", "workers", "states", "changes", "bytes")
     table.add_column("new bytes", justify="right")
     table.add_column("riverrun")
@@ -196,7 +196,9 @@ def _show_one(given: argparse.Namespace, manifest: Manifest) -> int:
         for name, about in outputs(manifest).items()
     }
     about = {
-        key: value for key, value in manifest.about.items() if key not in ("outputs", "fingerprint")
+        key: value
+        for key, value in manifest.about.items()
+        if key not in ("outputs", "fingerprint", "code")
     }
     program = manifest.about.get("fingerprint", {})
     if given.json:
@@ -258,7 +260,7 @@ def _state(name: str, shares: tuple[Share, ...]) -> dict[str, Any]:
 
 
 def _show_rows(given: argparse.Namespace) -> int:
-    from riverrun.engine.operators.linear import python_rows
+    from riverrun.rows.records import python_rows
     from riverrun.run import read_checkpoint
 
     result = read_checkpoint(given.path, given.output, given.as_of, given.number, state=given.state)

@@ -22,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"riverrun {__version__}\n")
         return 0
     try:
+        if given.command == "kernels":
+            from riverrun.cli.kernels import prepare
+
+            return prepare(given.folder)
         _check(parser, given)
         from riverrun.cli.checkpoints import run
 
@@ -36,10 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="riverrun", description="Look at what runs of Riverrun have left."
+        prog="riverrun",
+        description="Look at what runs of Riverrun have left, and make ready what they need.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("version", help="say which version this is")
+    kernels = commands.add_parser(
+        "kernels",
+        help="compile what runs need, before they do",
+        description="Compile the kernels that are not ready for this machine, on all cores, and say where they are.",
+    )
+    kernels.add_argument(
+        "--folder", metavar="PATH", help="copy what is compiled there as well, to be shipped"
+    )
     found = commands.add_parser(
         "checkpoints",
         help="list, verify and show checkpoints",

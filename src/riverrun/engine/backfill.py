@@ -19,21 +19,21 @@ stands at boundary e like any other. Laws:
    as of any other state; the rest is in files of our own. What a fresh state is given is like an epoch with as
    many rows.
 
+An instance begins (`Beginning`) either so, or `Straight`, at a boundary with all its states.
+
 Cost: the content of the states that are read is copied once and announced once; kept states that nothing fresh is
 made of cost nothing.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from riverrun.engine.comparing import Flow
-from riverrun.engine.operator import Actor, Arranged, present
-from riverrun.engine.operators.arrange import Tap
-from riverrun.engine.operators.join import Joiner
-from riverrun.engine.operators.reduce import Reducer
+from riverrun.plan.diff import Flow, states_of
+from riverrun.plan.operator import Actor, Arranged, Role, present
 from riverrun.progress import Antichain
 from riverrun.state import Spine
 from riverrun.state.batch import Batch
@@ -43,13 +43,63 @@ from riverrun.state.spine import spill_blocks
 from riverrun.state.view import SCAN_ROWS, View
 
 if TYPE_CHECKING:
-    from riverrun.engine.plan import Port
+    from riverrun.engine.coordinator.resume import Resume
+    from riverrun.plan.plan import Plan, Port
 
 Push = Callable[[Changes], None]
 Take = Callable[[Changes], Changes | None]
 
 
-class Backfill:
+class Beginning(ABC):
+    """How an instance comes to its first boundary. `first` is the first epoch from which its outputs can be read."""
+
+    first: int
+    giving: tuple[Port, ...] = ()
+    """The outputs at which changes come in besides the sources, before that boundary."""
+
+    @abstractmethod
+    def start(self, actors: Mapping[int, Actor]) -> None:
+        """Bring each actor, by the number of its node, to where it begins."""
+
+    def gate(self, number: int, take: Take) -> Take:
+        """What is done with changes that arrive at a node, where otherwise `take` is."""
+        return take
+
+    def content(self, push: Callable[[Port], Push]) -> Iterator[None] | None:
+        """Let what comes in before all rows go where it is wanted, a piece at each step; None where nothing does."""
+        return None
+
+    def finish(self) -> None:  # noqa: B027 (most have nothing to do)
+        """The boundary is reached."""
+
+
+class Straight(Beginning):
+    """All states are there, as of the boundary `epoch`."""
+
+    def __init__(self, epoch: int) -> None:
+        self.first = epoch
+
+    def start(self, actors: Mapping[int, Actor]) -> None:
+        if self.first:
+            for actor in actors.values():
+                actor.boundary(self.first)
+
+
+def beginning_of(
+    plan: Plan,
+    epoch: int,
+    states: Mapping[str, View] | None,
+    resume: Resume | None,
+    spill: Mapping[str, Any],
+) -> Beginning:
+    """How an instance with these states begins at `epoch`: `resume` says which of the others are built anew then."""
+    if resume is None or states is None or resume.epoch != epoch or not resume.flow.fresh:
+        return Straight(epoch)
+    kept = [node.number for node in plan.nodes if states.keys() & set(states_of(node))]
+    return Backfill(resume.flow, epoch, frozenset(kept), spill)
+
+
+class Backfill(Beginning):
     """The backfill of one instance, in epoch `epoch`; `kept` are the nodes whose states it was given.
 
     `spill` is the budget of a state and where to what is beyond goes, as `Spine` takes them.
@@ -59,6 +109,9 @@ class Backfill:
         self, flow: Flow, epoch: int, kept: frozenset[int], spill: Mapping[str, Any] | None = None
     ) -> None:
         self.epoch = epoch
+        self.first = epoch + 1
+        self.giving = flow.giving
+        self._actors: Mapping[int, Actor] = {}
         self._spill = spill or {}
         self._flow = flow
         self._kept = kept
@@ -78,22 +131,17 @@ class Backfill:
 
     def start(self, actors: Mapping[int, Actor]) -> None:
         """Bring each actor to its boundary: e where it has its state, and e - 1 where it begins (law 1)."""
+        self._actors = actors
         for number, actor in actors.items():
-            owner = number
-            if isinstance(actor, Tap):
-                (port,) = actor.node.inputs
-                owner = port.node
-                if owner not in self._kept:
-                    actor.begin(self.epoch)
-                    continue
-            if owner in self._kept:
-                actor.boundary(self.epoch + 1)
-            elif self.epoch:
-                actor.boundary(self.epoch)
+            node = actor.node
+            shown = node.operator.role is Role.OUTPUT
+            if (node.inputs[0].node if shown else number) in self._kept:
+                actor.boundary(self.first)
+            else:
+                actor.begin(self.epoch)
 
-    def pieces(self, actors: Mapping[int, Actor], push: Callable[[Port], Push]) -> Iterator[None]:
-        """Let the content go where it is wanted, piece by piece."""
-        flow, time = self._flow, (self.epoch,)
+    def content(self, push: Callable[[Port], Push]) -> Iterator[None]:
+        actors, flow, time = self._actors, self._flow, (self.epoch,)
         for number in flow.read:
             self._stand_in(actors[number])
             yield
@@ -111,23 +159,15 @@ class Backfill:
                 yield
         for number, at in flow.announces:
             reader = actors[number]
-            assert isinstance(reader, Reducer)
             batch = self._contents[reader.node.inputs[at].node]
             if len(batch):
                 reader.announced(at, batch, time)
             yield
-        for number in flow.pairs:
-            joiner = actors[number]
-            assert isinstance(joiner, Joiner)
-            batch = self._contents[joiner.node.inputs[0].node]
-            if len(batch):
-                joiner.pair_up(batch)
-            yield
 
-    def finish(self, actors: Mapping[int, Actor]) -> None:
+    def finish(self) -> None:
         """The epoch is complete: readers find the states themselves again."""
         for number, spine in self._real.items():
-            actor = actors[number]
+            actor = self._actors[number]
             assert isinstance(actor, Arranged)
             actor.arrangement.spine = spine
         self._real.clear()

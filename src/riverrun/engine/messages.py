@@ -9,7 +9,7 @@ Laws, on which `worker` and `coordinator` build:
 
 1. **Execution.** What belongs to a run of the dataflow carries the number of its *execution*. A
    receiver drops what is older than its own, and holds what is newer until it has begun that one.
-   What does not carry one (`Join`, `Heartbeat`, `Wrote`, ...) means the same in every execution.
+   What does not carry one (`JoinRun`, `Heartbeat`, `Wrote`, ...) means the same in every execution.
 2. **Order.** Between two actors messages arrive in the order in which they were sent, up to the
    moment where the connection breaks. Workers need less: `Data` is numbered, and a receiver that
    misses one takes no more of that execution.
@@ -18,7 +18,7 @@ Laws, on which `worker` and `coordinator` build:
 >>> Data(execution=3, number=0, payload="rows")
 Data(execution=3, number=0, payload='rows')
 
-Instructions are messages to the storage (`Append`, `Write`, `Publish`, `Collect`, `Survey`,
+Instructions are messages to the storage (`AppendRecord`, `Write`, `Publish`, `Collect`, `Survey`,
 `Read`, `Recall`): whoever carries messages has them executed (`storing.execute`) and brings the `Outcome`
 back.
 """
@@ -31,14 +31,13 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from riverrun.engine.long_loops import LoopRound
+from riverrun.engine.loop_rounds import LoopRound
 from riverrun.engine.reading import Portion
-from riverrun.engine.wire import add_record
 from riverrun.errors import RiverrunError
 from riverrun.progress import Antichain
-from riverrun.state.checkpoint import Part
 from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
+from riverrun.storage.checkpoint import StatePart
 
 COORDINATOR = 0
 STORAGE = -1
@@ -75,10 +74,7 @@ class Parcel:
     checksum: str = ""
 
 
-add_record(16, Parcel, str, int, int, str | None, str)
-
-
-class Instance(Protocol):
+class InstanceInterface(Protocol):
     """One worker's share of a running plan, made anew for every execution."""
 
     @property
@@ -125,7 +121,7 @@ class MakeInstance(Protocol):
 
     def __call__(
         self, index: int, shards: Shards, epoch: int, states: States | None, /
-    ) -> Instance: ...
+    ) -> InstanceInterface: ...
 
 
 # ---- from the coordinator to a worker
@@ -177,7 +173,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class LeaveRun:
     """You have no part in this run any more: stop."""
 
 
@@ -185,7 +181,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinRun:
     """I am there."""
 
 
@@ -241,7 +237,7 @@ class Wrote:
     """My part of a checkpoint; or None, and why it could not be written."""
 
     attempt: int
-    part: Part | None
+    part: StatePart | None
     error: RiverrunError | None = None
 
 
@@ -395,7 +391,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendRecord:
     """Append a record to the log, at its next position."""
 
     position: int
@@ -419,7 +415,7 @@ class Publish:
 
     attempt: int
     number: int
-    parts: tuple[Part, ...]
+    parts: tuple[StatePart, ...]
     about: Mapping[str, Any]
 
 
@@ -450,7 +446,7 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SurveyResult:
     """The result of a survey: the newest checkpoint that is whole, and what is kept beside it."""
 
     number: int

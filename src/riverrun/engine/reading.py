@@ -24,17 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.operators.linear import as_record_batch, canonical_columns, python_rows
-from riverrun.engine.where import Where
 from riverrun.errors import OperatorFailed
+from riverrun.rows.conditions import Where
+from riverrun.rows.records import narrowed, python_rows
 from riverrun.state.schema import free_name
 from riverrun.state.shards import Range
 from riverrun.state.types import (
-    declared_schema,
-    declared_type,
-    has_dictionaries,
     shown_schema,
-    spelled,
 )
 from riverrun.state.view import SCAN_ROWS, View
 
@@ -102,41 +98,6 @@ class ChangesPortion(Portion):
     ) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
             yield narrowed(pa.record_batch(batch.columns, schema=self.schema), columns, where)
-
-
-def undictionaried(
-    schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows as they travel, and their schema: dictionaries as their values."""
-    kinds = [spelled(declared_type(f)) if has_dictionaries(f.type) else f.type for f in schema]
-    if kinds == schema.types:
-        return schema, batches
-    plain = pa.schema(
-        [f.with_type(k).remove_metadata() for f, k in zip(schema, kinds, strict=True)]
-    )
-    return plain, (
-        pa.record_batch(
-            [c.cast(k) for c, k in zip(batch.columns, kinds, strict=True)], schema=plain
-        )
-        for batch in batches
-    )
-
-
-def as_shown(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows that have travelled, in the types that they are shown in."""
-    if batch.schema.types == schema.types:
-        return batch
-    declared = declared_schema(schema)
-    return as_record_batch(declared, canonical_columns(batch, declared), batch.num_rows)
-
-
-def narrowed(
-    batch: pa.RecordBatch, columns: Sequence[str] | None, where: Sequence[Where]
-) -> pa.RecordBatch:
-    """The rows that satisfy all conditions, and the columns asked for."""
-    for condition in where:
-        batch = batch.filter(condition.mask(batch))
-    return batch if columns is None else batch.select(list(columns))
 
 
 def _negative(name: str, rows: pa.RecordBatch, counts: Any) -> OperatorFailed:

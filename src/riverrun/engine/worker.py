@@ -1,6 +1,6 @@
 """The worker: one share of a run, driven by messages. No clock, socket, thread or storage inside.
 
-A worker lives through *executions*. Each has an `Instance`, made at `Begin` from the states as of
+A worker lives through *executions*. Each has an `InstanceInterface`, made at `Begin` from the states as of
 an epoch, and thrown away at the next one. In between the worker feeds it what the coordinator
 sends, carries what it sends to peers, and at each epoch boundary *pins* its states: views, which
 are immutable, so a pin costs nothing and can be written or gone back to at any time. Laws:
@@ -43,7 +43,7 @@ coordinator waits for it.
 >>> worker = Worker(7, Sum)
 >>> worker.receive(COORDINATOR, Begin(1, 0, source=0, index=0, shards=Shards.even(1), peers=(7,)))
 >>> worker.take()  # who it goes to, and what
-[(0, Join()), (0, Ready(execution=1))]
+[(0, JoinRun()), (0, Ready(execution=1))]
 >>> worker.receive(COORDINATOR, Feed(1, 0, {"n": 5}))
 >>> worker.work(), worker.take(), worker.instance.sum
 (False, [(0, Completed(execution=1, epoch=1, notes=()))], 5)
@@ -57,9 +57,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from riverrun.engine.coordinator.failures import interrupted
 from riverrun.engine.messages import (
     COORDINATOR,
-    INTERRUPTED,
     NO_EPOCH,
     ORIGIN,
     PINNED,
@@ -72,9 +72,9 @@ from riverrun.engine.messages import (
     Failed,
     Feed,
     Heartbeat,
-    Instance,
-    Join,
-    Leave,
+    InstanceInterface,
+    JoinRun,
+    LeaveRun,
     MakeInstance,
     NotReady,
     Outcome,
@@ -86,11 +86,10 @@ from riverrun.engine.messages import (
     Write,
     Wrote,
 )
-from riverrun.engine.wire import BadFrame
-from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError
+from riverrun.errors import BadMessage, CheckpointError, OperatorFailed, RiverrunError
 from riverrun.retry import is_outage
-from riverrun.state.joining import join_views
 from riverrun.state.shards import Range, intersect, subtract
+from riverrun.state.view import join_views
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class Worker:
         self._interrupted = _raise if interrupted is None else interrupted
         self._interrupt: BaseException | None = None
         self.execution = 0
-        self.instance: Instance | None = None
+        self.instance: InstanceInterface | None = None
         self.left = False
         self._make = make_instance
         self._begin: Begin | None = None
@@ -143,14 +142,14 @@ class Worker:
         self._published: int | None = None
         self._writing: tuple[int, int] | None = None  # an attempt and its epoch
         self._held: list[tuple[int, Any]] = []
-        self._out: Outputs = [(COORDINATOR, Join())]
+        self._out: Outputs = [(COORDINATOR, JoinRun())]
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Data: self._on_data,
             Feed: self._on_feed,
             Begin: self._on_begin,
             Announce: self._on_announce,
             Published: self._on_published,
-            Leave: self._on_leave,
+            LeaveRun: self._on_leave,
             Outcome: self._on_outcome,
         }
 
@@ -233,7 +232,7 @@ class Worker:
         assert self.instance is not None
         try:
             self.instance.receive(index, message.payload)
-        except BadFrame:  # nothing of it was taken in: it counts as lost
+        except BadMessage:  # nothing of it was taken in: it counts as lost
             self.disconnected(sender)
         except BaseException as error:
             self._fail(error)
@@ -272,7 +271,7 @@ class Worker:
         self._sent[peer] = number + 1
         self._out.append((self._begin.peers[peer], Data(self.execution, number, payload)))
 
-    def _complete(self, instance: Instance) -> None:
+    def _complete(self, instance: InstanceInterface) -> None:
         completed = instance.completed
         if completed != self._fed:
             return  # it was fed more, and is asked again when that is complete
@@ -365,7 +364,7 @@ class Worker:
         for sender, message in held:
             self.receive(sender, message)
 
-    def _on_leave(self, sender: int, message: Leave) -> None:
+    def _on_leave(self, sender: int, message: LeaveRun) -> None:
         self.left = True
         self.instance = self._assembly = None
         self._pins.clear()
@@ -470,25 +469,13 @@ def _raise(error: BaseException) -> NoReturn:
 
 def _unexpected(error: BaseException, worker: Worker) -> OperatorFailed:
     if _is_interrupt(error):
-        return _was_interrupted(error, worker)
+        return interrupted(worker.epoch, error, worker=worker.incarnation)
     wrapped = OperatorFailed(
         "operator.raised",
         f"worker {worker.incarnation} stopped in execution {worker.execution}: "
         f"{type(error).__name__}: {error}",
         hint="the cause has the traceback; the epoch is not counted, and the run goes on",
         worker=worker.incarnation,
-    )
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _was_interrupted(error: BaseException, worker: Worker) -> OperatorFailed:
-    wrapped = OperatorFailed(
-        INTERRUPTED,
-        f"epoch {worker.epoch} was interrupted by {type(error).__name__} and is refused",
-        hint="insert its rows again and commit; the run is as it was before",
-        worker=worker.incarnation,
-        epoch=worker.epoch,
     )
     wrapped.__cause__ = error
     return wrapped

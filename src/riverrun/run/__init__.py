@@ -2,9 +2,9 @@
 and results of runs that are over.
 """
 
-from riverrun.run.following import Sink
-from riverrun.run.live import Commit, Run
+from riverrun.run.checkpoints import read_checkpoint
 from riverrun.run.result import Result
-from riverrun.run.stored import read_checkpoint
+from riverrun.run.run import Commit, Run
+from riverrun.run.sinks.queue import Sink
 
 __all__ = ["Commit", "Result", "Run", "Sink", "read_checkpoint"]

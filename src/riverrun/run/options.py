@@ -11,8 +11,9 @@ from typing import Any
 from uuid import uuid4
 
 from riverrun.errors import PlanError
-from riverrun.run.values import show
-from riverrun.state.storage import Storage
+from riverrun.rows.values import show
+from riverrun.runtime.carriers import Carrier
+from riverrun.storage.store import Storage
 
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
@@ -172,8 +173,8 @@ def check_timeout(given: object, attempt: str, *, zero: bool = True, hint: str) 
         )
 
 
-def check_place(on: Any, *, timeout: object, tls: Any, seed: object) -> None:
-    """Options that belong to one place of running."""
+def check_place(carrier: Carrier, *, timeout: object, tls: Any, seed: object) -> None:
+    """Options that make sense in some places only."""
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise PlanError(
             "plan.run",
@@ -181,16 +182,16 @@ def check_place(on: Any, *, timeout: object, tls: Any, seed: object) -> None:
             hint="leave it out, or give seed=1",
         )
     check_timeout(timeout, "run with", zero=False, hint="it is how long workers have to come up")
-    if on is None and tls:
+    if tls and "tls" not in carrier.takes:
         raise PlanError(
             "plan.run",
-            "cannot run with tls in this process: nothing travels",
+            f"cannot run with tls {carrier.place}: nothing leaves this machine",
             hint='leave it out, or run on Spark: flow.run(on="spark", tls=True)',
         )
-    if on is not None and seed is not None:
+    if seed is not None and "seed" not in carrier.takes:
         raise PlanError(
             "plan.run",
-            "cannot run with a seed on Spark: workers take turns as they come",
+            f"cannot run with a seed {carrier.place}: workers take turns as they come",
             hint="leave out the seed, or `on`",
         )
 
@@ -201,7 +202,7 @@ def check_recovery(
     balance: object,
     max_workers: object,
     workers: int,
-    on: Any,
+    carrier: Carrier,
     checkpoint: Any,
 ) -> None:
     """What is done about workers that are lost, silent or slow."""
@@ -221,11 +222,13 @@ def check_recovery(
             f"cannot run with silence={silence!r}: that is a number of seconds from 2 on",
             hint="workers give a sign of life every second; one that gave none for so long is thought dead",
         )
-    if balance != "report" and (on is None or checkpoint is None):
+    if balance != "report" and ("balance" not in carrier.takes or checkpoint is None):
+        where = "" if "balance" in carrier.takes else f" {carrier.place}"
         raise PlanError(
             "plan.run",
-            f"cannot run with balance={balance!r}: keys move between workers on Spark, through a checkpoint path",
-            hint='flow.run(on="spark", checkpoint=PATH, balance=...)',
+            f"cannot run with balance={balance!r}{where}: keys move between workers that are processes, through a "
+            "checkpoint path",
+            hint='flow.run(on="processes", checkpoint=PATH, balance=...), or on="spark"',
         )
     if max_workers is not None:
         check_count("max_workers", max_workers)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from riverrun.attributes import missing_attribute
 from riverrun.engine.reading import Portion
 from riverrun.errors import SchemaError
 from riverrun.interrupts import check, deferred
-from riverrun.run.attributes import missing_attribute
-from riverrun.run.columns import one_column
+from riverrun.rows.column_names import one_column
+from riverrun.runtime.frames import spark_frame
 from riverrun.state.types import EnumType, declared_type
 
 _SHOWN = 10
@@ -93,12 +94,13 @@ class Result:
             ) from error
 
     def to_spark(self, spark: Any = None) -> Any:
-        """As a DataFrame of Spark. Where the run is on Spark, its tasks read from the workers, when it is evaluated."""
+        """As a DataFrame of Spark. Where the run is on Spark, its tasks read from the workers, when it is evaluated.
+
+        `spark` is the session to make it in, by default the one of the run, or the active one.
+        """
         if self.lent is not None:
             return self.lent(self)
-        from riverrun.spark.frames import of_table
-
-        return of_table(self._table, spark)
+        return spark_frame(self._table, spark)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """As a list of dicts."""

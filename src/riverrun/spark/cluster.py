@@ -14,13 +14,28 @@ from typing import TYPE_CHECKING, Any
 from riverrun import interrupts
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import Parcel
-from riverrun.engine.plan import Plan
-from riverrun.engine.remote import RemoteCluster
-from riverrun.spark.certificates import secured
-from riverrun.spark.ingest import Target, upload, upload_of
-from riverrun.spark.launching import SparkLauncher
-from riverrun.spark.session import Site, check_slots, open_site, own_python
+from riverrun.errors import PlanError
+from riverrun.plan.kernels_needed import kernels_of
+from riverrun.plan.plan import Plan
+from riverrun.runtime.cluster import Answers
+from riverrun.runtime.frames import StreamRequest, Target
+from riverrun.runtime.machine import available_cores
+from riverrun.runtime.remote import RemoteCluster
+from riverrun.spark.frames import of_lent
+from riverrun.spark.ingest import upload, upload_of
+from riverrun.spark.launcher import SparkLauncher
+from riverrun.spark.security import secured
+from riverrun.spark.session import (
+    DATA_SLOTS,
+    Site,
+    active_session,
+    check_slots,
+    known_slots,
+    open_site,
+    own_python,
+)
 from riverrun.spark.source import register
+from riverrun.spark.streams import start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +64,9 @@ class SparkCluster(RemoteCluster):
         self.streams: dict[str, Any] = {}
         """The queries that feed it, by the names of their streams."""
         self._plan_name = plan.name
-        launcher = SparkLauncher(self.site, plan.name, Maker(plan, history + 1, memory))
+        launcher = SparkLauncher(
+            self.site, plan.name, Maker(plan, history + 1, memory), kernels_of(plan)
+        )
         interrupts.renew()  # a new session has installed a handler of its own
         try:
             interrupts.check()
@@ -66,6 +83,7 @@ class SparkCluster(RemoteCluster):
             if self.site.ours:
                 self.site.session.stop()
             raise
+        self.frames = self
 
     def upload(
         self, frame: Any, target: Target, wait: Callable[[float], object] = interrupts.sleep
@@ -78,8 +96,17 @@ class SparkCluster(RemoteCluster):
         for name in {upload_of(parcel) for parcel in parcels}:
             self.forget_upload(name, ())
 
-    def announce(self) -> None:
+    def stream(self, frame: Any, request: StreamRequest, wait: Callable[[int], None]) -> Any:
+        """Start a query that feeds an input."""
+        return start(self, frame, request, wait)
+
+    def of_lent(self, number: str) -> Any:
+        """A DataFrame of a result that workers lend."""
+        return of_lent(self.session, self.name, number)
+
+    def serve(self, answers: Answers) -> None:
         """Let Spark read from this run: as `name`, which is that of the dataflow, or like it where that is taken."""
+        super().serve(answers)
         self.name, taken = self._plan_name, 1
         while self.name in _ALIVE:
             taken += 1
@@ -122,6 +149,22 @@ def _kept() -> int:
     return sum(
         len(cluster._coordinator.members) for cluster in _ALIVE.values() if not cluster.closed
     )
+
+
+def free_slots(on: Any) -> int:
+    """For how many workers there is room: in a session, or, for "spark", in the active one or a new local one."""
+    session = active_session() if on == "spark" else on
+    if session is None:
+        return available_cores()
+    context = session.sparkContext
+    known = known_slots(context)
+    if known is None:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with workers='auto' on {context.master}: it does not say how many task slots it has",
+            hint="give a number: flow.run(on=session, workers=4); or set spark.cores.max",
+        )
+    return max(known - _kept() - DATA_SLOTS, 1)
 
 
 def _register(site: Site) -> None:

@@ -22,40 +22,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import pyarrow as pa
 
-from riverrun.engine.asking import Asker, Security, Stage
 from riverrun.engine.messages import Parcel
-from riverrun.engine.operators.upsert import DELETED, FRAME, SEQUENCE
-from riverrun.engine.remote import RemoteCluster
-from riverrun.engine.wire import describe, pack, revive, unpack
 from riverrun.errors import OperatorFailed, RiverrunError, TransportError
 from riverrun.interrupts import exposed, sleep
 from riverrun.retry import is_outage, persist
+from riverrun.rows.commands import partition_numbers, too_many_commands
+from riverrun.runtime.codec.plain import describe, pack, revive, unpack
+from riverrun.runtime.frames import Target
+from riverrun.runtime.network.client import Asker, RowUpload
+from riverrun.runtime.network.connection import Security
+from riverrun.runtime.remote import RemoteCluster
 from riverrun.spark.session import Site, is_stopped, own_python
 from riverrun.spark.shipping import task
-from riverrun.state.types import empty_batch
 
 _LOST = ("ExecutorLostFailure", "executor loss", "Executor lost", "Lost executor")
 """How Spark says that it gave a job up since executors were lost."""
-PARTITION_BITS = 32
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where rows go, and as what."""
-
-    schema: pa.Schema
-    """The declared columns."""
-    key: tuple[str, ...]
-    delete: bool
-    attempt: str
-    """What is being done, for messages: "insert into 'edges'"."""
-    conform: Callable[[Any, pa.Schema, str], pa.RecordBatch]
-    """Brings rows to the declared columns, or refuses them."""
-    sequence: int = 0
-    """Where the numbers of commands start, for inputs with a key."""
 
 
 @dataclass(frozen=True)
@@ -192,16 +175,16 @@ def _hand_out(
     askers: list[tuple[Asker, Any]],
 ) -> list[Parcel]:
     """Give the batches to the workers in turn; with each worker comes what it is told about them."""
-    stages: list[Stage | None] = [None] * len(askers)
-    sequence = target.sequence + (partition << PARTITION_BITS)
-    numbers = range(sequence, sequence + (1 << PARTITION_BITS))
+    stages: list[RowUpload | None] = [None] * len(askers)
+    numbers = partition_numbers(target.sequence, partition)
+    sequence = numbers.start
     for at, given in enumerate(batches):
         if not given.num_rows:
             continue
+        if target.form.key and sequence + given.num_rows > numbers.stop:
+            raise too_many_commands(partition, target.attempt)
         batch = conformed(given, target, sequence)
         sequence += batch.num_rows
-        if target.key:
-            _check_numbers(target, partition, sequence - 1 in numbers)
         to = (partition + at) % len(askers)
         stage = stages[to]
         if stage is None:
@@ -215,42 +198,8 @@ def _hand_out(
     return parcels
 
 
-def _check_numbers(target: Target, partition: int, enough: bool) -> None:
-    """No two commands of an epoch have the same number (law of `engine.operators.upsert`)."""
-    most = FRAME >> PARTITION_BITS
-    if partition >= most or not enough:
-        raise OperatorFailed(
-            "spark.commands",
-            f"cannot {target.attempt}: the rows of partition {partition} cannot be numbered",
-            hint=f"for an input with a key a DataFrame has at most {most} partitions, of {1 << PARTITION_BITS} rows: "
-            "repartition it",
-            partition=partition,
-        )
-
-
 def conformed(given: pa.RecordBatch, target: Target, sequence: int) -> pa.RecordBatch:
-    """Rows as an input is fed them: the declared columns, for an input with a key what is to be done, and `diff`."""
-    schema, rows = target.schema, given.num_rows
-    if target.key and target.delete:
-        keys = pa.schema([schema.field(name) for name in target.key])
-        if set(given.schema.names) != set(schema.names):
-            found = target.conform(given, keys, target.attempt)
-        else:
-            found = target.conform(given, schema, target.attempt)
-        canonical = target.conform(empty_batch(schema), schema, target.attempt).schema
-        columns = [
-            found.column(field.name) if field.name in target.key else pa.nulls(rows, field.type)
-            for field in canonical
-        ]
-    else:
-        columns = list(target.conform(given, schema, target.attempt).columns)
-    names = list(schema.names)
-    diff = -1 if target.delete and not target.key else 1
-    if target.key:
-        columns += [
-            pa.array(np.arange(sequence, sequence + rows)),
-            pa.array(np.full(rows, target.delete)),
-        ]
-        names += [SEQUENCE, DELETED]
-    columns.append(pa.array(np.full(rows, diff, np.int64)))
-    return pa.record_batch(columns, names=[*names, "diff"])
+    """Rows as an input is fed them; `sequence` is the number of the first command, for an input with a key."""
+    form = target.form
+    rows = (form.deletion if target.delete else form.conform)(given, target.attempt)
+    return form.fed(rows, delete=target.delete, first=sequence)

@@ -52,9 +52,7 @@ def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) 
     """
     pyspark_sql = _pyspark()
     if on == "spark":
-        active = pyspark_sql.SparkSession.getActiveSession()
-        if active is None and _context() is not None:  # made by another thread
-            active = pyspark_sql.SparkSession.builder.getOrCreate()
+        active = active_session()
         if active is None:
             return Site(_local_session(pyspark_sql, workers), True, True, _LOOPBACK)
         on = active
@@ -68,7 +66,7 @@ def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) 
     if not isinstance(on, pyspark_sql.SparkSession):
         raise PlanError(
             "plan.run",
-            f'cannot run on {on!r}: `on` is a SparkSession, or "spark" for a local one',
+            f'cannot run on {on!r}: that is no session; `on` is a SparkSession, or "spark" for a local one',
             hint='flow.run(on="spark", workers=2)',
         )
     context = on.sparkContext
@@ -84,6 +82,15 @@ def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) 
     _check_memory(context, local, workers, memory)
     host = _LOOPBACK if local else str(context.getConf().get("spark.driver.host", _LOOPBACK))
     return Site(on, False, local, host)
+
+
+def active_session() -> Any:
+    """The session that this process has, if it has one."""
+    pyspark_sql = _pyspark()
+    active = pyspark_sql.SparkSession.getActiveSession()
+    if active is None and _context() is not None:  # made by another thread
+        active = pyspark_sql.SparkSession.builder.getOrCreate()
+    return active
 
 
 def is_stopped(session: Any) -> bool:
@@ -193,23 +200,28 @@ def slots(master: str) -> int | None:
     return int(match[1]) * int(match[2]) if match else None
 
 
+def known_slots(context: Any) -> int | None:
+    """How many tasks a session runs at a time, where that can be told."""
+    cores = slots(context.master)
+    if cores is None:
+        most = context.getConf().get("spark.cores.max", None)
+        cores = int(most) if most else None
+    return None if cores is None else cores // int(context.getConf().get("spark.task.cpus", "1"))
+
+
 def check_slots(context: Any, workers: int, taken: int = 0) -> None:
     """Refuse more workers than a session has room for, beside those of other runs and data jobs."""
     master = context.master
-    known = slots(master)
-    if known is None:
-        most = context.getConf().get("spark.cores.max", None)
-        known = int(most) if most else None
-    needs = int(context.getConf().get("spark.task.cpus", "1"))
-    if known is not None and known // needs < taken + workers + 1:
+    known = known_slots(context)
+    if known is not None and known < taken + workers + 1:
         wanted = taken + workers + DATA_SLOTS
         others = f" ({taken} of them are kept by other runs)" if taken else ""
         raise PlanError(
             "spark.slots",
-            f"cannot run {workers} workers on {master}: it has {known // needs} task slots{others}, workers keep one "
+            f"cannot run {workers} workers on {master}: it has {known} task slots{others}, workers keep one "
             "each, and data jobs need at least one more",
             hint=f"give it {wanted}: local[{wanted}], or spark.cores.max on a cluster; or run with fewer workers",
-            slots=known // needs,
+            slots=known,
             workers=workers,
         )
 

@@ -41,14 +41,15 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from riverrun.engine.asking import Asker, Security, fetch_loans
-from riverrun.engine.lines import watched
-from riverrun.engine.where import Where
 from riverrun.errors import PlanError
-from riverrun.spark import stored
+from riverrun.rows.conditions import Where
+from riverrun.rows.types import in_spark
+from riverrun.runtime.network.client import Asker, fetch_loans, watched
+from riverrun.runtime.network.connection import Security
+from riverrun.spark import checkpoints
+from riverrun.spark.checkpoints import check_options, flag_of, number_of, place_of
+from riverrun.spark.checkpoints import option as _option
 from riverrun.spark.shipping import loader
-from riverrun.spark.stored import check_options, flag_of, number_of, place_of
-from riverrun.spark.stored import option as _option
 from riverrun.state.types import shown_schema
 
 FORMAT = "riverrun"
@@ -257,7 +258,7 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
     check_options(options)
     place = place_of(options)
     if place is not None:
-        found = stored.schema(place, options)
+        found = checkpoints.schema(place, options)
     else:
         with _chosen(runs, options)[1] as asker:
             found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
@@ -274,9 +275,7 @@ def schema(runs: Runs, options: Mapping[str, str]) -> Any:
                 + '.option("columns", "a,b"); a name with a comma in it needs .schema(...)',
             )
         found = pa.schema([found.field(name) for name in names])
-    plain = pa.schema(
-        [pa.field(field.name, plain_type(field.type)) for field in shown_schema(found)]
-    )
+    plain = pa.schema([pa.field(field.name, in_spark(field.type)) for field in shown_schema(found)])
     return from_arrow_schema(plain, prefer_timestamp_ntz=True)  # no zone is no zone there too
 
 
@@ -285,7 +284,7 @@ def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
     check_options(options)
     place = place_of(options)
     if place is not None:
-        return stored.plan(place, options)
+        return checkpoints.plan(place, options)
     name, asker = _chosen(runs, options)
     with asker:
         return [(name, *part) for part in asker.ask("open", _wanted(options))]
@@ -346,7 +345,7 @@ def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, 
 def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a partition."""
     if part[0] is None:
-        for batch in stored.fetch(part, columns, where):
+        for batch in checkpoints.fetch(part, columns, where):
             yield plainer(batch)
         return
     name, lenders, added, lent = part
@@ -390,49 +389,10 @@ def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterat
         yield plainer(batch)
 
 
-_WIDER = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-}  # what Spark does not have
-
-
 def plainer(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows in the types that Spark takes: 32-bit offsets."""
-    columns = [column.cast(plain_type(column.type)) for column in batch.columns]
+    columns = [column.cast(in_spark(column.type)) for column in batch.columns]
     return pa.record_batch(columns, names=batch.schema.names)
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that Spark has for a type of ours.
-
-    >>> import pyarrow as pa
-    >>> plain_type(pa.large_list(pa.large_string()))
-    ListType(list<item: string>)
-    """
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
-    if kind in _WIDER:
-        return _WIDER[kind]
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_duration(kind):
-        return pa.duration("us")
-    if pa.types.is_time(kind):
-        return pa.time64("ns")
-    if pa.types.is_date(kind):
-        return pa.date32()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
-    return kind
 
 
 def pushed(

@@ -19,12 +19,14 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError
-from riverrun.spark.cluster import SparkCluster
-from riverrun.spark.ingest import Target, check_columns
+from riverrun.runtime.frames import StreamRequest
+from riverrun.spark.ingest import check_columns
+
+if TYPE_CHECKING:
+    from riverrun.spark.cluster import SparkCluster
 
 MODES = ("insert", "upsert", "delete")
 _JAVA_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
@@ -43,15 +45,12 @@ ARGUMENTS = ("mode", "stream", "checkpoint")
 def start(
     cluster: SparkCluster,
     frame: Any,
-    name: str,
-    stream: str,
-    target: Target,
-    mode: str,
-    checkpoint: str | Path | None,
-    trigger: Mapping[str, Any],
+    request: StreamRequest,
     wait: Callable[[int], None],
 ) -> Any:
     """Start the query that feeds an input."""
+    name, stream, target, mode = request.input, request.stream, request.target, request.mode
+    checkpoint, trigger = request.checkpoint, request.trigger or {}
     if mode not in MODES:
         raise PlanError(
             "spark.stream",
@@ -165,12 +164,3 @@ def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:
     """Whether a batch has come before."""
     known = cluster.offsets.get(stream)
     return known is not None and known[0] == query and number <= known[1]
-
-
-def not_on_spark(name: str) -> PlanError:
-    """A run in this process has no session."""
-    return PlanError(
-        "spark.stream",
-        f"cannot stream into {name!r}: the run is in this process, and streams are Spark's",
-        hint="run on Spark: flow.run(on=spark)",
-    )

@@ -9,7 +9,6 @@ and `view` (reads), `matching` (pairs of equal keys), `sums` (floats that add up
 """
 
 from riverrun.state.batch import Batch
-from riverrun.state.checkpoint import Checkpoints
 from riverrun.state.schema import Order, Schema
 from riverrun.state.shards import END
 from riverrun.state.spine import ReadHold, Spine
@@ -18,7 +17,6 @@ from riverrun.state.view import Selection, View
 __all__ = [
     "END",
     "Batch",
-    "Checkpoints",
     "Order",
     "ReadHold",
     "Schema",

@@ -47,11 +47,11 @@ from riverrun.state.block import (
     pack_difference,
     pack_rows,
 )
+from riverrun.state.buffers import empty
 from riverrun.state.changes import Changes
 from riverrun.state.columns import Ints, column_table, node_table
 from riverrun.state.kernels import layout, sorting, values
 from riverrun.state.schema import FULL_MASK, Rows, Schema
-from riverrun.state.slabs import empty
 from riverrun.state.times import codes_in, reaches, top
 
 if TYPE_CHECKING:

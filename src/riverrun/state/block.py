@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from riverrun.cached import cached_property
 from riverrun.progress import Timestamp
+from riverrun.state.buffers import empty
 from riverrun.state.columns import (
     Cells,
     ColumnWriter,
@@ -37,7 +38,6 @@ from riverrun.state.columns import (
 )
 from riverrun.state.kernels import differing, gathering, layout, packing, searching
 from riverrun.state.schema import FULL_MASK, Schema
-from riverrun.state.slabs import empty
 from riverrun.state.times import Codes, Times, addressed_table, codes_in, time_table
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]

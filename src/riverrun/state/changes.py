@@ -101,6 +101,11 @@ class Changes:
         diffs = None if self.diffs is None else -self.diffs
         return Changes(self.columns, self.rows, self.times, self.codes, -self.diff, diffs)
 
+    def repeat(self, times: int) -> Changes:
+        """Each change so many times; the products fit 64 bits."""
+        diffs = None if self.diffs is None else self.diffs * times
+        return Changes(self.columns, self.rows, self.times, self.codes, self.diff * times, diffs)
+
     def map_times(self, function: Callable[[Timestamp], Timestamp]) -> Changes:
         """The same changes at other times."""
         if self.codes is None:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from riverrun.state.buffers import LEAST, SLABS, Bytes, empty
 from riverrun.state.kernels import gathering, layout, packing
-from riverrun.state.slabs import LEAST, SLABS, Bytes, empty
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -6,6 +6,7 @@ join (coordinate by coordinate, the greater one) of both times. Laws:
 1. Every pair with exactly equal keys comes once: hashes decide where to look, never what is equal.
 2. Null keys are equal to each other; a join that wants otherwise leaves them out.
 3. A piece holds at most `rows` pairs, in the order of the batch.
+4. A product of diffs that leaves 64 bits is an error, ``operator.overflow``.
 
 >>> import pyarrow as pa
 >>> from riverrun.progress import Antichain
@@ -34,6 +35,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from riverrun.errors import OperatorFailed
 from riverrun.progress import Timestamp, less_equal
 from riverrun.progress.timestamp import join
 from riverrun.state.batch import Batch
@@ -116,7 +118,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
                 view.descriptors, view.runs, view.exact,
             )  # fmt: skip
             row = stop
-            position = np.array([0, 0, -1, 0])
+            position = np.array([0, 0, -1, 0, 0])
             while pairs > 0:
                 room = min(rows, pairs)
                 pairs -= room
@@ -124,6 +126,14 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
                     block.descriptor, at, starts, places, view.descriptors, bases, stride,
                     position, room,
                 )  # fmt: skip
+                if position[-1]:
+                    raise OperatorFailed(
+                        "operator.overflow",
+                        f"a row of {view.name!r} and one that meets it are there so often that the pair would be there "
+                        "2**63 times or more, which does not fit 64 bits",
+                        hint="a row can be there 2**63 - 1 times at the most: join fewer copies, or count with a "
+                        "column",
+                    )
                 times: Times = () if time is None else (time,)
                 joined = None
                 if time is None:

@@ -21,9 +21,9 @@ import numpy as np
 from riverrun.progress import Antichain
 from riverrun.state.batch import Batch, sort_into_blocks
 from riverrun.state.block import CHUNK_ROWS, NO_CODES, Block, BlockWriter, pack_blocks, pack_merged
+from riverrun.state.buffers import empty
 from riverrun.state.columns import ColumnWriter
 from riverrun.state.kernels import gathering, layout, merging
-from riverrun.state.slabs import empty
 from riverrun.state.times import Codes, Times, advance, codes_in, union
 
 _NOTHING = np.zeros(layout.BLOCK_FIELDS, np.int64)  # the descriptor of no rows

@@ -37,6 +37,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverrun.cached import cached_property
 from riverrun.errors import SchemaError
@@ -236,18 +237,36 @@ class Schema:
         )
 
 
-def free_name(name: str, taken: Iterable[str], *, any_case: bool = False) -> str:
+def free_name(
+    name: str, taken: Iterable[str], *, any_case: bool = False, add: str = "_", before: bool = False
+) -> str:
     """A name for one more column: with as many underscores behind it as make it nobody else's.
 
-    With `any_case` names that differ in case only are the same, as they are for Spark.
+    With `any_case` names that differ in case only are the same, as they are for Spark. `add` is put behind the name in
+    place of an underscore, or `before` it.
 
     >>> free_name("diff", ["Diff", "diff_"]), free_name("diff", ["Diff", "diff_"], any_case=True)
     ('diff', 'diff__')
+    >>> free_name("v", ["v", "v_right"], add="_right"), free_name("by", ["by"], before=True)
+    ('v_right_right', '_by')
     """
     others = {each.lower() if any_case else each for each in taken}
     while (name.lower() if any_case else name) in others:
-        name += "_"
+        name = add + name if before else name + add
     return name
+
+
+def free_prefix(taken: Iterable[str]) -> str:
+    """As many underscores as no name starts with: with them in front, any name is nobody else's.
+
+    >>> free_prefix(["_a", "b__"])
+    '__'
+    """
+    names = list(taken)
+    prefix = "_"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
 
 
 def _names(rows: Rows, attempt: str) -> list[str]:
@@ -300,6 +319,15 @@ def conform_column(
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     _check_inner_nulls(column, field.type, field.name, attempt)
+    wrong = wrong_length(column, field.type)
+    if wrong is not None:
+        raise SchemaError(
+            "schema.value",
+            f"cannot {attempt}: column {field.name!r} has {wrong}, declared as {type_text(field.type)}",
+            hint="give lists of the declared length, or declare lists of any length: pl.List",
+            column=field.name,
+            declared=type_text(field.type),
+        )
     if not field.nullable and column.null_count:
         raise SchemaError(
             "schema.null",
@@ -308,6 +336,29 @@ def conform_column(
             column=field.name,
         )
     return column
+
+
+def wrong_length(column: pa.Array, kind: pa.DataType) -> str | None:
+    """Which list in a column of the canonical layout is not of the declared fixed length, if there is one.
+
+    >>> wrong_length(pa.array([[1, 2], None, [3]]), pa.list_(pa.int64(), 2))
+    'a list of 1 values in place of 2'
+    """
+    t = pa.types
+    if t.is_dictionary(kind) or not t.is_nested(kind):
+        return None
+    if t.is_struct(kind):
+        children = zip(column.flatten(), kind, strict=True)
+        wrong = (wrong_length(child, field.type) for child, field in children)
+        return next((each for each in wrong if each is not None), None)
+    if t.is_fixed_size_list(kind):
+        lengths = pc.list_value_length(column)
+        others = lengths.filter(
+            pc.not_equal(lengths, kind.list_size), null_selection_behavior="drop"
+        )
+        if len(others):
+            return f"a list of {others[0].as_py()} values in place of {kind.list_size}"
+    return wrong_length(column.flatten(), kind.value_type)
 
 
 def _encoded(

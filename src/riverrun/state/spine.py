@@ -71,11 +71,11 @@ from riverrun.progress.frontier import as_antichain
 from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import BLOCK_ROWS, Block, resident_bytes
+from riverrun.state.block_files import spill_block
+from riverrun.state.buffers import SLABS
 from riverrun.state.columns import Ints
-from riverrun.state.files import spill_block
 from riverrun.state.merge import Merger, fold
 from riverrun.state.schema import Rows, Schema
-from riverrun.state.slabs import SLABS
 from riverrun.state.times import reaches
 from riverrun.state.view import Asked, Selection, View
 

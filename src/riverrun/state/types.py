@@ -4,6 +4,10 @@ A column has a *declared* type (what its user wrote), a *canonical* type (the on
 values), and a *shown* type (what Arrow, pandas and Polars are given). The three are the same for most types. The
 canonical type has no dictionaries and 64-bit offsets; an enum is kept as its code, and shown as an ordered dictionary.
 
+This module has the laws by which values are kept and compared, since files and kernels depend on them. What types are
+called, and what they are to Python, Polars, Spark and Delta, is in the table of types above (`rows.types`), in which
+every type that has a canonical layout here has its entry.
+
 **The storage law.** Order and equality of a declared type are those of its canonical type in the kernels
 (`kernels.values`). Enums hold it because a code is the position of a category: the order of codes is the declared one.
 
@@ -420,10 +424,20 @@ def fits(given: pa.DataType, target: pa.DataType) -> bool:
 
 def are_kept_alike(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether columns of two types have one layout, and mean the same by it: no cast is needed where they meet."""
-    if not canonical(left).equals(canonical(right)):
+    if not canonical(left).equals(canonical(right)) or _lengths(left) != _lengths(right):
         return False
     enums = has_enums(left) or has_enums(right)
     return not enums or (fits(left, right) and fits(right, left))
+
+
+def _lengths(kind: pa.DataType) -> tuple[int, ...]:
+    """Which lengths the lists in a type have; -1 for any length."""
+    if _T.is_struct(kind):
+        return tuple(length for field in kind for length in _lengths(field.type))
+    if not _is_list(kind):
+        return ()
+    length = kind.list_size if _T.is_fixed_size_list(kind) else -1
+    return (length, *_lengths(kind.value_type))
 
 
 def _is_coarser(given: pa.DataType, target: pa.DataType) -> bool:

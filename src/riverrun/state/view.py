@@ -23,9 +23,10 @@ of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,6 +38,7 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import Block
+from riverrun.state.changes import Changes
 from riverrun.state.columns import (
     Ints,
     column_table,
@@ -45,7 +47,14 @@ from riverrun.state.columns import (
     node_table,
     word_table,
 )
-from riverrun.state.kernels import bounding, later, layout, presence, scanning, searching
+from riverrun.state.kernels import (
+    bounding,
+    layout,
+    next_times,
+    presence,
+    scanning,
+    searching,
+)
 from riverrun.state.keys import Keys
 from riverrun.state.schema import Rows, Schema, conform_column, declared_column, free_name
 from riverrun.state.times import Times, codes_in, reaches, union
@@ -307,7 +316,7 @@ class View:
         `time`: each of these times, with the numbers of the keys that have it, ascending.
         """
         parts = self._parts
-        who, which, joins = later.find_later(
+        who, which, joins = next_times.find_later(
             parts.descriptors, parts.runs, keys.nodes, keys.rows, self.schema.hash_word,
             parts.exact and not keys.nullable, np.array(time, np.int64),
         )  # fmt: skip
@@ -315,7 +324,7 @@ class View:
             return [(tuple(joins[0].tolist()), who)] if len(joins) else []
         joined = tuple(map(tuple, joins.tolist()))
         table = union(joined)
-        queries, starts = later.group_later(who, which, codes_in(joined, table), len(table))
+        queries, starts = next_times.group_later(who, which, codes_in(joined, table), len(table))
         cuts = starts.tolist()
         return [(some, queries[cuts[code] : cuts[code + 1]]) for code, some in enumerate(table)]
 
@@ -538,3 +547,113 @@ def _concat(pieces: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if not pieces:
         return empty_batch(schema)
     return pa.concat_batches(pieces)
+
+
+class Deferred(View):
+    """A view of rows that an actor keeps in a form of its own; the one batch is made when somebody looks into it.
+
+    An actor that keeps rows in memory, in whichever order suits it, gives such a view at every boundary. Most of them
+    are never looked into: only a checkpoint, or another worker, reads one. Law **same rows**: `make` gives the same
+    rows whenever it is called, since what it closes over never changes.
+    """
+
+    make: Callable[[], Changes | None]
+
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        """The one batch, once somebody looks."""
+        changes = self.make()
+        lower = Antichain([(0,) * len(next(iter(self.upper)))])
+        if changes is None:
+            return (Batch(self.schema, (), lower, self.upper, lower),)
+        positions = tuple(range(len(self.schema.columns)))
+        return (Batch.of(self.schema, changes, positions, lower, self.upper),)
+
+
+def deferred(
+    name: str, schema: Schema, epoch: int, depth: int, make: Callable[[], Changes | None]
+) -> View:
+    """A view, as of the boundary before `epoch`, of what `make` gives: changes at times before it, in physical order.
+
+    None stands for no rows.
+
+    >>> schema = Schema.of({"k": pa.int64()}, {"v": pa.int64()})
+    >>> deferred("waiting", schema, 3, 1, lambda: Changes.of([pa.array([7]), pa.array([1])], (2,)))
+    <View of 'waiting': 1 changes, readable from {(3,)} up to {(3,)}>
+
+    Cost: a microsecond, and sorting the rows when the view is looked into.
+    """
+    upper = Antichain.boundary(epoch, depth)
+    view = object.__new__(Deferred)
+    view.__dict__.update(name=name, schema=schema, since=upper, upper=upper, make=make)
+    return view
+
+
+def join_views(views: list[View]) -> View:
+    """One view of a state out of the views that several workers have of it: disjoint hash ranges, the same `upper`.
+
+    Each worker merges its batches at its own pace, so the chains end at the same frontier and are cut differently
+    before it. Laws:
+
+    - **All changes.** The joined view holds the changes of all views, and is readable as of every time at which all of
+      them are.
+    - **One chain.** Batches are adjacent, the blocks of each ascend by hash, and no hash is in two of them. Where the
+      chains were cut differently, the frontier between two joined batches is that of one chain, and a change of another
+      chain may stand in the batch before or after that of its time. Reading looks at the times of changes only, and
+      merging adds up what is equal.
+
+    Batches of different views become one by listing the blocks of all: the oldest with the oldest, the next with the
+    next, since chains shrink alike from old to new. A batch without rows, such as slicing leaves, gives its times to
+    its neighbour. Cost: nothing per row; some microseconds for each block.
+
+    >>> from riverrun.state.spine import Spine
+    >>> spine = Spine("sums", Schema.of({"n": pa.int64()}, {"sum": pa.int64()}))
+    >>> spine.insert(pa.table({"n": range(100), "sum": range(100)}), time=(0,))
+    >>> view, half = spine.view(), 1 << 63
+    >>> low = replace(view, batches=tuple(batch.slice(0, half) for batch in view.batches))
+    >>> high = replace(view, batches=tuple(batch.slice(half, 2 * half) for batch in view.batches))
+    >>> join_views([high, low]).to_batch(as_of=(0,)) == view.to_batch(as_of=(0,))
+    True
+    """
+    first, *others = views
+    for view in others:
+        for what, ours, theirs in (
+            ("name", first.name, view.name),
+            ("schema", first.schema, view.schema),
+            ("upper", first.upper, view.upper),
+        ):
+            if ours != theirs:
+                raise ValueError(f"views that are joined have one {what}, not {ours} and {theirs}")
+    chains = [_close_gaps(list(view.batches)) for view in views if any(view.batches)]
+    longest = max(chains, key=len, default=[])
+    lower = reduce(Antichain.meet, (chain[0].lower for chain in chains)) if chains else first.upper
+    batches = []
+    for at, like in enumerate(longest):
+        level = [chain[at] for chain in chains if at < len(chain)]
+        batches.append(replace(_stack(level), lower=lower, upper=like.upper))
+        lower = like.upper
+    since = reduce(Antichain.join, (view.since for view in views))
+    return View(first.name, first.schema, tuple(batches), since, first.upper)
+
+
+def _close_gaps(chain: list[Batch]) -> list[Batch]:
+    """The same chain with the times of batches without rows given to their neighbours."""
+    closed = chain[:1]
+    for batch in chain[1:]:
+        if len(batch) == 0:
+            closed[-1] = replace(closed[-1], upper=batch.upper)
+        elif len(closed[-1]) == 0:
+            closed[-1] = replace(batch, lower=closed[-1].lower)
+        else:
+            closed.append(batch)
+    return closed
+
+
+def _stack(batches: list[Batch]) -> Batch:
+    """One batch with the blocks of batches of disjoint ranges of hashes."""
+    blocks = sorted((block for batch in batches for block in batch.blocks), key=lambda b: b.first)
+    for a, b in pairwise(blocks):
+        if b.first <= a.last:
+            raise ValueError(f"views that are joined share no hash; two have {b.first:#x}")
+    since = reduce(Antichain.join, (batch.since for batch in batches))
+    return replace(batches[0], blocks=tuple(blocks), since=since)

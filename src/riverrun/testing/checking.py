@@ -20,14 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from riverrun.engine.operators.linear import CLOCK, Input
 from riverrun.errors import PlanError
-from riverrun.frontends.flow import Dataflow
+from riverrun.frontends.dataflow import Dataflow
 from riverrun.testing.draws import as_draw
 from riverrun.testing.harness import build, passing
 from riverrun.testing.laws import LAWS, Checked
 from riverrun.testing.script import Item
-from riverrun.testing.trials import Check
+from riverrun.testing.trials import LawCheck
 
 Oracle = Callable[..., Any]
 
@@ -45,15 +44,14 @@ def check_operator(
     laws: Iterable[str] | None = None,
     patience: int = 10_000,
 ) -> Checked:
-    """Try all laws on a function of collections to a collection, or to several by name.
+    """Try all `laws` on `operator`, a function of collections to a collection, or to several by name.
 
     `inputs` says what the rows of each input are like: a schema, example rows, or a `Draw`. Each goes to the
-    parameter of its name; where no parameter has the name of an input, they go in the order given. Without a
-    `script` of one's own, `rounds` of them are drawn, with the seeds from `seed` on. `oracle` is a
-    function of lists of rows (dicts), one for each input, to rows (dicts or tuples); without one, the
-    operator itself is the judge: run from scratch, by one worker, in one epoch. An epoch that takes more
-    than `patience` turns of operators is taken to hang. (A function of Python that does not return is
-    not noticed.)
+    parameter of its name; where no parameter has the name of an input, they go in the order given. Without a `script`
+    of one's own, `rounds` of them are drawn, each of so many `epochs` of up to so many `rows`, with the seeds from
+    `seed` on. `oracle` is a function of lists of rows (dicts), one for each input, to rows (dicts or tuples); without
+    one, the operator itself is the judge: run from scratch, by one worker, in one epoch. An epoch that takes more
+    than `patience` turns of operators is taken to hang. (A function of Python that does not return is not noticed.)
 
     >>> import riverrun as rr
     >>> from riverrun.testing import check_operator
@@ -70,7 +68,7 @@ def check_operator(
     keys = {each.name: each.key or None for each in draws}
     flow = build(operator, {each.name: each.schema for each in draws}, keys, in_order=True)
     judge = None if oracle is None else _judge(oracle, [each.name for each in draws])
-    check = Check(flow.plan, draws, judge, _listed(laws), patience)
+    check = LawCheck(flow.plan, draws, judge, _listed(laws), patience)
     return check.all(script, seed, rounds, epochs, rows)
 
 
@@ -87,12 +85,12 @@ def check_dataflow(
     laws: Iterable[str] | None = None,
     patience: int = 10_000,
 ) -> Checked:
-    """Try all laws on a whole program, a dataflow or a function that makes one; all outputs count.
+    """Try all `laws` on a whole `program`, a dataflow or a function that makes one; all outputs count.
 
-    As `check_operator`; besides, it is resumed from checkpoints in a real directory. `inputs` may
-    give example rows or a `Draw` for some inputs; of the others the schema is known. `oracle` is
-    called with keywords, the names of the inputs, and gives the rows of each output by name, or of
-    the only one.
+    As `check_operator`, with `script`, `seed`, `rounds`, `epochs`, `rows` and `patience` as there; besides, it is
+    resumed from checkpoints in a real directory. `inputs` may give example rows or a `Draw` for some inputs; of the
+    others the schema is known. `oracle` is called with keywords, the names of the inputs, and gives the rows of each
+    output by name, or of the only one.
 
     >>> import riverrun as rr
     >>> from riverrun.testing import check_dataflow
@@ -111,11 +109,7 @@ def check_dataflow(
             f"cannot check {flow!r}: it is no dataflow",
             hint="give a dataflow, or a function without arguments that returns one",
         )
-    known = {
-        node.operator.name: node.operator.key
-        for node in flow.plan.nodes
-        if isinstance(node.operator, Input) and node.operator.name != CLOCK
-    }
+    known = {name: tuple(node.operator.upsert_key) for name, node in flow.plan.inputs.items()}
     for name in inputs or {}:
         if name not in known:
             raise PlanError(
@@ -129,7 +123,7 @@ def check_dataflow(
         for name, key in known.items()
     ]
     judge = None if oracle is None else (lambda bags: oracle(**bags))
-    check = Check(flow.plan, draws, judge, _listed(laws), patience, in_directory=True)
+    check = LawCheck(flow.plan, draws, judge, _listed(laws), patience, in_directory=True)
     return check.all(script, seed, rounds, epochs, rows)
 
 

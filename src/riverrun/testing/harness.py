@@ -29,12 +29,12 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError, SchemaError
-from riverrun.frontends.collection import Collection
-from riverrun.frontends.flow import Dataflow
+from riverrun.frontends.collections.collection import Collection
+from riverrun.frontends.dataflow import Dataflow
+from riverrun.rows.schemas import as_schema
+from riverrun.rows.values import fields_of, show
 from riverrun.run import Result
-from riverrun.run.rows import as_schema
-from riverrun.run.values import fields_of, show
-from riverrun.testing.playing import Stage
+from riverrun.testing.playing import ScriptPlayer
 from riverrun.testing.script import COMMIT, Item, insert
 
 Program = Callable[..., Any]
@@ -42,19 +42,25 @@ RESULT = "result"
 
 
 def once(program: Program, /, **inputs: Any) -> Result:
-    """What a program makes of some rows: lists of dicts, or Arrow, Polars or pandas frames, by input."""
+    """What a `program`, a function of collections, makes of some rows.
+
+    `inputs` are keywords: lists of dicts, or Arrow, Polars or pandas frames, by the names of the program's parameters.
+    """
     flow = build(program, {name: schema_of(rows, name) for name, rows in inputs.items()})
     script: list[Item] = [
         *(insert(name, rows) for name, rows in inputs.items() if len(rows)),
         COMMIT,
     ]
-    return Stage(flow.plan).play(script)[0][RESULT]
+    return ScriptPlayer(flow.plan).play(script)[0][RESULT]
 
 
 def each_epoch(program: Program, script: Iterable[Item], /, **schemas: Any) -> list[Result]:
-    """What a program gives after every epoch of a script; the inputs are declared by their schemas."""
+    """What a `program`, a function of collections, gives after every epoch of a `script`.
+
+    `schemas` are keywords: the columns of each input, by the names of the program's parameters.
+    """
     flow = build(program, schemas)
-    return [results[RESULT] for results in Stage(flow.plan).play(script)]
+    return [results[RESULT] for results in ScriptPlayer(flow.plan).play(script)]
 
 
 def build(

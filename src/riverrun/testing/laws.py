@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from riverrun.testing.playing import Way
+from riverrun.testing.playing import PlayOptions
 from riverrun.testing.script import Item, shown
 
 LAWS: dict[str, str] = {
@@ -53,7 +53,7 @@ class LawBroken(AssertionError):
     """A law was broken: which one, with which seed, and the smallest script that shows it."""
 
     def __init__(
-        self, law: str, seed: int | None, script: Sequence[Item], way: Way, difference: str
+        self, law: str, seed: int | None, script: Sequence[Item], way: PlayOptions, difference: str
     ) -> None:
         self.law = law
         self.seed = seed

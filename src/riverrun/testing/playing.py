@@ -35,13 +35,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from riverrun.engine.messages import MakeInstance
-from riverrun.engine.plan import Plan
-from riverrun.engine.transport import LocalCluster
 from riverrun.errors import OperatorFailed
-from riverrun.frontends.flow import Dataflow
+from riverrun.frontends.dataflow import Dataflow
+from riverrun.plan.plan import Plan
 from riverrun.run import Commit, Result, Run
+from riverrun.runtime.local import LocalCluster
 from riverrun.state.shards import Shards
-from riverrun.state.storage import Storage, open_storage
+from riverrun.storage.store import Storage, open_storage
 from riverrun.testing.script import (
     CHECKPOINT,
     COMMIT,
@@ -62,7 +62,7 @@ _LATEST_STRIKE = 12  # turns into an epoch
 
 
 @dataclass(frozen=True)
-class Way:
+class PlayOptions:
     """How a script is played."""
 
     workers: int = 1
@@ -82,7 +82,7 @@ class Way:
         return ", ".join(f"{name}={value!r}" for name, value, usual in pairs if value != usual)
 
 
-PLAIN = Way()
+PLAIN = PlayOptions()
 
 
 def play(
@@ -97,18 +97,20 @@ def play(
     seed: int | None = None,
     checkpoint: str | Path | None = None,
 ) -> list[Results]:
-    """The results after every epoch of a script, by the name of the output.
+    """The results of `flow` after every epoch of a `script`, by the name of the output.
+
+    `workers` and `history` are those of ``flow.run``.
 
     With `cut`, the rows of an epoch come in pieces of at most so many; with `shuffle`, a seed, in
     another order; with `compact`, states are compacted after every epoch; with `seed`, workers take
     turns at random. A script that needs a place for checkpoints has one in memory, unless `checkpoint`
     names another.
     """
-    way = Way(workers, history, cut, shuffle, compact, seed)
-    return Stage(flow.plan).play(script, way, checkpoint)
+    way = PlayOptions(workers, history, cut, shuffle, compact, seed)
+    return ScriptPlayer(flow.plan).play(script, way, checkpoint)
 
 
-class Stage:
+class ScriptPlayer:
     """A plan, under observation, on which scripts are played one after the other."""
 
     def __init__(self, plan: Plan, patience: int = PATIENCE) -> None:
@@ -116,7 +118,7 @@ class Stage:
         self.plan = watched(plan, self.watch)
 
     def play(
-        self, script: Iterable[Item], way: Way = PLAIN, checkpoint: str | Path | None = None
+        self, script: Iterable[Item], way: PlayOptions = PLAIN, checkpoint: str | Path | None = None
     ) -> list[Results]:
         """The results after every epoch."""
         items = whole(script)
@@ -129,7 +131,7 @@ class Stage:
         finally:
             player.close()
 
-    def reread(self, script: Iterable[Item], way: Way = PLAIN) -> list[Results]:
+    def reread(self, script: Iterable[Item], way: PlayOptions = PLAIN) -> list[Results]:
         """The results of every epoch, all read at the end, as of their epochs."""
         items = whole(script)
         player = _Player(self, way, None)
@@ -143,7 +145,9 @@ class Stage:
 class _StageRun(Run):
     """A run whose instances are fed in pieces."""
 
-    def __init__(self, stage: Stage, way: Way, workers: int, checkpoint: Any) -> None:
+    def __init__(
+        self, stage: ScriptPlayer, way: PlayOptions, workers: int, checkpoint: Any
+    ) -> None:
         self._way = way
         super().__init__(
             stage.plan,
@@ -179,7 +183,9 @@ class _StageRun(Run):
 class _Player:
     """Does what a script says, and keeps what it gives."""
 
-    def __init__(self, stage: Stage, way: Way, place: Storage | str | Path | None) -> None:
+    def __init__(
+        self, stage: ScriptPlayer, way: PlayOptions, place: Storage | str | Path | None
+    ) -> None:
         self._stage = stage
         self._watch = stage.watch
         self._way = way
@@ -253,7 +259,7 @@ class _Player:
             committed = committed or self._run.commit(wait=False)
             self._strike(committed, after)
             self._do(mark)
-            committed = Commit(self._run, committed.epoch)
+            committed = Commit(self._run, committed.epoch, committed._rows)
         if committed is None:
             committed = self._run.commit(wait=False)
         committed.wait()  # also where it is complete: a worker that was lost has to be there again

@@ -87,17 +87,17 @@ Script = Sequence[Item]
 
 
 def insert(input: str, rows: Any) -> Change:
-    """Rows for an input: whatever ``Run.insert`` takes."""
+    """`rows` for an `input`: whatever ``Run.insert`` takes."""
     return Change("insert", input, rows)
 
 
 def delete(input: str, rows: Any) -> Change:
-    """Rows that leave an input, once each; of one with a key, the rows with these keys."""
+    """`rows` that leave an `input`, once each; of one with a key, the rows with these keys."""
     return Change("delete", input, rows)
 
 
 def upsert(input: str, rows: Any) -> Change:
-    """Rows that replace those with the same key."""
+    """`rows` for an `input` that replace those with the same key."""
     return Change("upsert", input, rows)
 
 

@@ -22,14 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from riverrun.engine.operators.arrange import Output
-from riverrun.engine.plan import Plan
 from riverrun.errors import PlanError, RiverrunError
+from riverrun.plan.plan import Plan
+from riverrun.rows.convert import as_table
 from riverrun.run import Result
-from riverrun.run.rows import as_table
 from riverrun.testing.draws import Drawn, draw_script
 from riverrun.testing.laws import FOR_DETERMINED, Checked, LawBroken
-from riverrun.testing.playing import PLAIN, Stage, Way
+from riverrun.testing.playing import PLAIN, PlayOptions, ScriptPlayer
 from riverrun.testing.script import (
     CHECKPOINT,
     COMMIT,
@@ -61,7 +60,7 @@ class _Trial:
 
     law: str
     script: list[Item]
-    way: Way = PLAIN
+    way: PlayOptions = PLAIN
     place: str | None = None
     """Where checkpoints are: "memory" or "directory"; None where there are none."""
     rereads: bool = False
@@ -76,7 +75,7 @@ class _Fault:
     cause: BaseException | None = None
 
 
-class Check:
+class LawCheck:
     """A program, and what is known of its inputs."""
 
     def __init__(
@@ -89,14 +88,12 @@ class Check:
         *,
         in_directory: bool = False,
     ) -> None:
-        self._stage = Stage(plan, patience)
+        self._stage = ScriptPlayer(plan, patience)
         self._draws = draws
         self._keys = {each.name: each.key for each in draws if each.key}
         self._judge = judge
         self._in_directory = in_directory
-        self._outputs = {
-            node.operator.name: node for node in plan.nodes if isinstance(node.operator, Output)
-        }
+        self._outputs = plan.outputs
         doubtful = [n for n in self._outputs.values() if n.number in plan.arrival_dependent]
         marked = sorted(
             (n for n in plan.nodes if not n.operator.deterministic), key=lambda n: n.number
@@ -146,23 +143,23 @@ class Check:
     def _trials(self, script: list[Item], source: random.Random) -> Iterator[_Trial]:
         """The ways in which each law is tried, in the order of the laws."""
         number = source.randrange
-        some_way = Way(seed=number(1000))
+        some_way = PlayOptions(seed=number(1000))
         boundaries = script.count(COMMIT)
         for law in self._laws:
             if law in ("progress", "silence"):
                 yield _Trial(law, script)
-                yield _Trial(law, script, Way(workers=2, seed=number(1000)))
+                yield _Trial(law, script, PlayOptions(workers=2, seed=number(1000)))
             elif law == "oracle":
                 yield _Trial(law, script)
             elif law == "split":
-                yield _Trial(law, script, Way(cut=1))
-                yield _Trial(law, script, Way(cut=3))
+                yield _Trial(law, script, PlayOptions(cut=1))
+                yield _Trial(law, script, PlayOptions(cut=3))
             elif law == "order":
-                yield _Trial(law, script, Way(shuffle=number(1000)))
-                yield _Trial(law, script, Way(cut=1, shuffle=number(1000)))
+                yield _Trial(law, script, PlayOptions(shuffle=number(1000)))
+                yield _Trial(law, script, PlayOptions(cut=1, shuffle=number(1000)))
             elif law == "compaction":
-                yield _Trial(law, script, Way(compact=True))
-                yield _Trial(law, script, Way(history=boundaries), rereads=True)
+                yield _Trial(law, script, PlayOptions(compact=True))
+                yield _Trial(law, script, PlayOptions(history=boundaries), rereads=True)
             elif law == "resume":
                 yield _Trial(law, _marked(script, after=[CHECKPOINT, CRASH]), some_way, "memory")
                 yield _Trial(law, _marked(script, inside=[REFUSE]), some_way, "memory")
@@ -174,13 +171,13 @@ class Check:
                 yield _Trial(law, crashed, some_way, place)
             elif law == "rescale":
                 for workers in (2, 3, 4):
-                    yield _Trial(law, script, Way(workers=workers, seed=number(1000)))
+                    yield _Trial(law, script, PlayOptions(workers=workers, seed=number(1000)))
                 sizes = [SCALE(n) for n in (3, 2, 4, 1)]
                 moved = _marked(script, after=sizes, alternate=True)
-                yield _Trial(law, moved, Way(cut=2, seed=number(1000)))
+                yield _Trial(law, moved, PlayOptions(cut=2, seed=number(1000)))
                 lost = _marked(script, inside=[KILL(1)], at=number(boundaries))
                 resumed = _marked(lost, after=[CHECKPOINT, CRASH(3)], at=number(boundaries))
-                yield _Trial(law, resumed, Way(workers=2, seed=number(1000)), "memory")
+                yield _Trial(law, resumed, PlayOptions(workers=2, seed=number(1000)), "memory")
 
     # -- one trial
 

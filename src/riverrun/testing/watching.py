@@ -28,11 +28,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from riverrun.engine.instance import Instance
-from riverrun.engine.operator import Actor, Context, Linear, Operator
-from riverrun.engine.operators.exchange import Exchange
-from riverrun.engine.operators.linear import Input
-from riverrun.engine.plan import Node, Plan
 from riverrun.errors import OperatorFailed
+from riverrun.plan.operator import Actor, Context, Operator
+from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state.changes import Changes
 
@@ -92,10 +90,10 @@ def watched(plan: Plan, watch: Watch) -> Plan:
 
 
 def _watched(operator: Operator, watch: Watch) -> Operator:
-    if isinstance(operator, Linear | Exchange | Input):
+    if operator.role.is_source or not operator.has_actor:
         return operator
     seen = copy.copy(operator)
-    # The class stays what it is, since the engine asks for it; only how it starts is another matter.
+    # What it answers stays as it is; only how it starts is another matter.
     object.__setattr__(seen, "start", partial(_start, operator, watch))
     return seen
 

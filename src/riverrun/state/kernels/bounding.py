@@ -122,7 +122,7 @@ def find_last(
         stop = min(base + PIECE, rows)
         mine = own[base:stop]
         find_hashed(
-            blocks, runs, nodes.ctypes.data, nodes.shape[0], mine, base, hashes[base:stop], exact,
+            blocks, runs, np.int64(nodes.ctypes.data), nodes.shape[0], mine, base, hashes[base:stop], exact,
             cursors, places,
         )  # fmt: skip
         cut(blocks, until, node, True, closed, mine, base, stop - base, places)
@@ -169,7 +169,7 @@ def find_between(
     for base in range(0, rows, PIECE):
         stop = min(base + PIECE, rows)
         find_hashed(
-            blocks, runs, nodes.ctypes.data, nodes.shape[0], own, base, hashes[base:stop], exact,
+            blocks, runs, np.int64(nodes.ctypes.data), nodes.shape[0], own, base, hashes[base:stop], exact,
             cursors, places,
         )  # fmt: skip
         if since != 0:

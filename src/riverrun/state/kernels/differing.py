@@ -61,18 +61,18 @@ def list_difference(
     """
     key_end, end = keys.shape[0], made.shape[0]
     hashes = np.empty(count, np.uint64)
-    hash_rows(keys.ctypes.data, key_end, count, hashes)
+    hash_rows(np.int64(keys.ctypes.data), key_end, count, hashes)
     if mask != FULL_HASH:
         hashes &= mask
     room = queries.shape[0] + old_queries.shape[0]
     names, diffs = np.empty(room, np.int64), np.empty(room, np.int64)
     out_hashes = np.empty(room, np.uint64)
-    fresh = made.ctypes.data
+    fresh = np.int64(made.ctypes.data)
     tables = np.empty(blocks.shape[0] + 1, np.int64)
     tables[0] = fresh
     for at in range(blocks.shape[0]):
         tables[at + 1] = blocks[at, NODES]
-    if not ascend(hashes, keys.ctypes.data, key_end):
+    if not ascend(hashes, np.int64(keys.ctypes.data), key_end):
         return names, out_hashes, diffs, tables, -1
     i, j, out = 0, 0, 0
     while i < queries.shape[0] or j < old_queries.shape[0]:

@@ -26,6 +26,10 @@ from riverrun.state.kernels.merging import code_at, diff_at
 from riverrun.state.kernels.searching import FULL_HASH, find_hashed, key_stop, start_cursors
 from riverrun.state.kernels.values import field, hash_rows
 
+SMALL = 1 << 31
+"""The product of two numbers below this fits 64 bits."""
+MOST = (1 << 63) - 1
+
 
 @kernel
 def find_matches(
@@ -77,6 +81,19 @@ def find_matches(
 
 
 @kernel
+def is_beyond(one: int, other: int) -> bool:
+    """Whether the product of two numbers leaves 64 bits."""
+    if -SMALL < one < SMALL and -SMALL < other < SMALL:
+        return False
+    if one == 0 or other == 0:
+        return False
+    least = np.int64(-1) << 63
+    if one == least or other == least:
+        return one != 1 and other != 1
+    return abs(one) > np.int64(MOST) // abs(other)
+
+
+@kernel
 def list_matches(
     block: np.ndarray,
     at: int,
@@ -90,8 +107,9 @@ def list_matches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The next pairs, at most `room`: their rows on both sides, and diffs; and codes, where `stride` is not 0.
 
-    `position` is query, run, and the rows on both sides to go on from (-1: the first), and is moved
-    on. A code is the left one times `stride` plus the right one counted from its block's base.
+    `position` is query, run, and the rows on both sides to go on from (-1: the first), and is moved on; last in it is
+    whether some product of diffs leaves 64 bits, which says that the pairs are not to be used. A code is the left one
+    times `stride` plus the right one counted from its block's base.
     """
     out = np.empty((3, room), np.int64)
     codes = np.empty(room if stride > 0 else 0, np.int64)
@@ -113,10 +131,14 @@ def list_matches(
                 code = code_at(block, i) * stride + bases[where]
                 steps = min(high - j, room - count)
                 constant = diff * diff_at(other, j)
+                if is_beyond(diff, diff_at(other, j)):
+                    position[4] = 1
                 for step in range(steps):
                     out[0, count + step] = side | i
                     out[1, count + step] = other_side | (j + step)
                     out[2, count + step] = constant if plain else diff * diff_at(other, j + step)
+                    if not plain and is_beyond(diff, diff_at(other, j + step)):
+                        position[4] = 1
                 if stride > 0:
                     single = other[CODE_WIDTH] == 0
                     for step in range(steps):

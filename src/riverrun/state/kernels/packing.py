@@ -135,7 +135,7 @@ def write_columns(
 ) -> int:
     """Gather the columns into the slab from word `free` on, and describe them at word `nodes`."""
     count = rows.shape[0]
-    base = slab.ctypes.data
+    base = np.int64(slab.ctypes.data)
     for node in range(first, end):
         kind, width = field(tables[0], node, KIND), field(tables[0], node, WIDTH)
         here = slab[nodes : nodes + NODE_FIELDS]
@@ -236,7 +236,7 @@ def write_block(
     if size * 8 > most:
         return np.empty(NO_SLAB, np.int64)
     slab = np.empty(size, np.int64)
-    base = slab.ctypes.data
+    base = np.int64(slab.ctypes.data)
     slab[:BLOCK_FIELDS] = 0
     slab[STOP] = count
     slab[NODES] = base + nodes * 8
@@ -299,7 +299,7 @@ def sort_and_write(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The slab of the sorted and added up rows, what each code became (-1: it is gone), and how many rows."""
     rows = hashes.shape[0]
-    nodes, end = table.ctypes.data, table.shape[0]
+    nodes, end = np.int64(table.ctypes.data), table.shape[0]
     # Where equal hashes are equal keys, the order inside a hash starts with the first value column.
     first = 1 if invertible and field(nodes, 0, VALID) == 0 else 0
     words = np.empty(0 if first == end else rows, np.uint64)
@@ -341,7 +341,7 @@ def pack_rows(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """A block of fresh rows: see `sort_and_write`. Codes and diffs are empty where they are all the same."""
     hashes = np.empty(rows, np.uint64)
-    hash_rows(nodes.ctypes.data, key_end, rows, hashes)
+    hash_rows(np.int64(nodes.ctypes.data), key_end, rows, hashes)
     if mask != FULL_HASH:
         hashes &= mask
     return sort_and_write(nodes, hashes, codes, code_count, diffs, diff, invertible, most)
@@ -464,7 +464,7 @@ def tables_of(nodes: np.ndarray, count: int) -> np.ndarray:
     """The addresses of `count` tables of one size that lie one after the other."""
     tables = np.empty(count, np.int64)
     for at in range(count):
-        tables[at] = nodes.ctypes.data + at * (nodes.shape[0] // count) * NODE_FIELDS * 8
+        tables[at] = np.int64(nodes.ctypes.data) + at * (nodes.shape[0] // count) * NODE_FIELDS * 8
     return tables
 
 
@@ -514,7 +514,7 @@ def list_keys(blocks: np.ndarray, key_end: int) -> np.ndarray:
 def distinct_rows(nodes: np.ndarray, rows: int, mask: np.uint64) -> np.ndarray:
     """One row number for each distinct row of a table, in the order of their hashes."""
     hashes = np.empty(rows, np.uint64)
-    address, end = nodes.ctypes.data, nodes.shape[0]
+    address, end = np.int64(nodes.ctypes.data), nodes.shape[0]
     hash_rows(address, end, rows, hashes)
     if mask != FULL_HASH:
         hashes &= mask
@@ -535,7 +535,7 @@ def leading_rows(
 ) -> np.ndarray:
     """Of each key the row that comes first in the order of the columns after it, in the order of a batch."""
     hashes = np.empty(rows, np.uint64)
-    address, end = nodes.ctypes.data, nodes.shape[0]
+    address, end = np.int64(nodes.ctypes.data), nodes.shape[0]
     hash_rows(address, key_end, rows, hashes)
     if mask != FULL_HASH:
         hashes &= mask

@@ -134,7 +134,9 @@ def find_in_block(
                 high += 1
             name = left[query]
             if low < high and not exact:
-                low, high = key_range(block, low, high, nodes.ctypes.data, name, nodes.shape[0])
+                low, high = key_range(
+                    block, low, high, np.int64(nodes.ctypes.data), name, nodes.shape[0]
+                )
             row, some = low, low < high
             if codes == 0:
                 while row < high and (diff if width == 0 else load_int(diffs, width, row)) < 0:

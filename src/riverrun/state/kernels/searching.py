@@ -57,7 +57,7 @@ FULL_HASH = U(0xFFFFFFFFFFFFFFFF)
 @kernel
 def fill_directory(hashes: int, rows: int, shift: int, directory: np.ndarray) -> None:
     """directory[b] = the first row whose bucket is b or later; the last entry is the number of rows."""
-    fill_entries(hashes, rows, shift, directory.ctypes.data, directory.shape[0])
+    fill_entries(hashes, rows, shift, np.int64(directory.ctypes.data), directory.shape[0])
 
 
 @kernel
@@ -194,7 +194,16 @@ def find(
     own = np.empty(0, np.int64)
     cursors = start_cursors(blocks, runs, hashes)
     return find_hashed(
-        blocks, runs, nodes.ctypes.data, nodes.shape[0], own, 0, hashes, exact, cursors, places
+        blocks,
+        runs,
+        np.int64(nodes.ctypes.data),
+        nodes.shape[0],
+        own,
+        0,
+        hashes,
+        exact,
+        cursors,
+        places,
     )
 
 
@@ -202,7 +211,7 @@ def find(
 def hash_keys(nodes: np.ndarray, rows: int, mask: np.uint64) -> np.ndarray:
     """The hashes of the rows of a table, cut by `mask`."""
     hashes = np.empty(rows, np.uint64)
-    hash_rows(nodes.ctypes.data, nodes.shape[0], rows, hashes)
+    hash_rows(np.int64(nodes.ctypes.data), nodes.shape[0], rows, hashes)
     if mask != FULL_HASH:
         hashes &= mask
     return hashes
@@ -650,7 +659,7 @@ def look_up(
     for base in range(0, rows, PIECE):
         stop = min(base + PIECE, rows)
         total = find_hashed(
-            blocks, runs, nodes.ctypes.data, nodes.shape[0], own, base, hashes[base:stop], exact,
+            blocks, runs, np.int64(nodes.ctypes.data), nodes.shape[0], own, base, hashes[base:stop], exact,
             cursors, places,
         )  # fmt: skip
         most = min(limit, total)

@@ -438,7 +438,7 @@ def sort_plainly(
 
     Returns row numbers, codes, diffs, and whether all diffs are the same.
     """
-    nodes, end = table.ctypes.data, table.shape[0]
+    nodes, end = np.int64(table.ctypes.data), table.shape[0]
     keys, words = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
     first, alone = 0, end == 0
     if end > 0 and order_words(nodes, 0, rows, keys):
@@ -467,7 +467,7 @@ def split_by_hash(
     Shard i is from bounds[i - 1] up to bounds[i], the first from 0, the last without end; owners[i] has it.
     """
     hashes = np.empty(rows, np.uint64)
-    hash_rows(table.ctypes.data, table.shape[0], rows, hashes)
+    hash_rows(np.int64(table.ctypes.data), table.shape[0], rows, hashes)
     takers = np.empty(rows, np.int64)
     starts = np.zeros(workers + 1, np.int64)
     for row in range(rows):

@@ -1,0 +1,1 @@
+"""Graph algorithms: components, paths, neighbourhoods, ranks, cycles in time. `riverrun.graphs` gathers them."""

@@ -1,0 +1,136 @@
+"""Components: which nodes hang together, and which reach each other.
+
+Both are made of one step, the spread of least labels: every node has a label, and passes the least
+that it has heard of along its edges until nobody hears of a lesser one.
+
+**Prioritised.** When all labels set out at once, most nodes hear of a lesser one round after round, and
+each of these must be kept, since a deletion may bring it back. So labels enter the loop in turn, those
+of one bit more `SPACING` rounds later: the few small ones are everywhere before the many large ones
+set out, which then go nowhere. (Differential dataflow does the same.) It changes only when a label is
+heard, not where the loop ends. On a random graph of 100,000 nodes and 200,000 edges, one worker, both
+loading (0.7 against 3.4 s) and changing one edge (median 1.7 against 7.8 ms) take a fifth of the time,
+and the state is a seventh.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.algorithms.graphs.graph import (
+    _dtype,
+    _reversed,
+    nodes_of,
+    of_collections,
+    undirected,
+)
+
+SPACING = 256
+"""How many rounds labels of n bits have to themselves before those of n + 1 bits enter."""
+
+
+@of_collections
+def components(
+    edges: rr.Collection,
+    nodes: rr.Collection | None = None,
+    *,
+    prioritised: bool | None = None,
+) -> rr.Collection:
+    """The weak component of each node, named by its least node. Rows: node, component.
+
+    Two nodes are in one component when a path joins them, the direction of `edges` ignored. Self loops
+    and repeated edges change nothing; a node of `nodes` without edges is a component by itself.
+    With `prioritised`, small labels set out before large ones, which is much less work as a rule; it is the default
+    for integers and not possible for other types.
+
+    Cost: a change touches the nodes whose label it changes in some round, and their edges.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("components", components(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (3, 2), (4, 5)])
+    ...     _ = run.commit()
+    ...     run.read("components").rows()
+    ...     run.delete("edges", [(3, 2)])
+    ...     _ = run.commit()
+    ...     run.changes("components").rows()
+    [(1, 1), (2, 1), (3, 1), (4, 4), (5, 4)]
+    [(3, 1, -1)]
+    """
+    both = undirected(edges.select("src", "dst"))
+    labels = _least_labels(both, nodes_of(edges, nodes), prioritised)
+    return labels.rename(component="label")
+
+
+@of_collections
+def strongly_connected_components(
+    edges: rr.Collection, nodes: rr.Collection | None = None
+) -> rr.Collection:
+    """The strong component of each node, named by its least node. Rows: node, component.
+
+    Two nodes are in one component when each reaches the other along `edges`. Self loops and repeated edges change
+    nothing; a node on no cycle is a component by itself, one of `nodes` without edges too.
+
+    A loop around two loops (Naiad's): label every node that an edge leads to with the least of them
+    that reaches it, and keep the edges whose ends have the same label; then the same against the
+    direction of the edges; again until no edge goes. What is left lies inside components.
+
+    Cost: as many rounds of the outer loop as components hang behind each other in the order of their
+    least nodes, few as a rule; a change touches the labels it changes in each of them.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("components", strongly_connected_components(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (2, 3), (3, 1), (3, 4), (4, 5)])
+    ...     _ = run.commit()
+    ...     run.read("components").rows()
+    ...     run.insert("edges", [(5, 4)])
+    ...     _ = run.commit()
+    ...     run.changes("components").rows()
+    [(1, 1), (2, 1), (3, 1), (4, 4), (5, 5)]
+    [(5, 4, 1), (5, 5, -1)]
+    """
+    edges = edges.select("src", "dst")
+
+    def cut(kept: rr.Collection) -> rr.Collection:
+        ahead = _inside(edges, _least_labels(kept, kept.select(node="dst").distinct()))
+        back = _reversed(ahead)
+        return _inside(edges, _least_labels(back, back.select(node="dst").distinct()))
+
+    inner = edges.iterate(cut)
+    return _least_labels(inner, nodes_of(edges, nodes)).rename(component="label")
+
+
+def _inside(edges: rr.Collection, labels: rr.Collection) -> rr.Collection:
+    """The edges whose ends have the same label."""
+    return (
+        edges.join(labels, left_on="src", right_on="node")
+        .join(labels, left_on="dst", right_on="node", suffix="_dst")
+        .filter(pl.col("label") == pl.col("label_dst"))
+        .select("src", "dst")
+    )
+
+
+def _least_labels(
+    edges: rr.Collection, nodes: rr.Collection, prioritised: bool | None = None
+) -> rr.Collection:
+    """For each node the least of `nodes` that reaches it along edges. Rows: node, label."""
+    kind = _dtype(nodes, "node")
+    if prioritised is None:
+        prioritised = kind.is_integer()
+    if prioritised and not kind.is_integer():
+        raise rr.PlanError(
+            "plan.type",
+            f"cannot order labels by their size in bits: nodes are {kind}, not whole numbers",
+            hint="leave out prioritised=True",
+        )
+    start = nodes.select("node", label="node")
+    bits = 64 - pl.col("label").bitwise_leading_zeros().cast(pl.Int64)
+
+    def spread(labels: rr.Collection, entered: rr.Collection) -> rr.Collection:
+        heard = labels.join(edges, left_on="node", right_on="src").select(node="dst", label="label")
+        return heard.concat(entered).group_by("node").agg(label=rr.min("label"))
+
+    return start.iterate(spread, at=bits * SPACING if prioritised else pl.lit(0))

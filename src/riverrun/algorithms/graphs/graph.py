@@ -1,0 +1,126 @@
+"""What the algorithms say about every graph: its nodes, its edges in both directions, and that no node is null."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import polars as pl
+
+import riverrun as rr
+
+NODES = {"edges": ("src", "dst"), "nodes": ("node",), "sources": ("node",)}
+"""The columns of each argument that are nodes."""
+_inside_algorithm: ContextVar[bool] = ContextVar("_inside_algorithm", default=False)
+"""Whether an algorithm is being built: what it gives to another one was looked at when it was given."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def of_collections(function: Callable[P, R]) -> Callable[P, R]:
+    """An algorithm that refuses edges, nodes, sources and examples that are no collections, and what is no flow."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checked(*arguments: P.args, **named: P.kwargs) -> R:
+        given = signature.bind(*arguments, **named).arguments
+        flow = given.get("flow")
+        if "flow" in given and not isinstance(flow, rr.Dataflow):
+            raise rr.PlanError(
+                "plan.algorithm",
+                f"cannot take a {type(flow).__name__} as flow of {function.__name__}: that is not a dataflow",
+                hint=f"the dataflow comes first: {function.__name__}(flow, collection, ...)",
+                line="",
+            )
+        for name in ("edges", "nodes", "sources", "examples"):
+            rows = given.get(name)
+            missing = name == "nodes" and rows is None
+            if name in given and not missing and not isinstance(rows, rr.Collection):
+                raise rr.PlanError(
+                    "plan.algorithm",
+                    f"cannot take a {type(rows).__name__} as {name} of {function.__name__}: that is not a collection",
+                    hint='rows from outside are an input: flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})',
+                    line="",
+                )
+        if _inside_algorithm.get():
+            return function(*arguments, **named)
+        bound = signature.bind(*arguments, **named)
+        for name, columns in NODES.items():
+            rows = given.get(name)
+            if isinstance(rows, rr.Collection) and set(columns) <= set(rows.columns):
+                check = NullNodes(function.__name__, name, columns)
+                bound.arguments[name] = rows.inspect(check, times=False)
+        token = _inside_algorithm.set(True)
+        try:
+            return function(*bound.args, **bound.kwargs)
+        finally:
+            _inside_algorithm.reset(token)
+
+    return checked
+
+
+@dataclass(frozen=True)
+class NullNodes:
+    """Refuses rows in which a node is null: null is not the name of a node, and has no place in the order of nodes."""
+
+    algorithm: str
+    rows: str
+    columns: tuple[str, ...]
+
+    def __call__(self, passing: Any) -> None:
+        """Raise for the first column that has a null."""
+        for column in self.columns:
+            count = passing.column(column).null_count
+            if count:
+                raise rr.SchemaError(
+                    "schema.null_node",
+                    f"cannot take {self.rows} of {self.algorithm}: {count} of {passing.num_rows} rows have null in "
+                    f"{column!r}, and a node is never null",
+                    hint=f"leave these rows out: {self.rows}.filter(pl.col({column!r}).is_not_null())",
+                    column=column,
+                )
+
+
+@of_collections
+def nodes_of(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Collection:
+    """The nodes of a graph, each once: the ends of its `edges`, and those in `nodes`. Rows: node.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.String, "dst": pl.String})
+    >>> flow.output("nodes", nodes_of(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [("a", "b"), ("c", "a")])
+    ...     _ = run.commit()
+    ...     run.read("nodes").rows()
+    [('a',), ('b',), ('c',)]
+    """
+    ends = edges.select(node="src").concat(edges.select(node="dst"))
+    if nodes is not None:
+        ends = ends.concat(nodes.select("node"))
+    return ends.distinct()
+
+
+@of_collections
+def undirected(edges: rr.Collection) -> rr.Collection:
+    """Every edge in both directions, with its other columns. Rows: those of edges.
+
+    An edge and its reverse in `edges` give two of each; a self loop is there twice.
+
+    >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64, "w": pl.Float64})
+    >>> undirected(edges).columns
+    ['src', 'dst', 'w']
+    """
+    return edges.concat(_reversed(edges))
+
+
+def _reversed(edges: rr.Collection) -> rr.Collection:
+    swapped = {"src": "dst", "dst": "src"}
+    return edges.select(**{name: swapped.get(name, name) for name in edges.columns})
+
+
+def _dtype(collection: rr.Collection, column: str) -> pl.DataType:
+    return collection.polars_schema[column]

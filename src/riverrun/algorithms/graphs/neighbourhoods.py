@@ -1,0 +1,172 @@
+"""How dense a graph is around its nodes: triangles, clustering, cores.
+
+All of them look at a graph of neighbours: two nodes are neighbours when an edge joins them, in either
+direction or both. Self loops are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.algorithms.graphs.graph import nodes_of, of_collections, undirected
+
+_LOW = pl.when(pl.col("src") < pl.col("dst")).then(pl.col("src")).otherwise(pl.col("dst"))
+_HIGH = pl.when(pl.col("src") < pl.col("dst")).then(pl.col("dst")).otherwise(pl.col("src"))
+
+
+@of_collections
+def triangles(edges: rr.Collection) -> rr.Collection:
+    """Three nodes, each a neighbour of the other two. Rows: a, b, c, with a < b < c, each once.
+
+    ``triangles(edges).count()`` is how many there are (no row while there are none).
+
+    Cost: for every node, the pairs of its neighbours that have no fewer neighbours than itself are
+    kept. Of these a node has at most in the order of the square root of the edges, hubs too, and a
+    change of an edge touches about as many rows.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("triangles", triangles(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (2, 3), (3, 1), (1, 3), (3, 4), (2, 2)])
+    ...     _ = run.commit()
+    ...     run.read("triangles").rows()
+    [(1, 2, 3)]
+    """
+    a, b, c = pl.col("a"), pl.col("b"), pl.col("c")
+    return _closed(_pairs(edges)).select(
+        a=pl.when(a < b).then(a).otherwise(b),
+        b=pl.when(a < b).then(b).when(a < c).then(a).otherwise(c),
+        c=pl.when(a < c).then(c).otherwise(a),
+    )
+
+
+@of_collections
+def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Collection:
+    """In how many triangles each node of `edges`, and of `nodes`, is, 0 for those in none. Rows: node, triangles.
+
+    Cost: that of :func:`triangles`.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("counts", triangle_counts(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (2, 3), (3, 1), (3, 4), (4, 1)])
+    ...     _ = run.commit()
+    ...     run.read("counts").rows()
+    [(1, 2), (2, 1), (3, 2), (4, 1)]
+    """
+    found = triangles(edges)
+    corners = [found.select(node=corner, triangles=pl.lit(1)) for corner in ("a", "b", "c")]
+    none = nodes_of(edges, nodes).select("node", triangles=pl.lit(0))
+    return none.concat(*corners).group_by("node").agg(triangles=rr.sum("triangles"))
+
+
+@of_collections
+def clustering_coefficient(
+    edges: rr.Collection, nodes: rr.Collection | None = None, *, directed: bool = True
+) -> rr.Collection:
+    """How many of the edges that could join a node's neighbours are there. Rows: node, coefficient.
+
+    As LDBC Graphalytics defines LCC: of a node with k neighbours, in either direction, the number of
+    directed `edges` between neighbours, divided by k (k - 1); 0 when k < 2. With ``directed=False`` an
+    edge is one in both directions, given once or twice. Self loops are left out, repeated edges
+    count once. `nodes` adds nodes without edges.
+
+    Cost: that of :func:`triangles`.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("clustering", clustering_coefficient(edges))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (1, 3), (2, 3), (4, 1)])
+    ...     _ = run.commit()
+    ...     [(node, round(value, 3)) for node, value in run.read("clustering").rows()]
+    [(1, 0.167), (2, 0.5), (3, 0.5), (4, 0.0)]
+    """
+    pairs = _pairs(edges, directed)
+    closed = _closed(pairs)
+
+    def amounts(rows: rr.Collection, node: str, links: str | int, degree: int) -> rr.Collection:
+        found = pl.col(links) if isinstance(links, str) else pl.lit(links, pl.Int64)
+        return rows.select(node=node, links=found, degree=pl.lit(degree, pl.Int64))
+
+    between = [amounts(closed, *corner, 0) for corner in (("a", "bc"), ("b", "ac"), ("c", "ab"))]
+    ends = [amounts(pairs, end, 0, 1) for end in ("a", "b")]
+    none = amounts(nodes_of(edges, nodes), "node", 0, 0)
+    found = none.concat(*between, *ends).group_by("node").agg(rr.sum("links"), rr.sum("degree"))
+    most = pl.col("degree") * (pl.col("degree") - 1)
+    ratio = pl.when(most > 0).then(pl.col("links") / most).otherwise(0.0)
+    return found.select("node", coefficient=ratio)
+
+
+@of_collections
+def k_core(edges: rr.Collection, k: int) -> rr.Collection:
+    """The nodes of `edges` that stay when those with fewer than `k` neighbours go, again and again.
+
+    The largest set of nodes of which each has at least `k` neighbours inside the set, and how many
+    these are. Rows: node, degree. Self loops are left out, an edge and its reverse are one.
+
+    Cost: a change touches the nodes that leave in another round than before, and their edges.
+
+    >>> flow = rr.Dataflow("g")
+    >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    >>> flow.output("core", k_core(edges, 2))
+    >>> with flow.run() as run:
+    ...     run.insert("edges", [(1, 2), (2, 3), (3, 1), (3, 4), (4, 5)])
+    ...     _ = run.commit()
+    ...     run.read("core").rows()
+    [(1, 2), (2, 2), (3, 2)]
+    """
+    given: Any = k
+    if type(given) is not int or given < 0:
+        raise rr.PlanError(
+            "plan.algorithm",
+            f"cannot take the {k!r}-core: that is a whole number of neighbours from 0 on",
+            hint="k_core(edges, 2)",
+        )
+    links = undirected(edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))).distinct()
+
+    def peel(left: rr.Collection) -> rr.Collection:
+        degrees = left.group_by(node="src").count("degree")
+        stay = degrees.filter(pl.col("degree") >= k).select("node")
+        from_core = links.join(stay, left_on="src", right_on="node")
+        return from_core.join(stay, left_on="dst", right_on="node")
+
+    core = links.iterate(peel)
+    return core.group_by(node="src").count("degree")
+
+
+def _pairs(edges: rr.Collection, directed: bool = True) -> rr.Collection:
+    """Pairs of neighbours, and in how many directions edges join them. Rows: a, b, ways; a < b."""
+    links = edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))
+    if directed:
+        return links.distinct().select(a=_LOW, b=_HIGH).group_by("a", "b").count("ways")
+    return links.select(a=_LOW, b=_HIGH).distinct().with_columns(ways=pl.lit(2, pl.Int64))
+
+
+def _closed(pairs: rr.Collection) -> rr.Collection:
+    """Triangles, and the ways between each two corners. Rows: a, b, c, ab, ac, bc; b < c, any a.
+
+    a is the corner with the fewest neighbours. Their number counts by its bits alone, so that a change
+    seldom turns edges around.
+    """
+    ends = pairs.select(node="a").concat(pairs.select(node="b"))
+    bits = 64 - pl.col("degree").bitwise_leading_zeros().cast(pl.Int64)
+    sizes = ends.group_by("node").count("degree").select("node", size=bits)
+    sized = pairs.join(sizes, left_on="a", right_on="node").join(
+        sizes, left_on="b", right_on="node", suffix="_b"
+    )
+    ahead = pl.col("size") <= pl.col("size_b")
+    sides = sized.select(
+        "ways",
+        a=pl.when(ahead).then(pl.col("a")).otherwise(pl.col("b")),
+        b=pl.when(ahead).then(pl.col("b")).otherwise(pl.col("a")),
+    )
+    corners = sides.join(sides, on="a", suffix="_c").filter(pl.col("b") < pl.col("b_c"))
+    return corners.select("a", "b", c="b_c", ab="ways", ac="ways_c").join(
+        pairs.select(b="a", c="b", bc="ways"), on=("b", "c")
+    )

@@ -1,0 +1,60 @@
+"""``riverrun kernels``: compile what runs need, before they do, with all cores, and say so.
+
+`make setup` runs it, and so does whoever builds an image or a wheel: the first run then starts at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from riverrun.state.entries import LABELS, labels
+from riverrun.state.kernels import compiling
+from riverrun.state.preparing import compiled_files, make_ready, missing
+
+FAILED = 2
+
+
+def prepare(folder: str | None = None) -> int:
+    """Compile what is missing, copy all of it to `folder` if there is one; return the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    target = f"{compiling.PROCESSOR[1]}, Python {python}, Numba {version('numba')}"
+    absent, start = missing(labels(), anew=True), time.monotonic()
+    if absent:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(f"compiling kernels for {target}", total=len(absent))
+            make_ready(
+                labels(), progress=lambda made, of: bar.update(task, completed=made, total=of)
+            )
+    left = missing(labels(), anew=True)
+    files = compiled_files()
+    seconds = f", after {time.monotonic() - start:.0f} s" if absent else ""
+    console.print(
+        f"{len(LABELS) - len(left)} of {len(LABELS)} kernels are ready for {target}{seconds}"
+        + (f": {files[0].parent}" if files else "")
+    )
+    if left:
+        console.print(
+            "The others are compiled when they are called. Hint: where they can be kept, say with NUMBA_CACHE_DIR"
+            if not files
+            else "The others could not be compiled: " + ", ".join(left)
+        )
+        return FAILED
+    if folder is not None:
+        target_folder = Path(folder) / files[0].parent.name
+        target_folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (target_folder / file.name).write_bytes(file.read_bytes())
+    return 0

@@ -1,0 +1,283 @@
+"""Wiring: on one worker, who takes what leaves each output of a plan, and what is done with it on the way.
+
+An instance makes one, of its actors and its schedule. Chains of linear operators are compiled into one call after the
+other, from an output of an actor to the inputs of the next ones; at an exchange, the pieces that belong to other
+workers go to `outgoing`. Laws:
+
+1. **Every taker once.** Changes that leave an output come to every input that takes changes from it, once, in the order
+   of nodes; to inputs that read an arrangement, nothing comes this way.
+2. **Seamless.** An exchange that nobody has to be told of, and that moves nothing, is no step at all: those who take
+   from it take from what leads there.
+3. **Told before taken.** Where the schedule watches a port, it is told of the times of changes before they are taken.
+4. **No recursion.** Changes are led along by a stack of our own, so chains may be as long as people write them.
+
+Cost: looked up once, when an instance begins; then for each batch one call for each node that it passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from riverrun.engine.schedule import Schedule
+from riverrun.plan.operator import Actor, Linear, located
+from riverrun.plan.plan import Node, Plan, Port
+from riverrun.progress import Timestamp
+from riverrun.state.changes import Changes
+from riverrun.state.shards import Shards
+
+Push = Callable[[Changes], None]
+Take = Callable[[Changes], Changes | None]
+Gate = Callable[[int, Take], Take]
+Watch = Callable[[Iterable[Timestamp]], None]
+WORTH = 0.8  # where a greater part of the rows is left, adding them up costs more than sending them
+LOOKS = 16
+
+
+class RoutedChanges(tuple[int, Changes]):
+    """A message between workers: changes for the exchange with a number."""
+
+    __slots__ = ()
+
+
+class _Taker:
+    """Who takes changes from an output: what it makes of them, and who takes that."""
+
+    __slots__ = ("onward", "take")
+
+    def __init__(self, take: Take, onward: list[_Taker]) -> None:
+        self.take = take
+        self.onward = onward
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """An exchange at which rows may go to other workers."""
+
+    number: int
+    location: int
+    """Its input, where progress is tracked."""
+    dispatch: Callable[[Changes, Shards, int], Sequence[Changes | None]]
+    adds_before: bool
+    watch: Watch | None
+
+
+class Wiring:
+    """How changes go through a plan on worker `index` of those that `shards` name.
+
+    `gate` may put something before what a node does with the changes that arrive (`engine.backfill`).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        index: int,
+        shards: Shards,
+        schedule: Schedule,
+        actors: Mapping[int, Actor],
+        gate: Gate,
+    ) -> None:
+        self.plan = plan
+        self.index = index
+        self.shards = shards
+        self.outgoing: list[tuple[int, object]] = []
+        """The messages for other workers, in order: whoever sends them takes the list away."""
+        self.doing: str | None = None
+        """The node whose code runs; any thread may look."""
+        self.calls = 0
+        """How often the code of a node was called."""
+        self._schedule = schedule
+        self._actors = actors
+        self._gate = gate
+        self._pushed: list[tuple[Sequence[_Taker], Changes]] | None = None
+        """While changes are led through takers: what these send besides."""
+        self._turns = 0
+        self._added: dict[int, tuple[float, int]] = {}
+        """Of an exchange, which part of the rows was left lately, and how often they were not added up since."""
+        self._onward: dict[Port, list[_Taker]] = {
+            Port(node.number, output): []
+            for node in plan.nodes
+            for output in range(len(node.schemas))
+        }
+        for port, takers in self._onward.items():
+            takers += self._takers(port)
+        self._pushes = {port: partial(self._drive, takers) for port, takers in self._onward.items()}
+        for actor in actors.values():
+            self._connect(actor)
+
+    def push(self, port: Port) -> Push:
+        """What is done with changes that leave an output."""
+        return self._pushes[port]
+
+    # -- once, when an instance begins
+
+    def _connect(self, actor: Actor) -> None:
+        """Give an actor the means to send, and to ask for times."""
+        node, context = actor.node, actor.context
+        context.request = partial(self._schedule.request, actor)
+        ports = [Port(node.number, at) for at in range(len(node.schemas))]
+        context.has_consumers = any(self._inputs_at(port) for port in ports)
+        context.needed = self._needed(ports)
+        found = [self._watcher(node, at) for at in range(len(node.inputs))]
+        watchers = [each for each in found if each is not None]  # of all inputs, or of none
+        if watchers:
+            context.arrive = lambda at, time: watchers[at]((time,))
+        pushes = [self._pushes[port] for port in ports]
+        if len(pushes) == 1:
+            (only,) = pushes
+            context.push = lambda changes, output: only(changes)
+        else:
+            context.push = lambda changes, output: pushes[output](changes)
+
+    def _inputs_at(self, port: Port) -> list[tuple[Node, int]]:
+        """The inputs that take changes from an output, rather than batches of its arrangement."""
+        found = self.plan.consumers.get(port, [])
+        return [(node, at) for node, at in found if not node.operator.reads(at)]
+
+    def _needed(self, ports: Iterable[Port]) -> Sequence[int] | None:
+        """Which columns of what a node sends are looked at, if that is known."""
+        used: set[int] = set()
+        for port in ports:
+            for node, _ in self._inputs_at(port):
+                linear = node.operator.as_linear
+                if linear is None or linear.used is None:
+                    return None
+                used.update(linear.used)
+        return sorted(used)
+
+    def _takers(self, port: Port) -> list[_Taker]:
+        """Who takes what leaves an output (laws 1 and 2)."""
+        takers = []
+        waiting = self._inputs_at(port)[::-1]
+        while waiting:
+            node, at = waiting.pop()
+            if self._is_seamless(node, at):
+                waiting += reversed(self._inputs_at(Port(node.number)))
+            else:
+                takers.append(self._taker(node, at))
+        return takers
+
+    def _is_seamless(self, node: Node, at: int) -> bool:
+        return (
+            node.operator.as_exchange is not None
+            and not self._schedule.crosses(node.number)
+            and self._watcher(node, at) is None
+        )
+
+    def _watcher(self, node: Node, at: int) -> Watch | None:
+        """Who is to be told of changes that come to an input."""
+        ports = self.plan.ports[node.number]
+        return None if ports is None else self._schedule.watcher(ports.inputs[at])
+
+    def _taker(self, node: Node, at: int) -> _Taker:
+        """What is done with changes that arrive at an input."""
+        take = self._gate(node.number, self._take(node, at))
+        passed = [] if node.operator.has_actor else self._onward[Port(node.number)]
+        return _Taker(take, passed)
+
+    def _take(self, node: Node, at: int) -> Take:
+        operator, watch = node.operator, self._watcher(node, at)
+        linear, exchange = operator.as_linear, operator.as_exchange
+        if linear is not None:
+            return self._apply(node, linear, watch)
+        if exchange is not None and self._schedule.crosses(node.number):
+            ports = self.plan.ports[node.number]
+            assert ports is not None
+            location, combines = ports.inputs[at], exchange.adds_before
+            crossing = _Crossing(node.number, location, exchange.dispatch, combines, watch)
+            return partial(self._exchange, crossing)
+        if exchange is not None:
+
+            def stay(changes: Changes) -> Changes:
+                assert watch is not None  # otherwise it is seamless
+                watch(changes.times)
+                return changes
+
+            return stay
+        receive = self._actors[node.number].receive
+        if watch is None:
+            return partial(receive, at)
+
+        def arrive(changes: Changes) -> None:
+            watch(changes.times)
+            receive(at, changes)
+
+        return arrive
+
+    def _apply(self, node: Node, linear: Linear, watch: Watch | None) -> Take:
+        apply = linear.apply
+
+        def applied(changes: Changes) -> Changes | None:
+            if watch is not None:
+                watch(changes.times)
+            outer, self.doing = self.doing, node.name
+            self.calls += 1
+            try:
+                result = apply(changes)
+            except Exception as error:
+                raise located(node, error) from error
+            self.doing = outer
+            return result
+
+        return applied
+
+    # -- for every batch
+
+    def _drive(self, takers: Sequence[_Taker], changes: Changes) -> None:
+        """Lead changes through all takers, and what these make of them through theirs, one after the other (law 4).
+
+        Whoever sends while it takes (a vertex) is led on when it has taken.
+        """
+        pushed = self._pushed
+        if pushed is not None:
+            pushed.append((takers, changes))
+            return
+        pushed = self._pushed = []
+        stack = [(taker, changes) for taker in reversed(takers)]
+        try:
+            while stack:
+                taker, arrived = stack.pop()
+                while True:
+                    result = taker.take(arrived)
+                    if pushed:
+                        for onward, more in reversed(pushed):
+                            stack += [(each, more) for each in reversed(onward)]
+                        pushed.clear()
+                    if result is None or not result.rows or not taker.onward:
+                        break
+                    for each in taker.onward[:0:-1]:
+                        stack.append((each, result))
+                    taker, arrived = taker.onward[0], result
+        finally:
+            self._pushed = None
+
+    def _exchange(self, crossing: _Crossing, changes: Changes) -> Changes | None:
+        """Send what belongs to others, and give what stays."""
+        self._turns += 1
+        mine = None
+        pieces = crossing.dispatch(changes, self.shards, self._turns + self.index)
+        for peer, piece in enumerate(pieces):
+            if piece is None or piece.rows == 0:
+                continue
+            if peer == self.index:
+                if crossing.watch is not None:
+                    crossing.watch(piece.times)
+                mine = piece
+                continue
+            if crossing.adds_before:
+                piece = self._added_up(crossing.number, piece)
+            if piece.rows:
+                self._schedule.sends(crossing.location, peer, piece.times)
+                self.outgoing.append((peer, RoutedChanges((crossing.number, piece))))
+        return mine
+
+    def _added_up(self, number: int, piece: Changes) -> Changes:
+        """Equal rows added up before they travel, at an exchange where that was worth it lately."""
+        left, passed = self._added.get(number, (0.0, 0))
+        if left > WORTH and passed < LOOKS:
+            self._added[number] = left, passed + 1
+            return piece
+        added = piece.consolidate()
+        self._added[number] = (left + added.rows / piece.rows) / 2, 0
+        return added

@@ -1,0 +1,247 @@
+"""What users give to collections: columns one by one or in lists, functions, spans of time, other collections.
+
+Each is brought to one form here, or refused in words: what was attempted, what was given, what to give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.errors import PlanError, SchemaError
+from riverrun.rows.column_names import checked_columns, flat
+from riverrun.rows.values import fields_of, show
+
+# What people look for who come from elsewhere, and where it is here.
+ELSEWHERE = {
+    "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
+    "read(...).rows() is sorted",
+    **dict.fromkeys(
+        ("limit", "tail", "take"),
+        "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
+    ),
+    "len": "count() is a collection of one row",
+    "head": "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
+    "unique": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
+    "drop_duplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
+    "dropDuplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
+    "where": "filter(...)",
+    "union": "concat(...)",
+    "merge": "join(...)",
+    "agg": "group_by().agg(...) aggregates all rows",
+    "top": "group_by().top(k, by=...) gives the first rows of all, group_by(...).top(k, by=...) those of each group",
+    **dict.fromkeys(
+        ("orderBy", "sort_values", "order_by"),
+        "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
+        "read(...).rows() is sorted",
+    ),
+    **dict.fromkeys(("unionAll", "unionByName", "vstack", "append"), "concat(...)"),
+    **dict.fromkeys(
+        ("sum", "mean", "min", "max", "median", "std", "var"),
+        'group_by().agg(rr.sum("a")) aggregates all rows, group_by("k").agg(...) those of each group',
+    ),
+    **dict.fromkeys(
+        ("fill_null", "fillna", "fill_nan"),
+        'with_columns(a=pl.col("a").fill_null(0)), column by column',
+    ),
+    **dict.fromkeys(("drop_nulls", "dropna"), 'filter(pl.col("a").is_not_null())'),
+    **dict.fromkeys(
+        ("pivot", "unpivot", "melt"),
+        "columns are declared, not found in the rows: group_by(...).agg(...) with an expression for each column "
+        "widens, flat_map(function, schema) lengthens",
+    ),
+    "join_asof": "a state is asked as of a time: stream.fetch(state, key=..., at=..., rule=rr.rules.latest)",
+    **dict.fromkeys(
+        ("rolling", "window", "group_by_dynamic", "resample"),
+        "windows(column, size, step), and group_by the window",
+    ),
+    "map": "select(...), flat_map(function, schema) or map_batches(function, schema)",
+    "assign": "with_columns(...)",
+    "withColumn": "with_columns(...)",
+    "groupBy": "group_by(...)",
+    "groupby": "group_by(...)",
+} | dict.fromkeys(
+    ("show", "collect", "print", "to_polars", "to_pandas", "to_arrow", "rows"),
+    "a collection is a description and has no rows yet: flow.output(name, collection), and read(name) from the "
+    "run; inspect() prints what passes",
+)
+
+
+MOST = 1 << 62
+"""Counts and spans are below this."""
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether values of a type are points in time, or whole numbers that may stand for them."""
+    temporal = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
+    return bool(pa.types.is_signed_integer(kind) or temporal)
+
+
+def named_columns(
+    given: Sequence[Any], named: Mapping[str, Any], columns: Sequence[str], what: str, attempt: str
+) -> dict[str, Any]:
+    """Columns given by position have the names they output; `what` is the method, for hints."""
+    chosen: dict[str, Any] = {}
+    for column in checked_columns(list(flat(given)), columns, attempt, least=0, expressions=True):
+        name = column if isinstance(column, str) else output_name(column, what)
+        if name in chosen:
+            raise _twice(name, what)
+        chosen[name] = column
+    for name, value in named.items():
+        if name in chosen:
+            raise _twice(name, what)
+        chosen[name] = value
+    return chosen
+
+
+def output_name(expression: pl.Expr, what: str) -> str:
+    """The name of the one column that an expression makes."""
+    try:
+        return expression.meta.output_name()
+    except pl.exceptions.ComputeError as error:
+        raise PlanError(
+            "plan.expression",
+            f"cannot {what} {expression}: it can stand for several columns",
+            hint='name each: select("a", "b"), or select(collection.columns); or give one a name: .alias("c")',
+        ) from error
+
+
+def _twice(name: str, what: str) -> PlanError:
+    return PlanError(
+        "plan.column_twice",
+        f"cannot {what} two columns called {name!r}",
+        hint="name them apart: new=pl.col(...)",
+        column=name,
+    )
+
+
+def kind_told(given: object) -> str:
+    """What something is, in place of a repr that can fill the screen.
+
+    >>> kind_told(pl.DataFrame({"a": [1]})), kind_told([(1, 2)])
+    ('a polars DataFrame', 'a list')
+    """
+    module, name = type(given).__module__.partition(".")[0], type(given).__name__
+    if given is None:
+        return "None"
+    return f"a {name}" if module in ("builtins", "riverrun", "__main__") else f"a {module} {name}"
+
+
+def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
+    """The refusal of anything else where a collection belongs."""
+    if hasattr(given, "agg") and type(given).__module__.startswith("riverrun"):
+        hint = "call .agg() or .count() on it: groups are no rows yet"
+    elif isinstance(given, str):
+        hint = "give the collection itself, not its name"
+    elif hasattr(given, "entries"):
+        hint = "state.entries() is a collection of what it holds; stream.fetch(state, ...) asks it"
+    elif isinstance(given, list | tuple) and any(
+        hasattr(each, "group_by") or isinstance(each, list | tuple) for each in given
+    ):
+        hint = "one list is enough: concat([a, b]), or concat(a, b)"
+    else:
+        hint = "rows from outside are an input: flow.input(name, schema), and insert(name, rows) into the run"
+    return PlanError(code, f"cannot {attempt}: {kind_told(given)} is not a collection", hint=hint)
+
+
+def is_count(given: object, least: int = 1) -> bool:
+    """Whether it is a whole number from `least` on, that a machine can count to."""
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given < MOST
+
+
+def is_one_of(given: object, choices: Iterable[str]) -> bool:
+    """Whether it is one of some words."""
+    return isinstance(given, str) and given in choices
+
+
+def as_ticks(
+    given: int | timedelta,
+    field: pa.Field,
+    what: str,
+    least: int | None = 1,
+    most: int = (1 << 63) - 1,
+) -> int:
+    """A span in the units of a column."""
+    kind = field.type
+    ticks: int | None = None
+    if isinstance(given, int) and not isinstance(given, bool) and pa.types.is_integer(kind):
+        ticks = given
+    elif isinstance(given, timedelta) and pa.types.is_date(kind):
+        units = timedelta(days=1) if pa.types.is_date32(kind) else timedelta(milliseconds=1)
+        ticks = given // units if given % units == timedelta(0) else None
+    elif isinstance(given, timedelta) and pa.types.is_temporal(kind):
+        per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
+        micros = given // timedelta(microseconds=1)
+        ticks = micros * per // 10**6 if micros * per % 10**6 == 0 else None
+    elif isinstance(given, int) and given == 0 and least != 1:
+        ticks = 0
+    if ticks is None:
+        raise PlanError(
+            "plan.span",
+            f"cannot take {show(given)} as {what}: column {field.name!r} is {kind}",
+            hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
+            column=field.name,
+        )
+    if abs(ticks) > most:
+        raise PlanError(
+            "plan.span",
+            f"cannot take {given!r} as {what}: that is longer than all times of column {field.name!r}",
+            hint="give a shorter one",
+            column=field.name,
+        )
+    if least is not None and ticks < least:
+        raise PlanError(
+            "plan.span",
+            f"cannot take {given!r} as {what}: it must {'be positive' if least else 'not be negative'}",
+            hint="for instance 60, or timedelta(minutes=1)",
+            column=field.name,
+        )
+    return ticks
+
+
+def function_name(function: Any) -> str:
+    """What plans call a function."""
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def check_callable(
+    function: object, what: str, attempt: str | None = None, given: str = "rows"
+) -> None:
+    """Refuse what cannot be called. `given` is what the function is called with, for the hint."""
+    if not callable(function):
+        raise PlanError(
+            "plan.function",
+            f"cannot {attempt or what} with {show(function)}: that is not a function",
+            hint=f"give a function: {what}(lambda {given}: ...)",
+        )
+
+
+class RowsOf(partial[Any]):
+    """A user's function of one row, refused when what it gives is not a list of rows.
+
+    A partial, so that whoever asks for the code (`plan.identity.code_of`) finds the user's.
+    """
+
+    def __call__(self, row: dict[str, Any], /) -> Iterable[Any]:
+        made = super().__call__(row)
+        if type(made) is list:
+            return made
+        if isinstance(made, pl.DataFrame):
+            return made.iter_rows(named=True)
+        if isinstance(made, str | bytes) or fields_of(made) is not None or not _is_iterable(made):
+            raise SchemaError(
+                "schema.rows",
+                f"the function gave {show(made)} for the row {show(row)}, not a list of rows",
+                hint="give a list of rows: [row] for one, [] for none; or a Polars frame",
+            )
+        rows: Iterable[Any] = made
+        return rows
+
+
+def _is_iterable(given: object) -> bool:
+    return isinstance(given, Iterable)

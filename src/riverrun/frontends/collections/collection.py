@@ -1,0 +1,1022 @@
+"""Collections: rows that change, and what can be said about them.
+
+A :class:`Collection` is a description; nothing runs until its dataflow does. Every method gives a new
+one, whose rows are at each epoch what the method, applied to the rows of that epoch from scratch,
+would give (law 5 of DESIGN): insertions and deletions are carried through, and only what they touch
+is looked at again.
+
+A collection is a bag: a row can be there several times. Columns are named and typed; expressions are
+Polars expressions that look at one row at a time.
+
+>>> import polars as pl, riverrun as rr
+>>> flow = rr.Dataflow("shop")
+>>> sales = flow.input("sales", {"item": pl.String, "price": pl.Float64})
+>>> dear = (
+...     sales.filter(pl.col("price") > 5).group_by("item").agg(n=rr.count(), paid=rr.sum("price"))
+... )
+>>> dear
+<Collection of item: large_string, n: int64, paid: double>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.attributes import missing_attribute
+from riverrun.errors import PlanError, users_line
+from riverrun.frontends.arguments import (
+    ELSEWHERE,
+    MOST,
+    RowsOf,
+    as_ticks,
+    check_callable,
+    function_name,
+    is_count,
+    is_time,
+    kind_told,
+    named_columns,
+    not_a_collection,
+)
+from riverrun.frontends.collections.expressions import compile_columns, compile_filter
+from riverrun.frontends.collections.widening import common_kind, widened
+from riverrun.frontends.names import known_as, step_of
+from riverrun.operators.aggregates import Present
+from riverrun.operators.arrange import Arrange, Consolidate
+from riverrun.operators.exchange import Exchange
+from riverrun.operators.expire import (
+    MARKS,
+    Due,
+    Expire,
+    LatestTick,
+    Spread,
+    Watermark,
+    due_name,
+)
+from riverrun.operators.linear import (
+    Concat,
+    Explode,
+    Filter,
+    FlatMap,
+    Inspect,
+    MapBatches,
+    Negate,
+    Probe,
+    Project,
+    Repeat,
+)
+from riverrun.operators.loops import PATIENCE, Enter
+from riverrun.operators.reduce import Reduce
+from riverrun.operators.reshape import Fits, Windows
+from riverrun.operators.shared.fetch_rules import FetchRule
+from riverrun.operators.shared.fetch_rules import Latest as LatestValue
+from riverrun.operators.shared.rules import Replace, UpdateRule
+from riverrun.operators.sources import CLOCK, Input
+from riverrun.plan.operator import Operator
+from riverrun.plan.plan import PlanBuilder, Port, Scope
+from riverrun.rows.column_names import checked_columns, flat, is_list, new_name, one_column
+from riverrun.rows.schemas import as_schema
+from riverrun.rows.values import show
+from riverrun.run.options import check_flag
+from riverrun.state import Order
+from riverrun.state.types import empty_batch, type_text
+
+if TYPE_CHECKING:
+    from riverrun.frontends.collections.groups import Grouped
+    from riverrun.frontends.shared.state import ArrangedState, State
+
+Column = str | pl.Expr
+REPLACE = Replace()
+LATEST = LatestValue()
+
+
+class Collection:
+    """Rows that change, in a dataflow that is being built."""
+
+    def __init__(
+        self, builder: PlanBuilder, port: Port, keyed: tuple[str, ...] | None = None
+    ) -> None:
+        self._builder = builder
+        self._port = port
+        self._keyed = keyed
+        """The key by which the node itself keeps its result arranged, if it does."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._builder.nodes[self._port.node].schemas[self._port.output]
+
+    @property
+    def polars_schema(self) -> pl.Schema:
+        """The columns, in the types of Polars."""
+        return pl.DataFrame(empty_batch(self.schema)).schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    @property
+    def scope(self) -> Scope:
+        """The loop it belongs to, or the root."""
+        return self._builder.nodes[self._port.node].scope
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{field.name}: {type_text(field.type)}" for field in self.schema)
+        return f"<Collection of {shown or 'no columns'}>"
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            elsewhere = ELSEWHERE
+            if not name.startswith("_") and name not in ELSEWHERE and name in self.columns:
+                elsewhere = {name: f"in expressions the column is pl.col({name!r})"}
+            raise missing_attribute(self, "collection", name, elsewhere)
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise TypeError(
+            f"cannot take {key!r} of a collection: it is a description and has no rows yet\n"
+            'Hint: select("a", "b") takes columns, filter(pl.col("a") > 1) rows; in expressions a column is pl.col("a")'
+        )
+
+    # -- each row by itself
+
+    def select(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
+        """These columns and no others: names, or expressions of the columns of the same row.
+
+        `columns` are called as they were, or by ``alias``; `named` as their arguments are.
+
+        >>> import polars as pl, riverrun as rr
+        >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64})
+        >>> edges.select("dst", back="src", sum=pl.col("src") + pl.col("dst")).columns
+        ['dst', 'back', 'sum']
+        """
+        attempt = f"select from {self._name}"
+        wanted = named_columns(columns, named, self.columns, "select", attempt)
+        if not wanted:
+            raise _no_columns(attempt, self.columns)
+        return self._project(wanted, attempt)
+
+    def with_columns(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
+        """All columns, and these besides, or in place of those with the same name.
+
+        `columns` and `named` are as in `select`.
+        """
+        attempt = f"add columns to {self._name}"
+        wanted: dict[str, Any] = {name: name for name in self.columns}
+        wanted |= named_columns(columns, named, self.columns, "with_columns", attempt)
+        return self._project(wanted, attempt)
+
+    def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Collection:
+        """All columns, some under another name: ``rename({"old": "new"})``, or ``rename(new="old")``.
+
+        `names` goes from the old name to the new one; in `named` the new name comes first, as in ``select``.
+
+        >>> import polars as pl, riverrun as rr
+        >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64})
+        >>> edges.rename({"src": "start"}).columns, edges.rename(end="dst").columns
+        (['start', 'dst'], ['src', 'end'])
+        """
+        if names is not None and not isinstance(names, Mapping):
+            raise PlanError(
+                "plan.column",
+                f"cannot rename {self._name} by {kind_told(names)}: names are given as a mapping, or as keywords",
+                hint='rename({"old": "new"}), or rename(new="old")',
+            )
+        attempt, pairs = f"rename columns of {self._name}", list((names or {}).items())
+        given: Mapping[str, Any] = named
+        columns = self.columns
+        existing = set(columns)
+        for new, old in given.items():
+            if isinstance(old, str) and old not in existing and new in existing:
+                raise PlanError(
+                    "plan.column_unknown",
+                    f"cannot {attempt}: column {old!r} does not exist; there are: {', '.join(columns)}",
+                    hint=f"the new name comes first: rename({old}={new!r}); or rename({{{new!r}: {old!r}}})",
+                    column=old,
+                )
+            name = old if isinstance(old, str) else one_column(old, columns, attempt)
+            pairs.append((name, new))
+        checked = checked_columns([old for old, _ in pairs], columns, attempt, least=0)
+        wanted = {old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)}
+        made: dict[str, str] = {}
+        for column in self.columns:
+            name = wanted.get(column, column)
+            if name in made:
+                raise PlanError(
+                    "plan.column_twice",
+                    f"cannot {attempt}: two would be called {name!r}",
+                    hint="give each name once",
+                    column=name,
+                )
+            made[name] = column
+        return self._project(made, attempt)
+
+    def drop(self, *columns: str | Iterable[str]) -> Collection:
+        """All columns but these; `columns` are names."""
+        attempt = f"drop columns of {self._name}"
+        gone = {*checked_columns(list(flat(columns)), self.columns, attempt, least=0)}
+        kept = {name: name for name in self.columns if name not in gone}
+        if not kept:
+            raise _no_columns(attempt, self.columns)
+        return self._project(kept, attempt)
+
+    def filter(self, *predicates: pl.Expr | bool | Iterable[pl.Expr], **equal: Any) -> Collection:
+        """The rows for which an expression is true, or all of several; or in which columns have these values.
+
+        `predicates` are expressions, `equal` columns with a value. ``filter(k=2)`` is ``filter(pl.col("k") == 2)``,
+        as in Polars: a string is a value here, and a row in which the column is null is not kept. None is refused, as
+        nothing equals it: ``filter(pl.col("k").is_null())``.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> rows = [{"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": None, "v": 2}]
+        >>> once(lambda rows: rows.filter(pl.col("v") > 1, k="b"), rows=rows).rows()
+        [('b', 2)]
+        """
+        attempt = f"filter {self._name}"
+        conditions: list[Any] = list(flat(predicates))
+        for column, value in equal.items():
+            one_column(column, self.columns, attempt)
+            conditions.append(pl.col(column) == _compared(column, value, attempt))
+        if not conditions:
+            raise PlanError(
+                "plan.expression",
+                f"cannot {attempt}: no condition is given",
+                hint='for instance filter(pl.col("age") > 17), or filter(name="ann")',
+            )
+        if len(conditions) > 1:
+            for each in conditions:
+                compile_filter(self.schema, each, attempt)
+        predicate = conditions[0]
+        for other in conditions[1:]:
+            predicate = predicate & other
+        compiled = compile_filter(self.schema, predicate, attempt)
+        return self._add(Filter(compiled, told(predicate)), [self], self.schema)
+
+    def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Any) -> Collection:
+        """A function of whole frames that gives one row for each row, in the same order.
+
+        `function` is given a Polars frame; `schema` says which columns the one that it gives has. How rows are cut
+        into frames is not defined; the function must treat rows alike whatever stands beside them.
+        """
+        check_callable(function, "map_batches")
+        made = as_schema(schema, "declare what a function of batches gives")
+        operator = MapBatches(
+            _over_frames(function),
+            self.schema,
+            made,
+            function_name(function),
+            function,
+        )
+        return self._add(operator, [self], made)
+
+    def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Any) -> Collection:
+        """A `function` of one row, a dict, that gives a list of any number of rows: dicts or tuples.
+
+        `schema` says which columns these have.
+        """
+        check_callable(function, "flat_map")
+        made = as_schema(schema, "declare what a function of rows gives")
+        operator = FlatMap(RowsOf(function), self.schema, made, function_name(function))
+        return self._add(operator, [self], made)
+
+    def explode(self, column: str) -> Collection:
+        """One row for each element of a list `column`; an empty or null list gives none."""
+        column = one_column(column, self.columns, f"explode {self._name}")
+        field = self.schema.field(column)
+        kinds = pa.types
+        if not (
+            kinds.is_list(field.type)
+            or kinds.is_large_list(field.type)
+            or kinds.is_fixed_size_list(field.type)
+        ):
+            raise PlanError(
+                "plan.type",
+                f"cannot explode {column!r} of {self._name}: it is {field.type}, not a list",
+                hint="split a string first: with_columns(words=pl.col('text').str.split(' '))",
+                column=column,
+            )
+        at = self.columns.index(column)
+        made = self.schema.set(at, pa.field(column, field.type.value_type))
+        return self._add(Explode(at), [self], made)
+
+    def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
+        """The rows of this one and of all `others`, which have the same columns: a union that keeps duplicates.
+
+        Types are widened. A collection that stands among them k times costs what it costs once: its rows are there k
+        times as often. A row that would be there 2**63 times or more is refused (``operator.overflow``).
+        """
+        listed: list[Any] = list(flat(others))
+        for other in others:  # also a frame without columns, in which there is nothing to find
+            is_frame = (
+                hasattr(other, "columns") or hasattr(other, "schema") or hasattr(other, "dtype")
+            )
+            if not isinstance(other, Collection) and (is_frame or not is_list(other)):
+                raise not_a_collection("plan.concat", f"concat {self._name}", other)
+        for other in listed:  # a list in a list is no collection either
+            if not isinstance(other, Collection):
+                raise not_a_collection("plan.concat", f"concat {self._name}", other)
+        scope = _deepest(self, *listed)
+        fields = {field.name: field for field in self.schema}
+        repeated = {self._port: 1}
+        distinct = [self]
+        for other in listed:
+            if sorted(other.columns) != sorted(self.columns):
+                raise PlanError(
+                    "plan.columns_differ",
+                    f"cannot concat {self._name} and {other._name}: their columns are "
+                    f"{', '.join(self.columns)} and {', '.join(other.columns)}",
+                    hint="select the same columns on both sides",
+                )
+            if other.columns != self.columns:
+                other = other.select(*self.columns)
+            attempt = f"concat {self._name} and {other._name}"
+            for its in other.schema:
+                mine = fields[its.name]
+                words = (
+                    f"cannot {attempt}: column {its.name!r} is ",
+                    " in one and ",
+                    " in the other",
+                )
+                kind = common_kind(mine, its, words)
+                fields[its.name] = mine.with_type(kind).with_nullable(mine.nullable or its.nullable)
+            if other._port in repeated:
+                repeated[other._port] += 1
+            else:
+                repeated[other._port] = 1
+                distinct.append(other)
+        made = [fields[name] for name in self.columns]
+        kinds = {field.name: field.type for field in made}
+        parts = [
+            widened(part._into(scope)._repeated(repeated[part._port]), kinds) for part in distinct
+        ]
+        if len(parts) == 1 and listed:
+            return parts[0]
+        return self._add(Concat(), parts, pa.schema(made))
+
+    def _repeated(self, times: int) -> Collection:
+        """Every row so many times."""
+        return self if times == 1 else self._add(Repeat(times), [self], self.schema)
+
+    def negate(self) -> Collection:
+        """Every row as often as before, with the other sign: ``a.concat(b.negate())`` is a without b."""
+        return self._add(Negate(), [self], self.schema)
+
+    def consolidate(self) -> Collection:
+        """Equal rows added up: what cancels within an epoch goes no further."""
+        moved = self._exchanged(tuple(self.columns), combine=True)
+        return moved._add(Consolidate(), [moved], self.schema)
+
+    def inspect(
+        self, function: Callable[[pa.RecordBatch], None] | None = None, *, times: bool = True
+    ) -> Collection:
+        """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing.
+
+        `function` is given Arrow record batches; without one, they are printed. With ``times=False``, rows come
+        without these two columns, which is quicker. What the function raises refuses the epoch.
+        """
+        check_flag(times, "times")
+        if function is None:
+            function = _show
+        check_callable(function, "inspect")
+        return self._add(Inspect(function, self.schema, times), [self], self.schema)
+
+    def probe(self, name: str) -> Collection:
+        """The same rows; ``run.frontier(name)`` tells which times can still come here."""
+        name = new_name(name, f"put a probe behind {self._name}")
+        if ("probe", name) in self._builder.shared:
+            raise PlanError(
+                "plan.name_taken",
+                f"cannot put two probes called {name!r} into {self._builder.name!r}",
+                hint="give another name",
+                name=name,
+            )
+        probed = self._add(Probe(name), [self], self.schema)
+        self._builder.shared["probe", name] = probed
+        return probed
+
+    # -- windows
+
+    def windows(
+        self,
+        column: str,
+        size: int | timedelta,
+        step: int | timedelta | None = None,
+        *,
+        offset: int | timedelta = 0,
+        into: str = "window",
+    ) -> Collection:
+        """Each row once for every window that the time in `column` lies in, with the window's start.
+
+        Windows start at multiples of `step` and last `size`; without a step they follow each other (tumbling), with a
+        smaller one they overlap (sliding). `offset` moves all starts. `into` names the column for the start. A row in
+        a window that starts before the first value of the column's type is an error (``operator.overflow``); ends may
+        lie beyond the last.
+
+        Times are counted from the start of 1970, in UTC also where timestamps have a zone; that was a
+        Thursday, and so start windows of a week, unless ``offset=timedelta(days=4)`` moves them to Monday.
+        Windows of a calendar, months or days of a zone, are groups: ``group_by(day=pl.col("at").dt.truncate("1d"))``.
+
+        >>> import polars as pl, riverrun as rr
+        >>> clicks = rr.Dataflow("g").input("clicks", {"at": pl.Int64, "user": pl.String})
+        >>> clicks.windows("at", size=60, step=20).columns
+        ['at', 'user', 'window']
+        """
+        at = self._time_column(column, "make windows")
+        new_name(into, f"put the start of windows of {self._name} into a column")
+        ticks = as_ticks(size, self.schema.field(at), "the size of a window", most=MOST)
+        every = (
+            ticks
+            if step is None
+            else as_ticks(step, self.schema.field(at), "the step of windows", most=MOST)
+        )
+        moved = as_ticks(
+            offset, self.schema.field(at), "the offset of windows", least=None, most=MOST
+        )
+        if into in self.columns:
+            raise PlanError(
+                "plan.column_twice",
+                f"cannot put the start of windows into {into!r}: {self._name} has such a column",
+                hint="name another one: into=...",
+                column=into,
+            )
+        made = self.schema.append(pa.field(into, self.schema.field(at).type))
+        return self._add(Windows(at, ticks, every, moved % every), [self], made)
+
+    def expire(
+        self,
+        column: str | None = None,
+        after: int | timedelta | None = None,
+        *,
+        epochs: int | None = None,
+        late: int | timedelta = 0,
+        name: str | None = None,
+    ) -> Collection:
+        """The rows that are not too old; they leave by themselves.
+
+        ``expire("at", after=span)``: a row leaves when the watermark passes its time and `span`. The
+        watermark is the greatest time in the column so far, less `late`. A row that is too old when it comes is never
+        there, and counted in ``run.events("late")``; one whose time is null in ``run.events("no time")``. `column` has
+        whole numbers, dates or times, and `name` is that of the step. A row whose
+        time and `span` add up to more than 64 bits hold never leaves.
+
+        ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone n epochs later.
+        """
+        line = users_line()
+        if self.scope is not self._builder.root:
+            raise PlanError(
+                "plan.in_loop",
+                f"cannot expire rows inside a loop ({line})",
+                hint="expire the rows before they enter the loop",
+                line=line,
+            )
+        if epochs is not None and column is None and (after is not None or late != 0):
+            raise PlanError(
+                "plan.expire",
+                f"cannot expire rows of {self._name} ({line}) by epochs= and by after= or late=: these are of the "
+                "times of a column",
+                hint='expire("at", after=3600, late=60) by the times of a column, or expire(epochs=10)',
+                line=line,
+            )
+        if (column is None) == (epochs is None) or (column is not None and after is None):
+            raise PlanError(
+                "plan.expire",
+                f"cannot expire rows of {self._name} ({line}): say after which time of which column, or after how "
+                "many epochs",
+                hint='expire("at", after=3600) or expire(epochs=10)',
+                line=line,
+            )
+        due = due_name(self.schema)
+        made = pa.schema([pa.field(due, pa.int64()), *self.schema])
+        if epochs is not None:
+            if not is_count(epochs):
+                raise PlanError(
+                    "plan.expire",
+                    f"cannot expire rows after {epochs!r} epochs ({line})",
+                    hint="give a whole number from 1 on",
+                )
+            at, span = None, epochs
+            dues = self._add(Due(None, epochs), [self], made)
+            ticks = clock(self._builder)
+            marks = ticks._add(Spread(), [ticks], MARKS)
+        else:
+            assert column is not None
+            assert after is not None
+            at = self._time_column(column, "expire rows")
+            field = self.schema.field(at)
+            span = as_ticks(after, field, "the time after which rows leave")
+            behind = as_ticks(late, field, "how late rows may come", least=0)
+            dues = self._add(Due(at, span), [self], made)
+            seen = self if self._is_added_up() else self.consolidate()
+            latest = seen._add(LatestTick(at, behind), [seen], pa.schema({"mark": pa.int64()}))
+            gathered = latest._add(Exchange("one"), [latest], latest.schema)
+            marked = None if name is None else f"{name}:watermark"
+            marks = gathered._add(Watermark(), [gathered], MARKS, marked)
+        rows = dues._exchanged((due,))
+        told = marks._exchanged(("shard",))
+        return self._add(Expire(self._told, at, span), [rows, told], self.schema, name)
+
+    def _fitting(self, overflows: Mapping[str, str], hint: str, shown: Sequence[str]) -> Collection:
+        """The rows without some columns, the last ones, which are true where a computation left its type.
+
+        `overflows` says, for each of these columns, what is to be said where it is true, and `shown` the columns
+        to be shown of such a row; the epoch is refused then.
+        """
+        kept = [column for column in self.columns if column not in overflows]
+        assert self.columns == [*kept, *overflows]
+        made = pa.schema([self.schema.field(column) for column in kept])
+        names = tuple(column if column in shown else "" for column in kept)
+        return self._add(Fits(tuple(overflows.values()), hint, names), [self], made)
+
+    # -- whole collections and groups
+
+    def distinct(self, *columns: str | Iterable[str], name: str | None = None) -> Collection:
+        """Each row once; or, of some `columns`, one row for each value of these: the least, column by column.
+
+        `name` is that of the step, for the state that is kept of it.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> rows = [{"k": 1, "v": "b"}, {"k": 1, "v": "a"}, {"k": 2, "v": "c"}, {"k": 2, "v": "c"}]
+        >>> sorted(once(lambda rows: rows.distinct("k"), rows=rows).rows())
+        [(1, 'a'), (2, 'c')]
+        """
+        if columns:
+            attempt = f"take distinct rows of {self._name}"
+            chosen = checked_columns(list(flat(columns)), self.columns, attempt)
+            if len(chosen) < len(self.columns):
+                grouped = self.group_by(*chosen)
+                rest = [each for each in self.columns if each not in chosen]
+                named = grouped if name is None else grouped.named(name)
+                return named.top(1, by=rest, descending=False)
+        key = tuple(self.columns)
+        arranged = self._arranged(key, combine=True)
+        operator = Reduce(key, (Present(),), "distinct")
+        return self._reduced(operator, [arranged], self.schema, name)
+
+    def group_by(self, *columns: Column | Iterable[Column], **named: Any) -> Grouped:
+        """The rows in groups that agree in these columns or expressions; null is a value like any other.
+
+        `columns` and `named` are as in `select`; without any, all rows are one group.
+        """
+        from riverrun.frontends.collections.groups import Grouped
+
+        attempt = f"group {self._name}"
+        return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
+
+    def count(self, name: str = "count") -> Collection:
+        """How many rows there are, as one row; no row while there are none. `name` is that of the column."""
+        return self.group_by().count(name)
+
+    def count_distinct(self, *columns: Column | Iterable[Column]) -> Collection:
+        """How many different rows there are, or different combinations of some `columns`.
+
+        Null is a value like any other. Of a group, ``rr.count_distinct`` leaves nulls out.
+        """
+        if not columns:
+            return self.distinct().count()
+        attempt = f"count different values of {self._name}"
+        return (
+            self.select(
+                checked_columns(list(flat(columns)), self.columns, attempt, expressions=True)
+            )
+            .distinct()
+            .count()
+        )
+
+    def join(
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+    ) -> Collection:
+        """Pairs of rows of this collection and an `other` one with equal keys; null keys match nothing.
+
+        The key is `on`, a column or several that both have, or `left_on` here and `right_on` there.
+
+        `how`: inner, left, right, full, semi (the rows of this one that have a partner), anti (those
+        that have none) or cross (all pairs). The columns are this one's, and then the other's without its
+        key; the other's get the `suffix` where a name is taken. In a right join, whose rows are those of the other, the
+        key is the other's too: the columns are this one's without its key, and then all of the other's. In a full join
+        the key is of whichever side has the row. Semi and anti joins have this one's columns.
+
+        >>> import polars as pl, riverrun as rr
+        >>> flow = rr.Dataflow("g")
+        >>> sales = flow.input("sales", {"shop": pl.Int64, "paid": pl.Float64})
+        >>> shops = flow.input("shops", {"id": pl.Int64, "city": pl.String})
+        >>> sales.join(shops, left_on="shop", right_on="id").columns
+        ['shop', 'paid', 'city']
+        >>> sales.join(shops, left_on="shop", right_on="id", how="right").columns
+        ['paid', 'id', 'city']
+        """
+        from riverrun.frontends.collections.joins import join
+
+        return join(self, other, on, left_on, right_on, how, suffix)
+
+    def semi_join(
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+    ) -> Collection:
+        """The rows that have a partner in the `other` one: ``join(..., how="semi")``, with `on`, or `left_on` and
+        `right_on`, as there."""
+        return self.join(other, on, left_on=left_on, right_on=right_on, how="semi")
+
+    def anti_join(
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+    ) -> Collection:
+        """The rows that have no partner in the `other` one: ``join(..., how="anti")``, with `on`, or `left_on` and
+        `right_on`, as there."""
+        return self.join(other, on, left_on=left_on, right_on=right_on, how="anti")
+
+    # -- states with times of their own
+
+    def update(
+        self,
+        state: State,
+        *,
+        key: Any = None,
+        time: Any = None,
+        value: Any = None,
+        rule: UpdateRule = REPLACE,
+        late: int | timedelta = 0,
+        by: str | None = None,
+        idle: int | None = None,
+        progress: bool = True,
+    ) -> Collection:
+        """Update a `state` (`Dataflow.state`) with these rows, and give them on.
+
+        `key`, `time` and `value` are columns or expressions for those of the state: a name, several in its order, or
+        a mapping; left out, columns of the same names. Columns that are lists make an update for each element. The
+        `rule` is what an update does: ``rr.rules.replace`` the value at its time, ``rr.rules.append`` one,
+        ``rr.rules.add`` an increment, or ``rr.rules.update(function)``.
+
+        The stream reports its progress itself: its greatest time so far, less `late`, which is how far behind that an
+        update may come; those that come later still are dropped and counted (``run.events("late")``). `by` names a
+        column that tells sources apart, of which the slowest counts; one that is silent for `idle` epochs does not.
+        With ``progress=False`` it reports nothing (`progress` does).
+        """
+        from riverrun.frontends.shared.state import update
+
+        return update(
+            self, state, key=key, time=time, value=value, rule=rule, late=late, by=by, idle=idle,
+            progress=progress,
+        )  # fmt: skip
+
+    def fetch(
+        self,
+        state: State | ArrangedState,
+        *,
+        key: Any = None,
+        at: Any = None,
+        since: Any = None,
+        wait: Any = None,
+        rule: FetchRule = LATEST,
+        read: str = "committed",
+        closed: str = "both",
+        how: str = "left",
+        time: str | None = None,
+        late: int | timedelta = 0,
+        by: str | None = None,
+        idle: int | None = None,
+        progress: bool | None = None,
+        requests: Callable[[dict[str, Any]], Any] | None = None,
+        name: str | None = None,
+        suffix: str = "_right",
+    ) -> Collection:
+        """These rows with what a `state` has for them, from when it is known.
+
+        Values of the `key` at times up to `at`, and from `since` on, are looked up; whether those at the bounds
+        themselves count is `closed`: both, left, right or none. The `rule` makes an answer of them:
+        ``rr.rules.latest``, ``rr.rules.within`` (all, a row for each, with its time), ``rr.rules.distinct`` (all that
+        differ, each once), ``rr.rules.total`` (the sum of increments) or ``rr.rules.fetch(function, schema)``. `time`
+        names a column for the time of the value; columns of the value get the `suffix` where a name is taken. `name`
+        is that of the step.
+
+        With ``read="committed"``, a row waits until all updates up to `at` are in. With ``read="uncommitted"`` it
+        waits for those up to `wait` only, or up to `since`, or not at all, and sees what there is. Rows without an
+        answer have nulls, or with ``how="inner"`` go no further. Rows that are deleted take committed answers back;
+        uncommitted ones stay, and an epoch that deletes their rows is refused.
+
+        A `key` that is a list makes a request for each element; `requests`, a function of a row, gives a list of
+        requests, dicts of the key and of those of `at`, `since` and `wait` that are given here; it has to give the same
+        for the same row. The row goes on when all replies are there, which are lists then.
+
+        The fetch reports its own progress, for compaction, as an update does, with `late`, `by` and `idle` as there,
+        unless ``progress=False``; one in a loop, or behind another fetch of
+        the state, does not: report it from the stream before, or nothing is compacted. Of a collection (`as_state`) a
+        row gets what is there as of its epoch, and keeps it.
+        """
+        from riverrun.frontends.shared.fetch import fetch
+
+        return fetch(
+            self, state, key=key, at=at, since=since, wait=wait, rule=rule, read=read, closed=closed, how=how,
+            time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name,
+            suffix=suffix,
+        )  # fmt: skip
+
+    def progress(
+        self,
+        state: State,
+        side: str,
+        at: Any,
+        *,
+        late: int | timedelta | None = None,
+        by: str | None = None,
+        idle: int | None = None,
+    ) -> Collection:
+        """Tell a `state` that no more updates, or fetches, will come at times before `at`; and give these rows on.
+
+        `side` is "update" or "fetch", `at` a column or expression that only grows, of each source in `by`, of which
+        one that is silent for `idle` epochs counts no more. With `late` it need not only grow: then the greatest so far
+        counts, less `late`.
+        """
+        from riverrun.frontends.shared.state import progress
+
+        return progress(self, state, side, at, late, by, idle)
+
+    def as_state(self, key: str | Sequence[str]) -> ArrangedState:
+        """This collection, by a `key` of one column or several, for others to fetch from.
+
+        Each row gets what is there as of its epoch, and keeps it. What is to be kept up to date is a `join`.
+        """
+        from riverrun.frontends.shared.state import ArrangedState
+
+        return ArrangedState(self, key)
+
+    # -- loops
+
+    def iterate(
+        self,
+        body: Callable[..., Collection],
+        *,
+        limit: int | None = None,
+        at: pl.Expr | str | None = None,
+        name: str | None = None,
+        patience: int = PATIENCE,
+    ) -> Collection:
+        """What repeated application of `body` comes to, starting with these rows.
+
+        `body` is given the rows of a round and gives those of the next, with the same columns; it may use any
+        collection from outside, other loops included. It is applied until nothing changes any more, or `limit` times;
+        a loop without a limit that still changes after `patience` rounds is an error. `name` is that of the loop.
+
+        With `at`, an expression or a column, the loop starts with nothing, and each of these rows joins it at the
+        round that the expression gives. The body takes a second argument then: the rows that have joined so far, which
+        it has to put into its result. Small labels first, for instance: most rows then never hear of a label that will
+        not stay.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> def doubled(numbers):
+        ...     return numbers.concat(numbers.select(n=pl.col("n") * 2).filter(n=6)).distinct()
+        >>> once(lambda numbers: numbers.iterate(doubled), numbers=[{"n": 3}]).rows()
+        [(3,), (6,)]
+        """
+        from riverrun.frontends.collections.loops import iterate
+
+        return iterate(self, body, limit=limit, at=at, name=name, patience=patience)
+
+    # -- inside
+
+    @property
+    def _name(self) -> str:
+        """What messages call it."""
+        return repr(step_of(self._builder.nodes, self._port).name)
+
+    @property
+    def _told(self) -> str:
+        """What people know it by while it runs."""
+        return known_as(self._builder.nodes, self._port)
+
+    def _add(
+        self,
+        operator: Operator,
+        inputs: Sequence[Collection],
+        schema: pa.Schema,
+        name: str | None = None,
+        keyed: tuple[str, ...] | None = None,
+    ) -> Collection:
+        port = self._builder.add(operator, [c._port for c in inputs], [schema], name=name)
+        return Collection(self._builder, port, keyed)
+
+    def _project(self, wanted: Mapping[str, Any], what: str) -> Collection:
+        projection = compile_columns(self.schema, wanted, what)
+        if projection.sources == tuple(range(len(self.schema))) and list(wanted) == self.columns:
+            return self
+        text = ", ".join(
+            name if isinstance(value, str) and value == name else f"{name}={told(value)}"
+            for name, value in wanted.items()
+        )
+        return self._add(Project(projection, text), [self], projection.schema)
+
+    def _into(self, scope: Scope, at: Any = None, limit: int | None = None) -> Collection:
+        """The same rows inside a loop."""
+        if self.scope is scope:
+            return self
+        if not scope.is_inside(self.scope):
+            line = users_line()
+            raise PlanError(
+                "plan.scope",
+                f"cannot use {self._name} at {line}: it belongs to the loop "
+                f"{self.scope.path.rstrip('/')!r}, which is not around this place",
+                hint="what a loop makes leaves it as the result of iterate; use that",
+                line=line,
+            )
+        assert scope.parent is not None
+        outer = self._into(scope.parent)
+        made = self._builder.shared
+        key = ("enter", outer._port, scope.number)
+        if at is None and key in made:
+            known: Collection = made[key]
+            return known
+        port = self._builder.add(Enter(at, limit), [outer._port], [self.schema], scope=scope)
+        entered = Collection(self._builder, port)
+        if at is None:
+            made[key] = entered
+        return entered
+
+    def _exchanged(self, key: tuple[str, ...], combine: bool = False) -> Collection:
+        places = {name: at for at, name in enumerate(self.columns)}
+        positions = tuple([places[name] for name in key])
+        return self._add(Exchange("key", positions, key, combine), [self], self.schema)
+
+    def _added_up_by_row(self) -> Collection:
+        """These rows, equal ones added up wherever they come from: what cancels goes no further.
+
+        Rows travel only where equal ones may lie on different workers (`engine.placements`).
+        """
+        everything = tuple(range(len(self.schema)))
+        exchange = Exchange("row", everything, tuple(self.columns), combine=True)
+        moved = self._add(exchange, [self], self.schema)
+        return moved._add(Consolidate(), [moved], self.schema)
+
+    def _arranged(
+        self,
+        key: tuple[str, ...],
+        order: tuple[Order, ...] = (),
+        combine: bool = False,
+        name: str | None = None,
+    ) -> Collection:
+        """These rows, arranged: one arrangement for all who ask for the same."""
+        if self._keyed == key and not order:
+            return self
+        made = self._builder.shared
+        wanted = ("arrange", self._port, key, order)
+        if wanted not in made:
+            moved = self._exchanged(key, combine)
+            made[wanted] = moved._add(Arrange(key, order), [moved], self.schema, name, key)
+        arranged: Collection = made[wanted]
+        return arranged
+
+    def _reduced(
+        self,
+        operator: Reduce,
+        arranged: Sequence[Collection],
+        schema: pa.Schema,
+        name: str | None = None,
+    ) -> Collection:
+        ports = [one._port for one in arranged]
+        port = self._builder.add(operator, ports, [schema], name=name)
+        return Collection(self._builder, port, operator.key)
+
+    def _is_added_up(self) -> bool:
+        """Whether the changes of an epoch are the same however they arrived.
+
+        A join, a loop, a negation, or gathering replies may put in rows and take them out again, in one order or
+        another; a fetch may answer rows that come and go when they come, or leave them out. A loop that is not
+        closed yet may become any of it.
+        """
+        nodes, waiting = self._builder.nodes, [self._port.node]
+        seen = set(waiting)
+        while waiting:
+            node = nodes[waiting.pop()]
+            if node.operator.may_cancel:
+                return False
+            if node.operator.is_feedback and not node.inputs:
+                return False
+            if not node.operator.adds_up:
+                fresh = {port.node for port in node.inputs} - seen
+                seen |= fresh
+                waiting += fresh
+        return True
+
+    def _added_up(self) -> Collection:
+        """These rows, the changes of an epoch the same however they arrived; equal ones have to be on one worker."""
+        if self._is_added_up():
+            return self
+        return self._add(Consolidate(), [self], self.schema)
+
+    def _time_column(self, given: Any, what: str) -> int:
+        column = one_column(given, self.columns, f"{what} of {self._name}")
+        kind = self.schema.field(column).type
+        if not is_time(kind):
+            raise PlanError(
+                "plan.type",
+                f"cannot {what} by {column!r} of {self._name}: it is {kind}, not a time or a whole number",
+                hint="cast it: with_columns(at=pl.col('at').cast(pl.Int64))",
+                column=column,
+            )
+        return self.columns.index(column)
+
+
+def clock(builder: PlanBuilder) -> Collection:
+    """The input that has one row for each epoch."""
+    made = builder.shared
+    if CLOCK not in made:
+        schema = pa.schema({"epoch": pa.int64()})
+        made[CLOCK] = Collection(
+            builder, builder.add(Input(CLOCK), [], [schema], name="clock:ticks")
+        )
+    ticks: Collection = made[CLOCK]
+    return ticks
+
+
+def told(expression: Any) -> str:
+    """An expression on one line, for plans: as Polars writes it, with less around the names.
+
+    >>> told((pl.col("price") > 5) & pl.col("item").is_not_null())
+    '[([price > 5]) & (item.is_not_null())]'
+    """
+    text = " ".join(str(expression).split())
+    text = (
+        re.sub(r'col\("([^"]*)"\)', r"\1", text).replace("dyn int: ", "").replace("dyn float: ", "")
+    )
+    return re.sub(r"(?<=[\[ ])\(([\w.]+)\)(?=[ \]])", r"\1", text)
+
+
+def _no_columns(attempt: str, columns: Sequence[str]) -> PlanError:
+    return PlanError(
+        "plan.column",
+        f"cannot {attempt}: no column would be left; there are: {', '.join(columns) or 'none'}",
+        hint="keep one at least; how many rows there are is count()",
+    )
+
+
+def _compared(column: str, value: Any, attempt: str) -> Any:
+    """What a column is compared with: a value, or an expression."""
+    if isinstance(value, pl.Expr):
+        return value
+    if value is None:
+        raise PlanError(
+            "plan.expression",
+            f"cannot {attempt}: nothing equals None, so {column}=None would keep no row",
+            hint=f'filter(pl.col("{column}").is_null())',
+            column=column,
+        )
+    if is_list(value) or isinstance(value, set | frozenset):
+        raise PlanError(
+            "plan.expression",
+            f"cannot {attempt}: {column}={show(value)} is several values, and a column has one in each row",
+            hint=f'filter(pl.col("{column}").is_in([...])); a value that is a list is pl.lit([...])',
+            column=column,
+        )
+    try:
+        return pl.lit(value)
+    except TypeError as error:
+        raise PlanError(
+            "plan.expression",
+            f"cannot {attempt}: {column}={show(value)} is {kind_told(value)}, not a value of a column",
+            hint="give a number, a string, a date, or a Polars expression",
+            column=column,
+        ) from error
+
+
+def _deepest(*collections: Collection) -> Scope:
+    """The innermost of the scopes; the others have to be around it."""
+    scope = max((c.scope for c in collections), key=lambda scope: scope.depth)
+    for collection in collections:
+        if collection._builder is not collections[0]._builder:
+            raise PlanError(
+                "plan.two_flows",
+                f"cannot combine {collections[0]._name} and {collection._name}: they belong to two dataflows",
+                hint="build both on one Dataflow",
+            )
+    return scope
+
+
+def _over_frames(function: Callable[[pl.DataFrame], Any]) -> Callable[[pa.RecordBatch], Any]:
+    return lambda batch: function(pl.DataFrame(pl.from_arrow(batch)))
+
+
+def _show(rows: pa.RecordBatch) -> None:
+    for row in rows.to_pylist():
+        print(row)  # noqa: T201

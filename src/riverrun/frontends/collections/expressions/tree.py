@@ -1,0 +1,73 @@
+"""A Polars expression as a tree of plain dicts, lists and strings.
+
+Polars writes an expression as JSON: a node is its kind (``"Len"``) or a dict from its kind to its
+parts (``{"Column": "x"}``). Python functions inside it are written by pickling them, which needs
+cloudpickle and a function that can be pickled; to look at the tree neither matters, so when
+Polars cannot write one, a stand-in takes the place of cloudpickle for that moment.
+
+>>> import polars as pl
+>>> read(pl.col("x") + 1)
+{'BinaryExpr': {'left': {'Column': 'x'}, 'op': 'Plus', 'right': {'Literal': {'Dyn': {'Int': 1}}}}}
+>>> kind_of(read(pl.col("x").cum_sum()))
+('Function', {'input': [{'Column': 'x'}], 'function': {'CumSum': {'reverse': False}}})
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from threading import Lock
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import polars as pl
+
+__all__ = ["Node", "kind_of", "read", "selects"]
+
+Node: TypeAlias = str | dict[str, Any]
+
+_swapping = Lock()
+
+
+def read(expression: pl.Expr) -> Node:
+    """The tree of an expression."""
+    try:
+        written = expression.meta.serialize(format="json")
+    except pl.exceptions.ComputeError:
+        written = _write_without_functions(expression)
+    tree: Node = json.loads(written)
+    return tree
+
+
+def kind_of(node: Node) -> tuple[str, Any]:
+    """The kind of a node, or of a function, and its parts; a kind without parts has None."""
+    if isinstance(node, str):
+        return node, None
+    [(kind, parts)] = node.items()
+    return kind, parts
+
+
+def selects(tree: Any) -> bool:
+    """Whether some part selects columns by name, type or place: what it stands for depends on which there are.
+
+    >>> selects(read(pl.sum_horizontal(pl.col(pl.Int64)).max())), selects(read(pl.col("x").max()))
+    (True, False)
+    """
+    if isinstance(tree, dict):
+        return "Selector" in tree or any(map(selects, tree.values()))
+    return isinstance(tree, list) and any(map(selects, tree))
+
+
+def _write_without_functions(expression: pl.Expr) -> str:
+    stand_in = ModuleType("cloudpickle")
+    stand_in.dumps = lambda function, *_, **__: b""  # type: ignore[attr-defined]
+    with _swapping:
+        real = sys.modules.get("cloudpickle")
+        sys.modules["cloudpickle"] = stand_in
+        try:
+            return expression.meta.serialize(format="json")
+        finally:
+            if real is None:
+                del sys.modules["cloudpickle"]
+            else:
+                sys.modules["cloudpickle"] = real

@@ -1,0 +1,229 @@
+"""Joins: all of them from one primitive, the pairs of two arrangements with equal keys.
+
+- semi: pairs with the distinct keys of the other side; anti: all rows without the semi-join;
+- left, right, full: the inner join, and the rows of one side without a partner, filled with nulls;
+- cross: pairs on the key of no columns.
+
+Null keys match nothing, as in SQL; they stay in what has no partner. Keys of two types are compared as the type that
+holds the values of both (`frontends.widening`), which the key of the result has; the rows of a semi- or anti-join stay
+as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.errors import PlanError
+from riverrun.frontends.arguments import is_one_of, not_a_collection
+from riverrun.frontends.collections.collection import Collection, _deepest
+from riverrun.frontends.collections.widening import common_kind, widened
+from riverrun.operators.join import Join
+from riverrun.operators.reshape import Pad
+from riverrun.rows.column_names import check_suffix, checked_columns
+from riverrun.rows.values import show
+from riverrun.state.schema import free_prefix
+from riverrun.state.types import are_kept_alike, canonical
+
+_HOW_ELSEWHERE = dict.fromkeys(
+    ("outer", "full_outer", "fullouter", "full outer"), 'an outer join of both sides is how="full"'
+) | {
+    "left_outer": 'how="left"',
+    "leftouter": 'how="left"',
+    "right_outer": 'how="right"',
+    "rightouter": 'how="right"',
+    "left_semi": 'how="semi"',
+    "leftsemi": 'how="semi"',
+    "left_anti": 'how="anti"',
+    "leftanti": 'how="anti"',
+}
+HOW = ("inner", "left", "right", "full", "semi", "anti", "cross")
+
+
+def join(
+    left: Collection,
+    right: Collection,
+    on: str | Sequence[str] | None,
+    left_on: str | Sequence[str] | None,
+    right_on: str | Sequence[str] | None,
+    how: str,
+    suffix: str,
+) -> Collection:
+    """See `Collection.join`."""
+    if not isinstance(right, Collection):
+        raise not_a_collection("plan.join", f"join {left._name}", right)
+    if not is_one_of(how, HOW):
+        raise PlanError(
+            "plan.join",
+            f"cannot join how={show(how)}: the ways are {', '.join(HOW)}",
+            hint=_HOW_ELSEWHERE.get(str(how), "the default is inner"),
+        )
+    check_suffix(suffix, f"join {left._name}")
+    left_key, right_key = _keys(left, right, on, left_on, right_on, how)
+    scope = _deepest(left, right)
+    left, right = left._into(scope), right._into(scope)
+    kinds = _common_kinds(left, left_key, right, right_key)
+    right = widened(right, dict(zip(right_key, kinds, strict=True)))
+    if how in ("semi", "anti"):
+        found = _semi(left, left_key, right, right_key, kinds)
+        return found if how == "semi" else left.concat(found.negate())
+    left = widened(left, dict(zip(left_key, kinds, strict=True)))
+    if how == "right":
+        flipped = join(right, left, None, right_key, left_key, "left", suffix)
+        return _in_order_of(left, left_key, right, right_key, flipped, suffix)
+    names = _result_names(left, right, right_key, suffix)
+    pairs = _pairs(left, left_key, right, right_key, names)
+    if how in ("inner", "cross"):
+        return pairs
+    alone = left.concat(_semi(left, left_key, right, right_key, kinds).negate())
+    width = len(left.columns)
+    rest = [canonical(field.type) for field in pairs.schema][width:]
+    padded = alone._add(Pad((*range(width), *rest)), [alone], pairs.schema)
+    if how == "left":
+        return pairs.concat(padded)
+    others = right.concat(_semi(right, right_key, left, left_key, kinds).negate())
+    places: list[Any] = []
+    for field in left.schema:
+        if field.name in left_key:
+            places.append(right.columns.index(right_key[left_key.index(field.name)]))
+        else:
+            places.append(canonical(field.type))
+    places += [right.columns.index(name) for name in right.columns if name not in right_key]
+    unmatched = others._add(Pad(tuple(places)), [others], pairs.schema)
+    return pairs.concat(padded, unmatched)
+
+
+def _pairs(
+    left: Collection,
+    left_key: tuple[str, ...],
+    right: Collection,
+    right_key: tuple[str, ...],
+    names: dict[str, tuple[int, str]],
+) -> Collection:
+    """The inner join; `names` says what the columns of a pair are called and where they come from."""
+    sides = (
+        left._arranged(left_key),
+        right._arranged(right_key),
+    )
+    schema = pa.schema(
+        [
+            sides[side].schema.field(column).with_name(name).with_nullable(True)
+            for name, (side, column) in names.items()
+        ]
+    )
+    on = tuple(zip(left_key, right_key, strict=True))
+    return left._add(Join(tuple(names.values()), on), sides, schema)
+
+
+def _semi(
+    left: Collection,
+    left_key: tuple[str, ...],
+    right: Collection,
+    right_key: tuple[str, ...],
+    kinds: list[pa.DataType],
+) -> Collection:
+    """The rows of `left` as they are, also where their key is compared as another type."""
+    partners = right.select(*right_key).distinct()
+    names = {name: (0, name) for name in left.columns}
+    free = free_prefix(left.columns)
+    wider = {
+        name: kind
+        for name, kind in zip(left_key, kinds, strict=True)
+        if not are_kept_alike(left.schema.field(name).type, kind)
+    }
+    if wider:
+        left = left.with_columns(**{free + name: pl.col(name) for name in wider})
+        left = widened(left, {free + name: kind for name, kind in wider.items()})
+    key = tuple(free + name if name in wider else name for name in left_key)
+    return _pairs(left, key, partners, right_key, names)
+
+
+def _in_order_of(
+    left: Collection,
+    left_key: tuple[str, ...],
+    right: Collection,
+    right_key: tuple[str, ...],
+    flipped: Collection,
+    suffix: str,
+) -> Collection:
+    """A right join, made as a left join of the other, with the columns of a right join: Polars' order."""
+    names: dict[str, Any] = {}
+    for name in left.columns:
+        if name not in left_key:
+            names[name] = name if name not in right.columns else f"{name}{suffix}"
+    for name in right.columns:
+        shown = f"{name}{suffix}" if name in names else name
+        names[shown] = name
+    # In `flipped` the columns of `right` have their own names, and those of `left` the suffix.
+    return flipped.select(**names)
+
+
+def _result_names(
+    left: Collection, right: Collection, right_key: tuple[str, ...], suffix: str
+) -> dict[str, tuple[int, str]]:
+    names: dict[str, tuple[int, str]] = {name: (0, name) for name in left.columns}
+    for name in right.columns:
+        if name in right_key:
+            continue
+        shown = f"{name}{suffix}" if name in names else name
+        if shown in names:
+            raise PlanError(
+                "plan.column_twice",
+                f"cannot join {left._name} and {right._name}: two columns would be called {shown!r}",
+                hint="rename one, or give another suffix=",
+                column=shown,
+            )
+        names[shown] = (1, name)
+    return names
+
+
+def _keys(
+    left: Collection, right: Collection, on: Any, left_on: Any, right_on: Any, how: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    given = [on is not None, left_on is not None, right_on is not None]
+    if how == "cross":
+        if any(given):
+            raise PlanError(
+                "plan.join", "cannot cross join on a key: it pairs all rows", hint="leave out on="
+            )
+        return (), ()
+    if given not in ([True, False, False], [False, True, True]):
+        raise PlanError(
+            "plan.join",
+            f"cannot join {left._name} and {right._name}: "
+            + (
+                "too many keys are given: on= is for both sides, left_on= and right_on= are for one each"
+                if given[0] and any(given[1:])
+                else "say on which columns"
+            ),
+            hint='on="id", or left_on="node" and right_on="src"',
+        )
+    left_key = checked_columns(
+        on if left_on is None else left_on, left.columns, f"join {left._name}"
+    )
+    right_key = checked_columns(
+        on if right_on is None else right_on, right.columns, f"join {right._name}"
+    )
+    if len(left_key) != len(right_key):
+        raise PlanError(
+            "plan.join",
+            f"cannot join on {', '.join(left_key) or 'nothing'} and {', '.join(right_key) or 'nothing'}: "
+            "both sides need as many key columns, each once",
+            hint="name the columns in the order in which they correspond",
+        )
+    return left_key, right_key
+
+
+def _common_kinds(
+    left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
+) -> list[pa.DataType]:
+    """Of each pair of key columns the type that holds the values of both."""
+    kinds = []
+    for mine, its in zip(left_key, right_key, strict=True):
+        attempt = f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}"
+        words = f"{attempt}: they are ", " and ", ""
+        kinds.append(common_kind(left.schema.field(mine), right.schema.field(its), words))
+    return kinds

@@ -1,0 +1,136 @@
+"""Where columns of two collections meet: both are brought to the type that holds the values of both.
+
+Joins, `concat`, loops and shared state use it. The law is that of `state.types`: widening loses no value, no order and
+no equality. Columns are widened before rows are sent to the worker that owns their hash, so equal values meet there.
+Types that have no common type are refused when the program is built, with the cast to write.
+
+>>> import riverrun as rr
+>>> flow = rr.Dataflow("g")
+>>> a, b = flow.input("a", {"n": pa.int32()}), flow.input("b", {"n": pa.uint64()})
+>>> a.concat(flow.input("c", {"n": pa.uint32()}))
+<Collection of n: int64>
+>>> a.concat(b)
+Traceback (most recent call last):
+    ...
+riverrun.errors.PlanError: cannot concat 'a' and 'b': column 'n' is int32 in one and uint64 in the other
+At: ...
+Hint: no integer type holds all values of both: with_columns(n=pl.col('n').cast(pl.Int64)) of the one that is ...
+
+Cost: one more linear step, of one cast a column, for a side whose types are not the common ones already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from riverrun.errors import PlanError
+from riverrun.operators.reshape import Widen
+from riverrun.rows.types import family
+from riverrun.state.types import are_kept_alike, common_type, type_text
+
+if TYPE_CHECKING:
+    from riverrun.frontends.collections.collection import Collection
+
+
+def widened(collection: Collection, kinds: Mapping[str, pa.DataType]) -> Collection:
+    """The collection with some columns in wider types; the collection itself where they are kept alike already."""
+    schema, changed, fields = collection.schema, [], []
+    for at, field in enumerate(schema):
+        kind = kinds.get(field.name, field.type)
+        if not are_kept_alike(field.type, kind):
+            changed.append((at, field.type, kind))
+            field = field.with_type(kind)
+        fields.append(field)
+    if not changed:
+        return collection
+    return collection._add(
+        Widen(tuple(changed), tuple(schema.names)), [collection], pa.schema(fields)
+    )
+
+
+def common_kind(mine: pa.Field, its: pa.Field, words: tuple[str, str, str]) -> pa.DataType:
+    """The type that holds the values of both columns; refused where there is none, with these words before, between and
+    behind their types."""
+    kind = common_type(mine.type, its.type)
+    if kind is None:
+        raise PlanError(
+            "plan.types_differ",
+            f"{words[0]}{type_text(mine.type)}{words[1]}{type_text(its.type)}{words[2]}",
+            hint=cast_to_write(mine, its),
+            column=mine.name,
+        )
+    return kind
+
+
+def cast_to_write(mine: pa.Field, its: pa.Field) -> str:
+    """What brings two columns without a common type to one, in code."""
+    for one, other in ((mine, its), (its, mine)):
+        found = _cast(one.type, other.type)
+        if found is not None:
+            why, call, then = found
+            name = one.name
+            made = f"with_columns({name}=pl.col({name!r}).{call})"
+            return f"{why}: {made} of the one that is {type_text(one.type)}{then}"
+    return f"cast one of them: with_columns({its.name}=pl.col({its.name!r}).cast(...))"
+
+
+def _cast(one: pa.DataType, other: pa.DataType) -> tuple[str, str, str] | None:
+    """Why two types have no common one, what to call on the first, and what happens then."""
+    mine, its = family(one), family(other)
+    if mine == its == "enum":
+        return (
+            "the categories of the two enums are not in one order",
+            "cast(pl.String)",
+            ", and of the other too; or cast both to one enum",
+        )
+    if mine == "enum" and its == "text":
+        return (
+            "an enum and text are not ordered alike",
+            "cast(pl.String)",
+            "; or cast the text to the enum",
+        )
+    if one == pa.uint64() and pa.types.is_signed_integer(other):
+        return (
+            "no integer type holds all values of both",
+            "cast(pl.Int64)",
+            "; an epoch with a value beyond that is refused",
+        )
+    if (mine, its) == ("integer", "float"):
+        return "whole numbers and floats do not mix", "cast(pl.Float64)", ""
+    if (mine, its) == ("integer", "decimal"):
+        return (
+            "whole numbers and decimals do not mix",
+            f"cast(pl.Decimal({other.precision}, {other.scale}))",
+            "",
+        )
+    if (mine, its) == ("float", "decimal"):
+        cast = f"cast(pl.Decimal({other.precision}, {other.scale}))"
+        return "floats and decimals do not mix", cast, ", which rounds"
+    if mine == "boolean" and its in ("integer", "float"):
+        return "true and false are no numbers", "cast(pl.Int64)", ""
+    if mine == its == "decimal":
+        return (
+            "no decimal of 38 digits holds all values of both",
+            f"cast(pl.Decimal({other.precision}, {other.scale}))",
+            "; an epoch with a value beyond that is refused",
+        )
+    if (mine, its) == ("date", "timestamp"):
+        return "a date is a day and no instant", f'cast(pl.Datetime("{other.unit}"))', ": its midnight"  # fmt: skip
+    if mine == its == "timestamp" and bool(one.tz) != bool(other.tz):
+        if one.tz:
+            return None
+        return (
+            "one has a time zone and the other has none",
+            f'dt.replace_time_zone("{other.tz}")',
+            " says which zone its times are in",
+        )
+    if mine == its == "timestamp" and one.unit == "ns":
+        return "nanoseconds end in the year 2262", f'cast(pl.Datetime("{other.unit}"))', ""
+    if mine == its == "duration" and one.unit == "ns":
+        return "nanoseconds do not reach as far", f'cast(pl.Duration("{other.unit}"))', ""
+    if its == "text" and mine in ("integer", "float", "decimal"):
+        return "numbers and text do not mix", "cast(pl.String)", ""
+    return None

@@ -1,0 +1,377 @@
+"""The timely interface: operators of one's own, and loops made by hand.
+
+A :class:`Vertex` handles rows as they arrive and is notified when a time is complete; what it keeps
+across epochs it declares as state. ``flow.vertex`` puts it into a dataflow, where it stands beside
+collections: its inputs and outputs are collections. A :class:`Loop` has an entry, a way back and a way
+out.
+
+>>> import polars as pl, riverrun as rr
+>>> class Longest(rr.Vertex):
+...     "The longest word of each epoch, once that is complete."
+...
+...     def start(self):
+...         self.best = {}
+...
+...     def on_recv(self, port, rows, time):
+...         if time not in self.best:
+...             self.notify_at(time)
+...         words = [self.best.get(time, ""), *rows["word"]]
+...         self.best[time] = max(words, key=lambda word: (len(word), word))
+...
+...     def on_notify(self, time):
+...         self.send([{"epoch": time[0], "word": self.best.pop(time)}])
+>>> flow = rr.Dataflow("words")
+>>> words = flow.input("words", {"word": pl.String})
+>>> longest = flow.vertex(
+...     Longest,
+...     {"words": words},
+...     {"epoch": pl.Int64, "word": pl.String},
+...     routes={"words": rr.TO_ONE},
+... )
+>>> flow.output("longest", longest)
+>>> with flow.run(workers=2) as run:
+...     run.insert("words", [("a",), ("heap",), ("of",)])
+...     run.commit()
+...     run.read("longest").rows()
+<Commit of epoch 0: done>
+[(0, 'heap')]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.errors import PlanError, users_line
+from riverrun.frontends.arguments import is_count, not_a_collection
+from riverrun.frontends.collections.collection import Collection, _deepest
+from riverrun.frontends.collections.loops import passes_no_state, takes_rows_back
+from riverrun.frontends.collections.widening import widened
+from riverrun.frontends.shared.state import INT64, SWEEP, State, add_state
+from riverrun.operators.exchange import Exchange
+from riverrun.operators.loops import Feedback, Leave
+from riverrun.operators.vertex import Table, VertexLink, VertexOperator
+from riverrun.plan.plan import PlanBuilder, Port, Scope
+from riverrun.progress import Timestamp
+from riverrun.rows.column_names import checked_columns, is_list
+from riverrun.rows.schemas import as_schema
+from riverrun.rows.values import show
+from riverrun.state import Schema
+from riverrun.state.types import are_kept_alike, common_type
+
+
+@dataclass(frozen=True)
+class Route:
+    """How rows travel to the workers, other than by key."""
+
+    way: str
+
+
+TO_ALL = Route("all")
+TO_ANY = Route("any")
+TO_ONE = Route("one")
+
+
+class Vertex:
+    """A user's operator. One is made on each worker, for each execution, so it starts from its state.
+
+    Across epochs it may keep only what is in its tables; what it keeps in attributes must be gone by
+    the end of the epoch (rows that wait for a notification, for instance).
+    """
+
+    deterministic = False
+    """Say True when results depend neither on how rows are cut nor on the order in which they arrive."""
+
+    _link: VertexLink
+
+    def bind(self, link: VertexLink) -> None:
+        """Connect to the engine."""
+        self._link = link
+        self.start()
+
+    def start(self) -> None:
+        """Called once, when the state is there."""
+
+    def on_recv(self, port: str, rows: pl.DataFrame, time: Timestamp) -> None:
+        """`rows` of one `time` have arrived at the input `port`; their column `diff` is -1 for deleted ones."""
+        raise NotImplementedError
+
+    def on_notify(self, time: Timestamp) -> None:
+        """No row at or before `time` can arrive any more."""
+
+    def send(self, rows: Any, time: Timestamp | None = None, output: str | None = None) -> None:
+        """Send `rows` by an `output`, which may be left out where there is one, at the `time` being handled or later.
+
+        A frame may have a column `diff`.
+        """
+        self._link.send(rows, time, output)
+
+    def notify_at(self, time: Timestamp) -> None:
+        """Have ``on_notify`` called when `time` is complete; it is at or after the one being handled."""
+        self._link.notify_at(time)
+
+    def table(self, name: str) -> Table:
+        """The table that was declared as `name`.
+
+        Its ``read(keys)`` gives rows with these keys, ``write(rows)`` puts rows in place of those with their keys,
+        ``delete(keys)`` takes rows out, and ``scan()`` gives all rows of this worker, all as Polars frames.
+        """
+        return self._link.tables[name]
+
+    @property
+    def worker(self) -> int:
+        """The number of this worker."""
+        return self._link.worker
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return self._link.workers
+
+
+def add_vertex(
+    builder: PlanBuilder,
+    make: Callable[[], Vertex],
+    inputs: Mapping[str, Collection],
+    outputs: Any,
+    routes: Mapping[str, Any] | None,
+    tables: Mapping[str, tuple[Any, Any]] | None,
+    name: str | None,
+) -> Any:
+    """See `Dataflow.vertex`."""
+    line = users_line()
+    _check_mapping(inputs, "inputs", "{'rows': collection}")
+    if routes is not None:
+        _check_mapping(routes, "routes", "{'rows': 'column'}")
+    if tables is not None:
+        _check_mapping(tables, "tables", _TABLES)
+        for table, columns in tables.items():
+            _check_table(table, columns)
+    if not inputs or not _is_callable(make):
+        raise PlanError(
+            "plan.vertex",
+            f"cannot add a vertex at {line}: give a class of vertices, and at least one input",
+            hint="flow.vertex(MyVertex, {'rows': collection}, {'column': pl.Int64})",
+            line=line,
+        )
+    for port, given in inputs.items():
+        if not isinstance(given, Collection):
+            raise not_a_collection("plan.vertex", f"connect input {port!r} of a vertex", given)
+    scope = _deepest(*inputs.values())
+    several = (
+        isinstance(outputs, Mapping)
+        and bool(outputs)
+        and all(isinstance(value, Mapping | pa.Schema) for value in outputs.values())
+    )
+    declared = outputs if several else {"out": outputs}
+    schemas = {o: as_schema(s, f"declare output {o!r} of a vertex") for o, s in declared.items()}
+    for port in routes or {}:
+        if port not in inputs:
+            raise PlanError(
+                "plan.port",
+                f"cannot route {port!r} at {line}: the inputs are: {', '.join(inputs)}",
+                hint="routes={'input': 'column'}",
+                line=line,
+            )
+    ports = []
+    for port, collection in inputs.items():
+        entered = collection._into(scope)
+        ports.append(_routed(entered, (routes or {}).get(port), port, line)._port)
+    kept = {
+        table: Schema.of(
+            as_schema(key, f"declare the key of table {table!r}"),
+            as_schema(value, f"declare the rows of table {table!r}"),
+        )
+        for table, (key, value) in (tables or {}).items()
+    }
+    ways = [(routes or {}).get(port) for port in inputs]
+    central = all(isinstance(way, Route) and way == TO_ONE for way in ways)
+    if not central:
+        for table, schema in kept.items():
+            _check_met(table, schema, inputs, routes or {}, line)
+    operator = VertexOperator(
+        make,
+        tuple(inputs),
+        tuple(collection.schema for collection in inputs.values()),
+        tuple(schemas),
+        kept,
+        getattr(make, "__qualname__", type(make).__name__),
+        not getattr(make, "deterministic", False),
+        central=central,
+    )
+    node = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name).node
+    made = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
+    return made if several else made["out"]
+
+
+_TABLES = "{'counts': ({'word': pl.String}, {'n': pl.Int64})}"
+
+
+def _check_mapping(given: Any, option: str, form: str) -> None:
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            "plan.vertex",
+            f"cannot add a vertex with {option}={show(given)}: that is a mapping, by name",
+            hint=f"{option}={form}",
+        )
+
+
+def _check_table(name: str, columns: Any) -> None:
+    if not isinstance(columns, tuple | list) or len(columns) != 2:
+        raise PlanError(
+            "plan.vertex",
+            f"cannot keep table {name!r} of {show(columns)}: a table is its key and its other columns",
+            hint=f"tables={_TABLES}",
+        )
+
+
+def _check_met(
+    table: str,
+    schema: Schema,
+    inputs: Mapping[str, Collection],
+    routes: Mapping[str, Any],
+    line: str,
+) -> None:
+    """Refuse a table whose keys could be on a worker that does not own them."""
+    wanted = [field.type for field in schema.key]
+    for port, route in routes.items():
+        if not isinstance(route, Route):
+            key = _route_key(inputs[port], route, port, line)
+            routed = [inputs[port].schema.field(column).type for column in key]
+            if len(routed) == len(wanted) and all(map(are_kept_alike, routed, wanted)):
+                return
+    raise PlanError(
+        "plan.table",
+        f"cannot keep table {table!r} at {line}: its key is {', '.join(schema.key.names)}, and no input is routed by "
+        "such columns; a table is split among workers by its key, so rows of one key have to meet there",
+        hint="routes={'input': 'column'} with the columns of the key, or rr.TO_ONE for all inputs",
+        line=line,
+    )
+
+
+def _is_callable(given: object) -> bool:
+    return callable(given)
+
+
+def _routed(collection: Collection, route: Any, port: str, line: str) -> Collection:
+    if route is None:
+        return collection
+    if isinstance(route, Route):
+        return collection._add(Exchange(route.way), [collection], collection.schema)
+    return collection._exchanged(_route_key(collection, route, port, line))
+
+
+def _route_key(collection: Collection, route: Any, port: str, line: str) -> tuple[str, ...]:
+    """The columns that a route goes by."""
+    if not isinstance(route, str | pl.Expr) and not is_list(route):
+        raise PlanError(
+            "plan.route",
+            f"cannot route {port!r} by {show(route)} at {line}",
+            hint="a route is a column, several columns, rr.TO_ALL, rr.TO_ANY or rr.TO_ONE",
+            line=line,
+        )
+    return checked_columns(route, collection.columns, f"route {port!r} of {collection._name}")
+
+
+class Loop:
+    """A loop made by hand: rows enter, go back, and leave.
+
+    Every way back adds one to the round, the last coordinate of times inside.
+    """
+
+    def __init__(self, builder: PlanBuilder, parent: Scope, name: str | None) -> None:
+        self._builder = builder
+        self._parent = parent
+        self.scope = builder.loop(parent, name)
+
+    def enter(self, collection: Collection) -> Collection:
+        """The rows of a `collection` from outside, at round 0."""
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "enter a loop", collection)
+        return collection._into(self.scope)
+
+    def feedback(self, schema: Any, limit: int | None = None) -> Back:
+        """What comes back from the round before, as a collection with the columns of `schema`.
+
+        Its ``connect(collection)`` says what that is. With a `limit`, rows go back so many times at the most.
+        """
+        columns = as_schema(schema, "declare what goes back in a loop")
+        if limit is not None and not is_count(limit, 0):
+            raise PlanError(
+                "plan.limit",
+                f"cannot go back {show(limit)} times: a limit is a whole number from 0 on",
+                hint="leave it out to go on until nothing comes back",
+            )
+        port = self._builder.add(Feedback(limit), [], [columns], scope=self.scope)
+        return Back(self._builder, port)
+
+    def state(
+        self,
+        name: str,
+        key: Any,
+        value: Any,
+        *,
+        time: Any = INT64,
+        start: Any = None,
+        compact: Any = None,
+        compaction: str = "lazy",
+        sweep: int = SWEEP,
+        accelerate: bool = True,
+        replies_first: bool = True,
+    ) -> State:
+        """A state in the loop, for programs whose updates come from its own fetches.
+
+        All arguments (`name`, `key`, `value`, `time`, `start`, `compact`, `compaction`, `sweep`, `accelerate`,
+        `replies_first`) are those of `Dataflow.state`.
+
+        Such updates, and such reports of progress, go back to it by themselves, one round later; what waits is
+        answered at the round at which it may be.
+        """
+        return add_state(
+            self._builder, self.scope, name, key, value, time, start, compact, compaction,
+            sweep, accelerate, replies_first,
+        )  # fmt: skip
+
+    def leave(self, collection: Collection) -> Collection:
+        """What a `collection` inside comes to, outside: its changes of all rounds."""
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "leave a loop", collection)
+        port = self._builder.add(
+            Leave(), [collection._into(self.scope)._port], [collection.schema], scope=self._parent
+        )
+        return Collection(self._builder, port)
+
+
+class Back(Collection):
+    """The rows that come back to a loop."""
+
+    def connect(self, collection: Collection) -> Self:
+        """Have these rows go back.
+
+        Where a way around the loop keeps no state, and something in the loop takes rows back (a negation, a group),
+        rows are added up before they go back, as in ``iterate``: what cancels would go around for ever. Rows on a
+        way through a vertex go back as the vertex sends them.
+        """
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.loop", "go back in a loop", collection)
+        fits_here = self.columns == collection.columns and all(
+            are_kept_alike(common_type(mine.type, its.type) or pa.null(), mine.type)
+            for mine, its in zip(self.schema, collection.schema, strict=True)
+        )
+        if not fits_here:
+            raise PlanError(
+                "plan.columns_differ",
+                f"cannot go back with {collection!r}: the loop declared {self!r}",
+                hint="select the declared columns",
+            )
+        collection = widened(collection, {field.name: field.type for field in self.schema})
+        nodes, end = self._builder.nodes, collection._port.node
+        cancels = takes_rows_back(nodes, end, self.scope)
+        if cancels and passes_no_state(nodes, end, self._port.node, by_hand=True):
+            collection = collection._added_up_by_row()
+        self._builder.close(self._port, collection._port)
+        return self

@@ -1,0 +1,392 @@
+"""What a group amounts to: the parts of a reduce.
+
+A part reads one arrangement and says, for some keys as of a time, what rows they give. Three ways:
+
+- **Linear** (`Sums`): counts, sums and means are kept as *amounts*, rows of (key, slot) whose diff is
+  the amount itself, so the spine adds them up and a change costs the same however large its group.
+  Integers, durations and decimals are split in digits of 32 bits and so are floats (`state.sums`), so that
+  adding is exact: sums do not depend on the order of arrival, and deleting what was inserted gives the old
+  value back. The range law of sums: a sum that its type cannot hold (64 bits for integers and durations, 38
+  digits for decimals) is an error, never another number. A mean is of the exact sum, however large.
+- **Ordered** (`FirstRows`): min, max, first, last and the first k are the first live rows of a group in
+  an arrangement that is ordered so.
+- **Whole** (`operators.groups`): anything else sees all rows of the groups that were touched.
+
+Nulls: sums, means, min and max leave them out; the sum of nothing is 0, the mean, min and max of
+nothing are null. NaN is the greatest float, and one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.errors import OperatorFailed
+from riverrun.plan.operator import Linear
+from riverrun.progress import Timestamp
+from riverrun.state.changes import Changes
+from riverrun.state.keys import Keys
+from riverrun.state.sums import limbs, total
+from riverrun.state.view import Selection, View
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Evaluated = tuple[Ints, tuple[pa.Array, ...], Ints | None]
+"""Per row: which key, the columns, and how often it is there. None: once, and no key has two rows."""
+
+SLOT = "slot"
+_DIGIT = np.int64(32)
+_MASK = (1 << 32) - 1
+_MANY = 1 << 31  # a digit times a diff from here on may leave 64 bits
+_PRECISION = 38  # digits of a decimal
+_BASE = 256  # slots of one column
+_ZERO = 8  # where a column's own slots start to count: those of NaN and infinities are below 0
+
+
+def asked(found: Selection) -> Ints:
+    """Which key each row that was looked up belongs to."""
+    assert found.queries is not None
+    return found.queries
+
+
+class GroupPart:
+    """Reads input number `input` of a reduce."""
+
+    input: int
+    schema: pa.Schema
+    """The columns it gives."""
+
+    @property
+    def code(self) -> str:
+        """A word for the code of the user's function in it, if there is one."""
+        return ""
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Present(GroupPart):
+    """A key is there when some row is: distinct."""
+
+    input: int = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([])
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        found = view.lookup(keys, time)
+        queries, live = asked(found), found.counts > 0
+        return (queries if live.all() else queries[live]), (), None
+
+
+@dataclass(frozen=True)
+class Amount:
+    """One linear quantity: of which column, and how it is kept."""
+
+    column: int
+    form: str
+    """``valid`` (rows that are not null), ``int``, ``uint``, ``duration``, ``decimal`` or ``float``."""
+
+
+@dataclass(frozen=True)
+class Amounts(Linear):
+    """Rows become the amounts they add to the sums of their group."""
+
+    key: tuple[int, ...]
+    amounts: tuple[Amount, ...]
+    kind: ClassVar[str] = "amounts"
+
+    def describe(self) -> str:
+        return "amounts to add up" if self.amounts else "keys to count"
+
+    def identity(self) -> str:
+        amounts = ", ".join(f"{amount.form} of column {amount.column}" for amount in self.amounts)
+        return f"{self.describe()} {amounts} by columns {self.key}"
+
+    @property
+    def used(self) -> Sequence[int]:
+        return sorted({*self.key, *(amount.column for amount in self.amounts)})
+
+    def apply(self, changes: Changes) -> Changes:
+        key = tuple([changes.columns[at] for at in self.key])
+        if not self.amounts:
+            return changes.with_columns(key)
+        diffs = changes.diff_array()
+        rows = [np.arange(changes.rows, dtype=np.int64)]
+        slots = [np.zeros(changes.rows, np.int32)]
+        sums = [diffs]
+        for number, amount in enumerate(self.amounts, 1):
+            for row, slot, value in _split(changes.columns[amount.column], amount.form, diffs):
+                rows.append(row)
+                slots.append(slot.astype(np.int32) + np.int32(number * _BASE + _ZERO))
+                sums.append(value)
+        chosen = np.concatenate(rows)
+        taken = changes.with_columns(key).take(chosen)
+        slot = pa.array(np.concatenate(slots))
+        return Changes(
+            (*taken.columns, slot), len(chosen), taken.times, taken.codes, 0, np.concatenate(sums)
+        )
+
+
+def _split(column: pa.Array, form: str, diffs: Ints) -> list[tuple[Ints, Any, Ints]]:
+    """Rows, slots and amounts of one column."""
+    valid = None
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if form == "valid":
+        rows = np.arange(len(column)) if valid is None else np.flatnonzero(valid)
+        return [(rows, np.zeros(len(rows), np.int32), diffs[rows])]
+    if form == "float":
+        if column.null_count:
+            column = column.fill_null(0.0)
+        values = np.asarray(column).astype(np.float64, copy=False)
+        return [limbs(values, valid, diffs)]
+    if column.null_count:
+        zero = False if pa.types.is_boolean(column.type) else 0
+        column = column.fill_null(pa.scalar(zero, column.type))
+    many = len(diffs) > 0 and max(int(diffs.max()), -int(diffs.min())) >= _MANY
+    digits = _product_digits(column, form, diffs) if many else _digits(column, form)
+    found = []
+    for slot, digit in enumerate(digits):
+        rows = np.flatnonzero(digit)
+        if len(rows):
+            amounts = digit[rows] if many else digit[rows] * diffs[rows]
+            found.append((rows, np.full(len(rows), slot, np.int32), amounts))
+    return found
+
+
+def _digits(column: pa.Array, form: str) -> list[Ints]:
+    """The digits of 32 bits of each number, the lowest first; below 2**31 in size, but those of ``uint``."""
+    if form == "uint":
+        naturals = np.asarray(column.cast(pa.uint64()))
+        low = (naturals & np.uint64(_MASK)).astype(np.int64)
+        return [low, (naturals >> np.uint64(32)).astype(np.int64)]
+    if form != "decimal":
+        numbers = np.asarray(column.cast(pa.int64()))
+        low = ((numbers + (1 << 31)) & _MASK) - (1 << 31)
+        return [low, (numbers >> _DIGIT) + (low < 0)]
+    words = _decimal_words(column)
+    digits = [
+        words[:, 0] & _MASK,
+        (words[:, 0] >> _DIGIT) & _MASK,
+        words[:, 1] & _MASK,
+        words[:, 1] >> _DIGIT,
+    ]
+    for at in range(
+        3
+    ):  # a digit from 2**31 on becomes negative, and the next one more: -1 is one digit, not four
+        above = digits[at] >= 1 << 31
+        digits[at] = digits[at] - (above.astype(np.int64) << _DIGIT)
+        digits[at + 1] = digits[at + 1] + above
+    return digits
+
+
+def _product_digits(column: pa.Array, form: str, diffs: Ints) -> list[Ints]:
+    """The digits of each number times its diff, where a digit times a diff would leave 64 bits."""
+    products = [n * d for n, d in zip(_numbers(column, form), diffs.tolist(), strict=True)]
+    digits = []
+    while any(products):
+        low = [((n + (1 << 31)) & _MASK) - (1 << 31) for n in products]
+        products = [(n - digit) >> 32 for n, digit in zip(products, low, strict=True)]
+        digits.append(np.array(low, np.int64))
+    return digits
+
+
+def _numbers(column: pa.Array, form: str) -> list[int]:
+    """The numbers as Python's; of decimals the unscaled ones."""
+    if form == "decimal":
+        low_high = _decimal_words(column).tolist()
+        return [(high << 64) + (low & ((1 << 64) - 1)) for low, high in low_high]
+    numbers: list[int] = column.cast(pa.uint64() if form == "uint" else pa.int64()).to_pylist()
+    return numbers
+
+
+def _decimal_words(column: pa.Array) -> Ints:
+    """Of each decimal its unscaled number, as two words of 64 bits, the lower one first."""
+    wide = column.cast(pa.decimal128(_PRECISION, column.type.scale))
+    data = wide.buffers()[1]
+    words = np.zeros(0, np.int64) if data is None else np.frombuffer(data, np.int64)
+    return words[2 * wide.offset : 2 * (wide.offset + len(wide))].reshape(-1, 2)
+
+
+@dataclass(frozen=True)
+class Sums(GroupPart):
+    """Counts, sums and means. `results` says how each column is made: what, and of which amounts."""
+
+    input: int
+    schema: pa.Schema
+    results: tuple[tuple[str, int, int], ...]
+    """(``count``, 0, 0), (``valid``, amount, 0), (form, amount, 0) for a sum, or (``mean-`` and the form, amount,
+    amount of ``valid``)."""
+    slots: bool = True
+    """Whether there are slots; with none the only amount is the count."""
+    scales: Mapping[int, int] = field(default_factory=dict)
+    """Of amounts that are decimals, how many digits are behind the point."""
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        found = view.lookup(keys, time)
+        queries, counts = asked(found), found.counts
+        if not self.slots:
+            live = counts > 0
+            if not live.all():
+                queries, counts = queries[live], counts[live]
+            return queries, tuple([pa.array(counts) for _ in self.results]), None
+        slots = np.asarray(found.canonical(len(view.schema.key)))
+        rows = np.zeros(len(keys), np.int64)
+        of_rows = slots == 0
+        rows[queries[of_rows]] = counts[of_rows]
+        present = np.flatnonzero(rows > 0)
+        made = []
+        numbers = slots // _BASE
+        for what, amount, valid in self.results:
+            if what == "count":
+                made.append(pa.array(rows[present]))
+                continue
+            mine = numbers == amount + 1
+            q, c = queries[mine], counts[mine]
+            s = slots[mine] - ((amount + 1) * _BASE + _ZERO)
+            form = what.removeprefix("mean-")
+            if form == "valid":
+                sums = np.zeros(len(keys), np.int64)
+                sums[q] = c
+                made.append(pa.array(sums[present]))
+                continue
+            kind = self.schema.field(len(made)).type
+            if form == "float":
+                values: Any = total(q, s.astype(np.int16), c, len(keys))[present]
+            else:
+                values = _totals(q, s, c, len(keys), present)
+            if what != form:
+                of = numbers == valid + 1
+                known = np.zeros(len(keys), np.int64)
+                known[queries[of]] = counts[of]
+                made.append(_means(values, known[present], form, kind, self.scales.get(amount, 0)))
+            elif form == "float":
+                made.append(pa.array(values))
+            else:
+                made.append(_sums(values, form, kind))
+        return present, tuple(made), None
+
+
+def _totals(queries: Ints, slots: Any, counts: Ints, keys: int, present: Ints) -> Ints | list[int]:
+    """Exact sums of digits: Python's integers where one of the sums may leave 62 bits."""
+    low, high = np.zeros(keys, np.int64), np.zeros(keys, np.int64)
+    low[queries[slots == 0]] = counts[slots == 0]
+    high[queries[slots == 1]] = counts[slots == 1]
+    low, high = low[present], high[present]
+    least, most = -(1 << 29), 1 << 29
+    if not (slots > 1).any() and (
+        len(high) == 0
+        or (
+            least < high.min()
+            and high.max() < most
+            and low.min() > -(1 << 61)
+            and low.max() < 1 << 61
+        )
+    ):
+        sums: Ints = low + (high << _DIGIT)
+        return sums
+    totals = [0] * keys
+    for query, slot, count in zip(queries.tolist(), slots.tolist(), counts.tolist(), strict=True):
+        totals[query] += count << (32 * slot)
+    return [totals[key] for key in present.tolist()]
+
+
+def _sums(totals: Ints | list[int], form: str, kind: pa.DataType) -> pa.Array:
+    """A column of sums; said where one leaves the type (the range law of sums)."""
+    if form == "decimal":
+        bound = 10**_PRECISION
+        least, most = 1 - bound, bound
+    else:
+        least, most = (0, 1 << 64) if form == "uint" else (-(1 << 63), 1 << 63)
+    if isinstance(totals, list) or form == "uint":
+        for value in totals if isinstance(totals, list) else totals.tolist():
+            if not least <= value < most:
+                raise _left(value, form, kind)
+    if form == "decimal":
+        if isinstance(totals, list):
+            data = b"".join([value.to_bytes(16, "little", signed=True) for value in totals])
+        else:
+            data = np.stack([totals, totals >> np.int64(63)], axis=1).tobytes()
+        return pa.Array.from_buffers(kind, len(totals), [None, pa.py_buffer(data)])
+    return pa.array(np.array(totals, np.uint64 if form == "uint" else np.int64)).cast(kind)
+
+
+def _left(value: int, form: str, kind: pa.DataType) -> OperatorFailed:
+    """The refusal of a sum that its type cannot hold."""
+    what, holds = {
+        "decimal": ("decimals", f"{_PRECISION} digits"),
+        "duration": ("durations", "64 bits"),
+    }.get(form, ("integers", "64 bits"))
+    shown = str(value)
+    if form == "decimal" and kind.scale > 0:
+        digits = str(abs(value)).zfill(kind.scale + 1)
+        shown = f"{'-' if value < 0 else ''}{digits[: -kind.scale]}.{digits[-kind.scale :]}"
+    elif form == "duration":
+        shown = f"{value} {kind.unit}"
+    hint = "sum a float or a decimal: rr.sum(pl.col(...).cast(pl.Float64))"
+    if form == "duration":
+        hint = (
+            "sum a coarser unit, or floats: rr.sum(pl.col(...).dt.total_seconds(fractional=True))"
+        )
+    elif form == "decimal":
+        hint = "sum a decimal of fewer decimal places, or a float: rr.sum(pl.col(...).cast(pl.Float64))"
+    return OperatorFailed(
+        "operator.overflow",
+        f"a sum of {what} is {shown}, which does not fit {holds}",
+        hint=hint,
+        sum=value,
+    )
+
+
+def _means(totals: Any, known: Ints, form: str, kind: pa.DataType, scale: int) -> pa.Array:
+    """Sums over how many they are of; null where that is none. A mean of durations is cut to whole units."""
+    if form == "float":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return pa.array(totals / known, mask=known <= 0)
+    if form in ("int", "uint"):
+        # Rounded, then divided, be it of Python's integers or not: other keys have no say in the last digit.
+        values = np.array([float(each) for each in totals]) if isinstance(totals, list) else totals
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return pa.array(values / known, mask=known <= 0)
+    listed = totals if isinstance(totals, list) else totals.tolist()
+    pairs = list(zip(listed, known.tolist(), strict=True))
+    if form == "duration":
+        cut = [None if n <= 0 else (abs(v) // n) * (1 if v >= 0 else -1) for v, n in pairs]
+        return pa.array(cut, pa.int64()).cast(kind)
+    return pa.array([None if n <= 0 else v / (n * 10**scale) for v, n in pairs], pa.float64())
+
+
+@dataclass(frozen=True)
+class FirstRows(GroupPart):
+    """The first `k` rows of a group in the declared order of the arrangement."""
+
+    input: int
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    k: int = 1
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        found = view.first(keys, time, self.k)
+        queries, counts = asked(found), found.counts
+        if self.k > 1 and len(queries):
+            # A row that is there three times is three of the k.
+            before = np.cumsum(counts) - counts
+            starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]])
+            lengths = np.diff(np.r_[starts, len(queries)])
+            ahead = before - np.repeat(before[starts], lengths)
+            counts = np.minimum(counts, self.k - ahead)
+            kept = counts > 0
+            columns = [found.canonical(view.schema.positions[name]) for name in self.columns]
+            if not kept.all():
+                columns = [column.filter(pa.array(kept)) for column in columns]
+                queries, counts = queries[kept], counts[kept]
+            return queries, tuple(columns), counts
+        positions = view.schema.positions
+        chosen = [positions[name] for name in self.columns]
+        return queries, tuple(found.canonicals(chosen)), None

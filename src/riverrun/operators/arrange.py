@@ -1,0 +1,303 @@
+"""Arrange: changes become a spine, sorted by key, that any number of nodes read.
+
+Changes wait, by time, until their time is complete, and are then appended as one batch: what a
+reader sees is whole. Laws: the batches of an arrangement partition its changes by time; two readers
+on one key use one spine (the plan has one node for both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.errors import TimeViolation
+from riverrun.plan.operator import (
+    Actor,
+    Arranged,
+    Arrangement,
+    Context,
+    Operator,
+    Role,
+    hold,
+    present,
+)
+from riverrun.progress import Antichain, Timestamp
+from riverrun.rows.records import as_record_batch
+from riverrun.state import Order, Schema
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.columns import Ints
+from riverrun.state.kernels.gathering import list_rows_of_blocks
+from riverrun.state.shards import Range
+from riverrun.state.view import Selection, View
+
+
+def state_schema(columns: pa.Schema, key: tuple[str, ...], order: tuple[Order, ...] = ()) -> Schema:
+    """The schema of a state of rows with these columns."""
+    keys = set(key)
+    return Schema.of(
+        pa.schema([columns.field(name) for name in key]),
+        pa.schema([field for field in columns if field.name not in keys]),
+        order,
+    )
+
+
+@dataclass(frozen=True)
+class Arrange(Operator):
+    """Keeps its input sorted by `key`, and within a key by `order`."""
+
+    key: tuple[str, ...]
+    order: tuple[Order, ...] = ()
+    kind: ClassVar[str] = "arrange"
+    keeps_state: ClassVar[bool] = True
+    same_rows: ClassVar[bool] = True
+    gives_content: ClassVar[bool] = True
+
+    @property
+    def copied_by(self) -> tuple[str, ...]:
+        return self.key
+
+    def describe(self) -> str:
+        by = ", ".join(self.key) or "nothing"
+        order = ", ".join(f"{o.column}{' descending' * o.descending}" for o in self.order)
+        return f"arrange by {by}" + (f", ordered by {order}" if order else "")
+
+    def start(self, context: Context) -> Arranger:
+        return Arranger(context, self)
+
+
+class Arranger(Arranged):
+    """An arrangement on a worker, and the changes whose time is not complete."""
+
+    def __init__(self, context: Context, operator: Arrange) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        schema = state_schema(columns, operator.key, operator.order)
+        self.arrangement = Arrangement(context.spine(schema))
+        self._schema = schema
+        places = {name: at for at, name in enumerate(columns.names)}
+        self._positions = tuple(places[field.name] for field in schema.columns)
+        self._held: dict[Timestamp, list[Changes]] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        hold(self._held, changes, self.context.request)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        pieces = self._held.pop(time)
+        changes = pieces[0] if len(pieces) == 1 else Changes.concat(pieces)
+        lower = self.arrangement.spine.upper
+        batch = Batch.of(self._schema, changes, self._positions, lower, upper)
+        self.arrangement.append(batch, time)
+
+
+@dataclass(frozen=True)
+class Consolidate(Operator):
+    """Adds up equal rows of one time; what cancels goes no further. Keeps nothing."""
+
+    kind: ClassVar[str] = "consolidate"
+    same_rows: ClassVar[bool] = True
+
+    @property
+    def adds_up(self) -> bool:
+        return True
+
+    @property
+    def takes_back(self) -> bool:
+        return False
+
+    def start(self, context: Context) -> Consolidator:
+        return Consolidator(context)
+
+
+class Consolidator(Actor):
+    """The changes whose time is not complete."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._held: dict[Timestamp, list[Changes]] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        hold(self._held, changes, self.context.request)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        added = Changes.concat(self._held.pop(time)).consolidate()
+        if added.rows:
+            self.context.push(added, 0)
+
+
+@dataclass(frozen=True)
+class Output(Operator):
+    """A result that can be read, as of the last epochs, and whose changes can be asked for."""
+
+    name: str
+    kind: ClassVar[str] = "output"
+    role = Role.OUTPUT
+    reads_arrangements: ClassVar[bool] = True
+    tracked: ClassVar[bool] = False
+    may_be_tracked: ClassVar[bool] = False
+
+    @property
+    def public_name(self) -> str:
+        return self.name
+
+    def describe(self) -> str:
+        return f"output {self.name!r}"
+
+    def start(self, context: Context) -> Tap:
+        return Tap(context)
+
+
+class Tap(Arranged):
+    """An output on a worker: keeps the last epochs readable.
+
+    **The beginning is readable.** An execution that begins at boundary e can read its outputs as of e - 1, whatever was
+    compacted before: an arrangement that had no output may have had all its times advanced to e, and its content at the
+    boundary is still what it was as of e - 1. The view of that moment is kept for as long as `history` asks for e - 1.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        (source,) = context.sources
+        assert isinstance(source, Arranged)
+        self.arrangement = source.arrangement
+        self._history = context.history
+        spine = self.arrangement.spine
+        self._hold = spine.hold()
+        self._beginning: tuple[int, View] | None = None
+        """The epoch before the first, and the view to read it from; where the arrangement cannot tell it."""
+        begin = Antichain.boundary(context.epoch)
+        if context.epoch and spine.upper == begin and self._hold.frontier == begin:
+            self._beginning = context.epoch - 1, present(spine)[0]
+        self._recent: dict[int, list[Batch]] = {}
+        self._first = context.epoch
+        self._oldest = context.epoch
+        """The first epoch of this execution whose batches are still known."""
+        self.arrangement.readers.append(self._announced)
+
+    def _announced(self, batch: Batch, time: Timestamp) -> None:
+        self._recent.setdefault(time[0], []).append(batch)
+
+    def begin(self, epoch: int) -> None:
+        """What it shows begins with this epoch; those before cannot be told."""
+        if epoch:
+            self._hold.advance(Antichain.boundary(epoch))
+
+    def boundary(self, epoch: int) -> None:
+        oldest = max(epoch - self._history, 0)
+        if self._beginning is not None and self._beginning[0] < oldest:
+            self._beginning = None
+        for old in [e for e in self._recent if e < oldest]:
+            del self._recent[old]
+        self._oldest = max(self._oldest, oldest)
+        wanted = Antichain.boundary(oldest)
+        if self._hold.frontier != wanted and self._hold.frontier.dominates(wanted):
+            self._hold.advance(wanted)
+
+    @property
+    def oldest(self) -> int:
+        """The first epoch that can be read."""
+        if self._beginning is not None:
+            return self._beginning[0]
+        ((epoch, *_),) = self._hold.frontier
+        return epoch
+
+    def check_kept(self, epoch: int) -> None:
+        """Refuse an epoch before those that can be told apart."""
+        if epoch < self.oldest:
+            assert isinstance(self.node.operator, Output)
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot read {self.node.operator.name!r} as of epoch {epoch}: only those from {self.oldest} on are "
+                "kept",
+                hint="run with a longer history=; an output that was added can be read from the epoch before it was",
+                epoch=epoch,
+            )
+
+    def view(self) -> View:
+        """The result as it stands, for reading as of any epoch that the arrangement can tell apart."""
+        return self.arrangement.spine.view()
+
+    def view_as_of(self, epoch: int) -> tuple[View, int]:
+        """What to read the result as of an epoch from, and at which epoch."""
+        self.check_kept(epoch)
+        if self._beginning is not None and epoch == self._beginning[0]:
+            return self._beginning[1], epoch + 1
+        return self.arrangement.spine.view(), epoch
+
+    def changes(self, epoch: int, ranges: Sequence[Range] | None = None) -> list[pa.RecordBatch]:
+        """What changed in an epoch, in some ranges of hashes or in all, as rows with a last column `diff`."""
+        columns = self.node.schemas[0]
+        if epoch < self._first:
+            pieces = self._difference(epoch, ranges)
+        elif epoch < self._oldest:
+            self.check_kept(epoch)
+            pieces = self._difference(epoch, ranges)
+        else:
+            batches = self._recent.get(epoch, [])
+            if ranges is not None:
+                batches = [batch.slice(*each) for batch in batches for each in ranges]
+            pieces = [changes_of(batch, (epoch,)) for batch in batches if len(batch)]
+        places = self.arrangement.spine.schema.positions
+        positions = [places[name] for name in columns.names]
+        told = []
+        for piece in pieces:
+            ordered = [piece.columns[at] for at in positions]
+            rows = as_record_batch(columns, ordered, piece.rows)
+            diff = pa.array(piece.diff_array())
+            told.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
+        return told
+
+    def _difference(self, epoch: int, ranges: Sequence[Range] | None) -> list[Changes]:
+        """The same for an epoch before this execution: what is there as of it, less what was before."""
+        if epoch and epoch <= self.oldest:
+            assert isinstance(self.node.operator, Output)
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot tell the changes of {self.node.operator.name!r} in epoch {epoch}: the run has started anew "
+                f"since, and can look back to epoch {self.oldest} only",
+                hint="run with a longer history=, by one more than the epochs whose changes are asked for",
+                epoch=epoch,
+            )
+        whole, pieces = self.arrangement.spine.view(), []
+        width = range(len(whole.schema.columns))
+        views = [whole] if ranges is None else [whole.slice(*each) for each in ranges]
+        times = [(at, sign) for at, sign in ((epoch, 1), (epoch - 1, -1)) if at >= 0]
+        for view, (at, sign) in product(views, times):
+            for found in view.scan((at,)) if view.batches else ():
+                columns = tuple(found.canonical(index) for index in width)
+                pieces.append(
+                    Changes(columns, len(found), ((epoch,),), None, 0, sign * found.counts)
+                )
+        if not pieces:
+            return []
+        added = Changes.concat(pieces).consolidate()
+        return [added] if added.rows else []
+
+
+def changes_of(batch: Batch, time: Timestamp) -> Changes:
+    """The changes of a batch, all at one time, with the columns in physical order."""
+    names, diffs = _listed(batch)
+    view = View("", batch.schema, (batch,), batch.since, batch.upper)
+    rows = Selection(view, names, None, diffs)
+    columns = tuple(rows.canonicals(range(len(batch.schema.columns))))
+    return Changes(columns, len(batch), (time,), None, 0, diffs)
+
+
+def diffs_of(batch: Batch) -> Ints:
+    """The diffs of the changes of a batch, in its order."""
+    if len(batch.blocks) == 1 and batch.blocks[0].diffs is None:
+        return np.full(len(batch), batch.blocks[0].diff, np.int64)
+    return _listed(batch)[1]
+
+
+def _listed(batch: Batch) -> tuple[Ints, Ints]:
+    """The names and the diffs of the changes of a batch."""
+    written = np.empty((3, len(batch)), np.int64)
+    zeros = np.zeros(max(len(batch.blocks), 1), np.int64)
+    list_rows_of_blocks(batch.descriptors, zeros, zeros, written)
+    return written[0], written[2]

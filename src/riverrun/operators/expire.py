@@ -1,0 +1,364 @@
+"""Expiry: rows leave by themselves when a mark passes them.
+
+A *mark* is a number that only grows: the greatest time seen in a column so far (less what may come
+late), or the epoch itself. A row has a *due*: the mark at which it leaves. Laws:
+
+1. As of epoch e the output is the rows received up to e whose due is after the mark of e.
+2. The mark of e depends on which rows came up to e, not on their order inside an epoch, and deleting
+   a row does not take it back. So the result is deterministic; a row that is past due when it comes
+   is never there, and deleting one that has left changes nothing.
+   A row whose due is beyond the end of 64 bits never leaves, be the mark at that end.
+3. A row that is inserted and never there is counted: as ``late`` where its due has passed, as ``no time`` where its
+   time is null (events of the run). Rows that are deleted in the epoch in which they come are not.
+
+Rows are kept by due, so what leaves is looked up, not searched for; a due is also what decides the
+worker. Every worker must know the mark, after a restart too: it travels as one row for each of
+`SHARDS` numbers, exchanged by number, and each worker keeps those that fall to it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.plan.operator import (
+    Actor,
+    Context,
+    Linear,
+    Operator,
+    by_time,
+    present,
+    settle,
+    so_far,
+)
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state import Schema, Spine
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.kernels.values import unmix
+from riverrun.state.keys import Keys
+from riverrun.state.schema import free_name
+
+SHARDS = 256
+Ticks = np.ndarray[tuple[int], np.dtype[np.int64]]
+DUE = "__due__"
+NO_DUE = np.int64(-(1 << 63))
+"""The due of a row whose time is null: it is never there, and counted where the others are kept."""
+END = np.int64((1 << 63) - 1)
+"""The end of all times. It is the due of rows that are due then, and of those that would be due later."""
+MARKED = ":marks"
+MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
+_TICKS = pa.int64()
+
+
+def due_name(columns: pa.Schema) -> str:
+    """What the due is called, beside these columns."""
+    return free_name(DUE, columns.names)
+
+
+@dataclass(frozen=True)
+class Due(Linear):
+    """Adds the due of each row, as its first column: its time and `span` more, or its epoch and `span` more."""
+
+    column: int | None
+    span: int
+    kind: ClassVar[str] = "due"
+
+    def describe(self) -> str:
+        return f"due {self.span} epochs later" if self.column is None else f"due {self.span} later"
+
+    def identity(self) -> str:
+        return self.describe() + ("" if self.column is None else f" than column {self.column}")
+
+    @property
+    def from_content(self) -> bool:
+        return self.column is not None
+
+    def apply(self, changes: Changes) -> Changes | None:
+        if self.column is None:
+            epochs = np.array([time[0] for time in changes.times])
+            codes = np.zeros(changes.rows, np.int64) if changes.codes is None else changes.codes
+            return changes.with_columns((pa.array(epochs[codes] + self.span), *changes.columns))
+        times = changes.columns[self.column]
+        if times.null_count:
+            dues = np.full(changes.rows, NO_DUE)
+            valid = times.is_valid().to_numpy(zero_copy_only=False)
+            dues[valid] = self._after(ticks_of(times.drop_null()))
+            return changes.with_columns((pa.array(dues), *changes.columns))
+        return changes.with_columns((pa.array(self._after(ticks_of(times))), *changes.columns))
+
+    def _after(self, ticks: Ticks) -> Ticks:
+        """The span later, and at the end of all times where that is beyond it."""
+        return np.minimum(ticks, END - np.int64(self.span)) + np.int64(self.span)
+
+
+def ticks_of(times: pa.Array) -> Ticks:
+    """A column of times as integers, in its own unit."""
+    kind = times.type
+    if kind == _TICKS:
+        return np.asarray(times)
+    if kind.bit_width == 32:
+        times = times.cast(pa.int32())
+    return np.asarray(times.cast(_TICKS))
+
+
+@dataclass(frozen=True)
+class LatestTick(Linear):
+    """The greatest time of a batch of insertions, as one row; `late` is taken off."""
+
+    column: int
+    late: int
+    kind: ClassVar[str] = "latest"
+
+    def describe(self) -> str:
+        return "latest time" + (f", less {self.late}" if self.late else "")
+
+    def identity(self) -> str:
+        return f"{self.describe()}, of column {self.column}"
+
+    @property
+    def from_content(self) -> bool:
+        return False  # deleting the latest row does not take its time back
+
+    @property
+    def used(self) -> list[int]:
+        return [self.column]
+
+    def apply(self, changes: Changes) -> Changes | None:
+        inserted = changes.diff_array() > 0
+        times = changes.columns[self.column].filter(pa.array(inserted)).drop_null()
+        if not len(times):
+            return None
+        mark = max(int(ticks_of(times).max()) - self.late, int(NO_DUE))
+        return Changes((pa.array([mark]),), 1, changes.times[-1:], None, 1, None)
+
+
+@dataclass(frozen=True)
+class Spread(Linear):
+    """One mark becomes a row for each shard."""
+
+    kind: ClassVar[str] = "spread"
+
+    def apply(self, changes: Changes) -> Changes:
+        mark = max(changes.columns[0].to_pylist())
+        return spread(mark, changes.times[-1])
+
+
+@cache
+def _shards() -> pa.Array:
+    """Numbers whose hashes lie at even distances, so that each of up to `SHARDS` workers owns one."""
+    hashes: list[Any] = [np.uint64(at * ((1 << 64) // SHARDS)) for at in range(SHARDS)]
+    return pa.array(np.array([unmix(one) for one in hashes], np.uint64).view(np.int64))
+
+
+def spread(mark: int, time: Timestamp) -> Changes:
+    """A mark for every worker."""
+    column = pa.array(np.full(SHARDS, mark))
+    return Changes((_shards(), column), SHARDS, (time,), None, 1, None)
+
+
+@dataclass(frozen=True)
+class Watermark(Operator):
+    """The greatest mark so far. All marks come to one worker; when it grows all are told."""
+
+    kind: ClassVar[str] = "watermark"
+    keeps_state: ClassVar[bool] = True
+
+    @property
+    def from_content(self) -> bool:
+        return False
+
+    def start(self, context: Context) -> Watermarker:
+        return Watermarker(context)
+
+
+class _Kept:
+    """A spine of one's own: what is appended at t replaces nothing, and is settled at boundaries."""
+
+    def __init__(self, context: Context, schema: Schema, suffix: str = "") -> None:
+        self.spine: Spine = context.spine(schema, suffix)
+        self.depth = context.node.depth
+        self._positions = tuple(range(len(schema.columns)))
+
+    def append(self, changes: Changes, upper: Antichain) -> None:
+        spine = self.spine
+        spine.append(Batch.of(spine.schema, changes, self._positions, spine.upper, upper))
+
+
+class Watermarker(Actor):
+    """A watermark, where it is kept."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        schema = Schema.of({}, {"mark": pa.int64()})
+        self._kept = _Kept(context, schema)
+        view, now = present(self._kept.spine)
+        self._mark = max((row["mark"] for row in view.to_batch(now).to_pylist()), default=None)
+        self._held: dict[Timestamp, int] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        mark = max(changes.columns[0].to_pylist())
+        (time,) = changes.times[-1:]
+        if time not in self._held:
+            self.context.request(time)
+        self._held[time] = max(mark, self._held.get(time, mark))
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        mark = self._held.pop(time)
+        if self._mark is not None and mark <= self._mark:
+            return
+        marks, diffs = [mark], [1]
+        if self._mark is not None:
+            marks, diffs = [mark, self._mark], [1, -1]
+        self._mark = mark
+        column = pa.array(marks, pa.int64())
+        self._kept.append(Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper)
+        self.context.push(spread(mark, time), 0)
+
+    def boundary(self, epoch: int) -> None:
+        settle(self._kept.spine, epoch, self.node.depth)
+
+
+@dataclass(frozen=True)
+class Expire(Operator):
+    """Rows until their due, which is their first column; the second input are the marks."""
+
+    stream: str = ""
+    """What people know the rows by."""
+    column: int | None = None
+    """Where the time is; None where rows leave by epochs."""
+    span: int = 0
+    """How long after its time a row leaves."""
+    kind: ClassVar[str] = "expire"
+    keeps_state: ClassVar[bool] = True
+    gives_content: ClassVar[bool] = True
+
+    @property
+    def from_content(self) -> bool:
+        return False
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return "", MARKED
+
+    def start(self, context: Context) -> Expirer:
+        return Expirer(context)
+
+
+class Expirer(Actor):
+    """Rows that are there, by due."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        self._schema = Schema.of({due_name(columns): pa.int64()}, columns)
+        self._kept = _Kept(context, self._schema)
+        self._marks = _Kept(context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), MARKED)
+        self._mark: int | None = None
+        self._dues: list[int] = []
+        self._known: set[int] = set()
+        self._held: dict[Timestamp, tuple[list[Changes], list[Changes]]] = {}
+        marks, now = present(self._marks.spine)
+        self._mark = max(marks.to_batch(now).column("mark").to_pylist(), default=None)
+        view, now = present(self._kept.spine)
+        for piece in view.scan(now):
+            self._know(np.unique(np.asarray(piece.canonical(0))).tolist())
+
+    def _know(self, dues: list[int]) -> None:
+        fresh = [due for due in dues if due not in self._known]
+        if fresh:
+            self._known.update(fresh)
+            self._dues = sorted([*self._dues, *fresh])
+
+    def receive(self, port: int, changes: Changes) -> None:
+        for time, piece in by_time(changes):
+            if time not in self._held:
+                self._held[time] = ([], [])
+                self.context.request(time)
+            self._held[time][port].append(piece)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        rows, marks = self._held.pop(time)
+        if marks:
+            self._pass(Changes.concat(marks), time, upper)
+        pieces = []
+        if rows:
+            arrived = self._counted(Changes.concat(rows))
+            if arrived.rows:
+                pieces.append(arrived)
+                self._know(np.unique(np.asarray(arrived.columns[0])).tolist())
+        leaving = 0 if self._mark is None else bisect_right(self._dues, self._mark)
+        if leaving:
+            gone, self._dues = self._dues[:leaving], self._dues[leaving:]
+            self._known.difference_update(gone)
+            keys = Keys((pa.array(gone, pa.int64()),), len(gone))
+            found = so_far(self._kept.spine, upper).lookup(keys, time)
+            if len(found):
+                columns = tuple(found.canonical(at) for at in range(len(self._schema.columns)))
+                left = Changes(columns, len(found), (time,), None, 0, -found.counts)
+                past = self._past(left)
+                if past.any():
+                    pieces.append(left if past.all() else left.filter(past))
+        if pieces:
+            changes = Changes.concat(pieces)
+            self._kept.append(changes, upper)
+            self.context.push(changes.with_columns(changes.columns[1:]), 0)
+
+    def _counted(self, arrived: Changes) -> Changes:
+        """The rows that are there; the others are counted (law 3)."""
+        dues = np.asarray(arrived.columns[0])
+        timeless = dues == NO_DUE
+        if timeless.any():
+            self._note("no time", arrived.filter(timeless))
+            arrived, dues = arrived.filter(~timeless), dues[~timeless]
+        if self._mark is None:
+            return arrived
+        late = self._past(arrived)
+        if not late.any():
+            return arrived
+        self._note("late", arrived.filter(late))
+        return arrived.filter(~late)
+
+    def _past(self, rows: Changes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows, none of which is without a time, are not there any more as of the mark."""
+        assert self._mark is not None
+        operator, dues = self.node.operator, np.asarray(rows.columns[0])
+        assert isinstance(operator, Expire)
+        past: np.ndarray[Any, np.dtype[np.bool_]] = dues <= self._mark
+        if self._mark == END and operator.column is not None:
+            ticks = ticks_of(rows.columns[operator.column + 1])
+            past &= ticks <= END - np.int64(operator.span)
+        return past
+
+    def _note(self, kind: str, changes: Changes) -> None:
+        operator = self.node.operator
+        assert isinstance(operator, Expire)
+        inserted = np.maximum(changes.consolidate().diff_array(), 0).sum()
+        if inserted:
+            self.context.note(kind, what="expire", stream=operator.stream, rows=int(inserted))
+
+    def _pass(self, marks: Changes, time: Timestamp, upper: Antichain) -> None:
+        """Take the greatest mark, and keep it in place of the one before, for each shard that is ours."""
+        mark = max(marks.columns[1].to_pylist())
+        if self._mark is not None and mark <= self._mark:
+            return
+        shards = marks.columns[0].unique()
+        fresh = Changes(
+            (shards, pa.array(np.full(len(shards), mark))), len(shards), (time,), None, 1, None
+        )
+        pieces = [fresh]
+        old = so_far(self._marks.spine, upper).lookup(Keys((shards,), len(shards)), time)
+        if len(old):
+            columns = (old.canonical(0), old.canonical(1))
+            pieces.append(Changes(columns, len(old), (time,), None, 0, -old.counts))
+        self._marks.append(Changes.concat(pieces), upper)
+        self._mark = mark
+
+    def boundary(self, epoch: int) -> None:
+        settle(self._kept.spine, epoch, self.node.depth)
+        settle(self._marks.spine, epoch, self.node.depth)

@@ -1,0 +1,196 @@
+"""Whole groups: any Polars aggregation, any Python function of the rows of a group.
+
+The groups that a change touches are read as they stand and handed over; their rows come in the
+order of their values, so what a function gives does not depend on how they arrived. Cost: the size
+of the groups touched, not of the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from riverrun.errors import SchemaError
+from riverrun.interrupts import exposed
+from riverrun.operators.aggregates import Evaluated, GroupPart, asked
+from riverrun.plan.identity import code_of, left_out
+from riverrun.plan.operator import failed_function
+from riverrun.progress import Timestamp
+from riverrun.rows.convert import as_table
+from riverrun.rows.records import as_record_batch, canonical_columns
+from riverrun.state.keys import Keys
+from riverrun.state.schema import free_name
+from riverrun.state.types import empty_batch
+from riverrun.state.view import View
+
+
+def group_name(frame: pl.DataFrame, made: Iterable[str]) -> str:
+    """A name for the number of a group, beside the columns of a frame and those made of it."""
+    return free_name("_group", [*frame.columns, *made])
+
+
+def grouped(
+    frame: pl.DataFrame, key: Iterable[str], group: str, numbers: np.ndarray[Any, Any]
+) -> Any:
+    """The groups of a frame by a number for each row, which is no column that a selector could see."""
+    return frame.group_by(*key, pl.Series(group, numbers, pl.Int64), maintain_order=True)
+
+
+@dataclass(frozen=True)
+class _Whole(GroupPart):
+    input: int
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    """The columns of a group that are handed over, those of the key first."""
+    given: pa.Schema = field(repr=False)
+
+    def _read(
+        self, view: View, keys: Keys, time: Timestamp
+    ) -> tuple[np.ndarray[Any, Any], pl.DataFrame]:
+        found = view.lookup(keys, time)
+        if (found.counts != 1).any():
+            found = replace(found, counts=np.maximum(found.counts, 0)).repeated()
+        queries = asked(found)
+        positions = view.schema.positions
+        columns = [found.canonical(positions[name]) for name in self.columns]
+        rows = as_record_batch(self.given, columns, len(queries))
+        frame = pl.DataFrame(pl.from_arrow(rows))
+        return queries, frame
+
+
+@dataclass(frozen=True)
+class PolarsGroups(_Whole):
+    """Polars aggregations over each group."""
+
+    expressions: tuple[pl.Expr, ...] = ()
+    key: tuple[str, ...] = ()
+    """The columns of the key among `columns` that selectors leave out, as in Polars; none where nothing selects."""
+
+    @property
+    def code(self) -> str:
+        """What the text of the expressions leaves out."""
+        return left_out(self.expressions)
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        queries, frame = self._read(view, keys, time)
+        group = group_name(frame, self.schema.names)
+        numbers = queries
+        if len(queries) and queries[0] == queries[-1]:
+            # Polars takes a column of one row for a scalar, and rounds x / 3.7 another way then (law 4):
+            # a group is never alone.
+            frame = pl.concat([frame, frame])
+            numbers = np.concatenate([queries, np.full(len(queries), -1, queries.dtype)])
+        made = exposed(grouped(frame, self.key, group, numbers).agg, *self.expressions)
+        made = made.filter(pl.col(group) >= 0)
+        present = made[group].to_numpy()
+        rows = as_table(
+            made.select(self.schema.names), self.schema, "take what an aggregation gave"
+        )
+        return present.astype(np.int64), canonical_columns(rows, self.schema), None
+
+
+@dataclass(frozen=True)
+class PythonGroups(_Whole):
+    """A Python function of the rows of one group: a value, a dict, or with `many` any number of rows."""
+
+    function: Callable[[pl.DataFrame], Any] = field(default=None)  # type: ignore[assignment]
+    many: bool = False
+    key: int = 0
+    text: str = ""
+
+    @property
+    def code(self) -> str:
+        return code_of(self.function)
+
+    def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
+        queries, frame = self._read(view, keys, time)
+        first = np.r_[len(queries) > 0, queries[1:] != queries[:-1]]
+        starts: list[int] = np.flatnonzero(first).tolist()
+        stops = [*starts[1:], len(queries)] if len(starts) else []
+        rows: list[Any] = []
+        owners: list[int] = []
+        pieces: list[pa.RecordBatch] = []
+        for start, stop in zip(starts, stops, strict=True):
+            group = frame.slice(start, stop - start)
+            try:
+                found = exposed(self._call, group)
+            except Exception as error:
+                shown = group.row(0)[: self.key]
+                raise failed_function(
+                    error, f"the function {self.text} of the group {shown}", group=shown
+                ) from error
+            if not self.many and is_frame(found[0]):
+                raise SchemaError(
+                    "schema.rows",
+                    f"the function {self.text} gave a frame for the group {group.row(0)[: self.key]}, not one row",
+                    hint="apply(function, schema, many=True) takes a frame, or a list of rows, for each group",
+                )
+            if not self.many and self._holds_rows(found[0]):
+                raise SchemaError(
+                    "schema.rows",
+                    f"the function {self.text} gave a list of rows for the group {group.row(0)[: self.key]}, not one "
+                    "row",
+                    hint="apply(function, schema, many=True) takes a list of rows, or a frame, for each group",
+                )
+            if self.many and isinstance(found, Mapping):
+                raise SchemaError(
+                    "schema.rows",
+                    f"the function {self.text} gave a dict for the group {group.row(0)[: self.key]}, not a list of "
+                    "rows",
+                    hint="with many=True give a list of rows: [row] for one, [] for none; or leave out many=True",
+                )
+            if self.many and is_frame(found):
+                if rows:
+                    pieces.append(self._converted(rows))
+                    rows = []
+                pieces.append(self._converted(found))
+                owners += [int(queries[start])] * pieces[-1].num_rows
+                continue
+            rows += (
+                found
+                if len(self.schema) != 1 or self.many
+                else [_as_row(self.schema, r) for r in found]
+            )
+            owners += [int(queries[start])] * len(found)
+        if rows:
+            pieces.append(self._converted(rows))
+        if not owners:
+            nothing = canonical_columns(empty_batch(self.schema), self.schema)
+            return np.zeros(0, np.int64), nothing, None
+        batch = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+        counts = np.ones(len(owners), np.int64) if self.many else None
+        return np.array(owners, np.int64), canonical_columns(batch, self.schema), counts
+
+    def _converted(self, rows: Any) -> pa.RecordBatch:
+        return as_table(rows, self.schema, "take what a function of a group gave")
+
+    def _call(self, group: pl.DataFrame) -> Any:
+        made = self.function(group)
+        if not self.many:
+            return [made]
+        return made if is_frame(made) or isinstance(made, Mapping) else list(made)
+
+    def _holds_rows(self, made: Any) -> bool:
+        """Whether a list is rows, and not the one row or value that was asked for."""
+        one_list = len(self.schema) == 1 and pa.types.is_nested(self.schema.field(0).type)
+        return (
+            isinstance(made, list)
+            and not one_list
+            and any(isinstance(r, dict | tuple) for r in made)
+        )
+
+
+def is_frame(given: Any) -> bool:
+    """Whether it is a frame: of Polars, of pandas, of Arrow."""
+    return isinstance(given, pl.DataFrame | pl.LazyFrame | pa.Table | pa.RecordBatch) or (
+        type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+    )
+
+
+def _as_row(schema: pa.Schema, value: Any) -> Any:
+    return value if isinstance(value, dict) else {schema.names[0]: value}

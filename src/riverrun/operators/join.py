@@ -1,0 +1,155 @@
+"""Join: pairs of changes with equal keys, from two arrangements.
+
+A pair's diff is the product of both and its time the join of both (the first time at which both are
+there), so the pairs add up to the join of what the two sides add up to. Each side's batch meets all
+that the other side has announced so far; hence every pair is made once, when the later of the two
+is announced. It waits for nothing and keeps nothing: the state is the arrangements'. Null keys match
+nothing, as in SQL.
+
+Cost: what a batch brings, times the rows it meets (law 7 of DESIGN).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.plan.operator import (
+    Actor,
+    Arranged,
+    Columns,
+    Context,
+    Operator,
+    PlacedInput,
+    Placement,
+    moved_keys,
+)
+from riverrun.progress import Timestamp
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.kernels import layout
+from riverrun.state.matching import match
+from riverrun.state.view import View
+
+
+@dataclass(frozen=True)
+class Join(Operator):
+    """Pairs rows of two arrangements with equal keys. `columns` are those of a pair: side and name."""
+
+    columns: tuple[tuple[int, str], ...]
+    on: tuple[tuple[str, str], ...] = ()
+    """The columns that are equal in a pair, for people."""
+    kind: ClassVar[str] = "join"
+    reads_arrangements: ClassVar[bool] = True
+    tracked: ClassVar[bool] = False
+    may_be_tracked: ClassVar[bool] = False
+    needs_all_inputs: ClassVar[bool] = True
+    may_cancel: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        if not self.on:
+            return "join all pairs"
+        return "join on " + ", ".join(a if a == b else f"{a} = {b}" for a, b in self.on)
+
+    def identity(self) -> str:
+        made = ", ".join(f"{'right' if side else 'left'} {name}" for side, name in self.columns)
+        return f"{self.describe()}: {made}"
+
+    def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
+        """By the keys of both sides: a pair is where its two rows are."""
+        made: set[Columns] = set()
+        for side, each in enumerate(inputs):
+            if each.keys is None:
+                return None  # pairs have a row of each side
+            origin = {
+                each.position(name): at
+                for at, (which, name) in enumerate(self.columns)
+                if which == side
+            }
+            made |= moved_keys(each.keys, origin)
+        return made
+
+    def announced(self, kept: Mapping[int, int]) -> Sequence[int]:
+        """The left side, once, where both are there: it meets all that the right one has."""
+        return (0,) if len(kept) == 2 else ()
+
+    def start(self, context: Context) -> Joiner:
+        return Joiner(context, self)
+
+
+class Joiner(Actor):
+    """A join on a worker."""
+
+    def __init__(self, context: Context, operator: Join) -> None:
+        super().__init__(context)
+        left, right = context.sources
+        assert isinstance(left, Arranged)
+        assert isinstance(right, Arranged)
+        self._sides = (left.arrangement, right.arrangement)
+        schemas = [side.spine.schema for side in self._sides]
+        self._columns = [(side, schemas[side].positions[name]) for side, name in operator.columns]
+        self._itself = self._sides[0] is self._sides[1]
+        if self._itself:
+            self._sides[0].keeps_before = True
+        self._sides[0].readers.append(self._left)
+        self._sides[1].readers.append(self._right)
+
+    def _left(self, batch: Batch, time: Timestamp) -> None:
+        other = self._sides[1]
+        view = other.before if self._itself else other.spine.view()
+        assert view is not None
+        self._meet(batch, view, 0)
+
+    def _right(self, batch: Batch, time: Timestamp) -> None:
+        self._meet(batch, self._sides[0].spine.view(), 1)
+
+    def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
+        """Pair a batch, which is all that a side has, with all that the other one has."""
+        self._meet(batch, self._sides[1 - port].spine.view(), port)
+
+    def _meet(self, batch: Batch, view: View, side: int) -> None:
+        if not view.batches:
+            return
+        needed = self.context.needed
+        nullable = _null_keys(batch)
+        if needed is None:
+            needed = range(len(self._columns))
+        picked = [(which != side, index) for which, index in map(self._columns.__getitem__, needed)]
+        for pairs in match(batch, view):
+            columns: list[pa.Array | None] = [None] * len(self._columns)
+            for at, column in zip(needed, pairs.columns(picked), strict=True):
+                columns[at] = column
+            changes = Changes(tuple(columns), pairs.rows, pairs.times, pairs.codes, 0, pairs.diffs)
+            if nullable:
+                valid = [
+                    pairs.left(at).is_valid().to_numpy(zero_copy_only=False) for at in nullable
+                ]
+                chosen = np.flatnonzero(np.logical_and.reduce(valid))
+                changes = _take(changes, chosen)
+            if changes.rows:
+                self.context.push(changes, 0)
+
+
+def _null_keys(batch: Batch) -> list[int]:
+    """The key columns in which some row of the batch is null; such a row matches nothing."""
+    starts, kinds = batch.schema.starts, batch.schema.canonical
+    return [
+        at
+        for at in range(len(batch.schema.key))
+        if pa.types.is_null(kinds[at])
+        or any(block.nodes[starts[at], layout.VALID] for block in batch.blocks)
+    ]
+
+
+def _take(changes: Changes, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Changes:
+    """Some rows of changes in which columns that nobody looks at are missing."""
+    there = [at for at, column in enumerate(changes.columns) if column is not None]
+    taken = changes.with_columns([changes.columns[at] for at in there]).take(rows)
+    columns: list[pa.Array | None] = [None] * len(changes.columns)
+    for at, column in zip(there, taken.columns, strict=True):
+        columns[at] = column
+    return taken.with_columns(columns)

@@ -1,0 +1,210 @@
+"""Loops: rows enter one, go around in it, and leave it.
+
+Inside a loop times have one coordinate more, the round. `Enter` adds it, `Feedback` and `Delay` add one to it, and
+`Leave` takes it away: what left in different rounds adds up to what the last round has. Only `Feedback` leads back to
+where a cycle began; a cycle without one is refused by the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.errors import OperatorFailed
+from riverrun.operators.linear import Projects, _exactly
+from riverrun.plan.operator import Actor, Context, Linear, Operator, Role, hold
+from riverrun.progress import Antichain, Summary, Timestamp
+from riverrun.rows.records import python_rows, with_times
+from riverrun.state.changes import Changes
+
+PATIENCE = 100_000  # rounds; some ten seconds for a loop that adds a row in each
+
+
+@dataclass(frozen=True)
+class Enter(Linear):
+    """Into a loop: at round 0, or each row at a round of its own."""
+
+    at: Projects | None = None
+    limit: int | None = None
+    kind: ClassVar[str] = "enter"
+    same_rows: ClassVar[bool] = True
+    steps_out: ClassVar[int] = -1
+    tracked: ClassVar[bool] = True
+
+    def summary(self, depth: int) -> Summary:
+        return Summary.enter(depth)
+
+    def describe(self) -> str:
+        return "enter" if self.at is None else "enter by priority"
+
+    def identity(self) -> str:
+        if self.at is None:
+            return "enter"
+        below = "" if self.limit is None else f", below {self.limit}"
+        return f"enter by priority{_exactly(self.at)}{below}"
+
+    def apply(self, changes: Changes) -> Changes:
+        if self.at is None:
+            return changes.map_times(lambda time: (*time, 0))
+        (column,) = self.at.apply(changes.columns, changes.rows)
+        if column.null_count:
+            raise _no_round(None)
+        rounds = np.asarray(column.cast(pa.int64()))
+        if len(rounds) and rounds.min() < 0:
+            raise _no_round(int(rounds.min()))
+        if self.limit is not None:
+            rounds = np.minimum(rounds, self.limit - 1)
+        codes = np.zeros(changes.rows, np.int64) if changes.codes is None else changes.codes
+        distinct, ranks = np.unique(rounds, return_inverse=True)
+        mixed = codes.astype(np.int64) * len(distinct) + ranks
+        used, codes = np.unique(mixed, return_inverse=True)
+        times = tuple(
+            (*changes.times[which // len(distinct)], int(distinct[which % len(distinct)]))
+            for which in used.tolist()
+        )
+        return Changes(
+            changes.columns,
+            changes.rows,
+            times,
+            codes.astype(np.int32),
+            changes.diff,
+            changes.diffs,
+        )
+
+
+def _no_round(given: int | None) -> OperatorFailed:
+    return OperatorFailed(
+        "operator.round",
+        f"cannot enter a loop at round {given}: a row's round is a whole number from 0 on",
+        hint="clip the expression, and fill its nulls",
+        round=given,
+    )
+
+
+@dataclass(frozen=True)
+class Leave(Linear):
+    """Out of a loop: rounds are forgotten, so all rounds add up to what the last one has."""
+
+    kind: ClassVar[str] = "leave"
+    same_rows: ClassVar[bool] = True
+    may_cancel: ClassVar[bool] = True
+    steps_out: ClassVar[int] = 1
+    tracked: ClassVar[bool] = True
+
+    def summary(self, depth: int) -> Summary:
+        return Summary.leave(depth)
+
+    def apply(self, changes: Changes) -> Changes:
+        return changes.map_times(lambda time: time[:-1])
+
+
+@dataclass(frozen=True)
+class Delay(Linear):
+    """To the next round, without going back; to no round from `limit` on."""
+
+    limit: int | None = None
+    kind: ClassVar[str] = "delay"
+    role = Role.DELAY
+    same_rows: ClassVar[bool] = True
+    tracked: ClassVar[bool] = True
+
+    def identity(self) -> str:
+        return "delay" if self.limit is None else f"delay, below {self.limit}"
+
+    def summary(self, depth: int) -> Summary:
+        return Summary.feedback(depth)
+
+    def apply(self, changes: Changes) -> Changes | None:
+        kept: Changes | None = changes
+        if self.limit is not None:
+            last = self.limit - 1
+            kept = changes.split(lambda time: time[-1] < last)[0]
+        return None if kept is None else kept.map_times(lambda time: (*time[:-1], time[-1] + 1))
+
+
+@dataclass(frozen=True)
+class Feedback(Operator):
+    """Back to the start of a loop, at the next round; after `limit` rounds nothing goes back.
+
+    A loop without a limit that goes on for `patience` rounds is taken to diverge.
+    """
+
+    limit: int | None = None
+    patience: int = PATIENCE
+    kind: ClassVar[str] = "feedback"
+    role = Role.FEEDBACK
+    same_rows: ClassVar[bool] = True
+
+    @property
+    def round_limit(self) -> int | None:
+        return self.limit
+
+    def summary(self, depth: int) -> Summary:
+        return Summary.feedback(depth)
+
+    def describe(self) -> str:
+        return "feedback" if self.limit is None else f"feedback, at most {self.limit} rounds"
+
+    def start(self, context: Context) -> Returning:
+        return Returning(context)
+
+
+class Returning(Actor):
+    """A feedback on a worker: it holds what is to go back until its turn."""
+
+    waits = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        assert isinstance(self.node.operator, Feedback)
+        self._operator = self.node.operator
+        self._held: dict[Timestamp, list[Changes]] = {}
+        self._rounds: dict[Timestamp, int] = {}
+        self.loop = self.node.scope.path.rstrip("/")
+        """What people know the loop by."""
+        self.going: tuple[Timestamp, int] | None = None
+        """The last time at which rows came to go back, in this epoch, and how many here. Any thread may look."""
+
+    def receive(self, port: int, changes: Changes) -> None:
+        hold(self._held, changes, self.context.request)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        pieces = self._held.pop(time)
+        self.going = time, sum([piece.rows for piece in pieces])
+        limit, following = self._operator.limit, time[-1] + 1
+        if limit is not None and following >= limit:
+            return
+        rounds = self._rounds[time[:-1]] = self._rounds.get(time[:-1], 0) + 1
+        if limit is None and rounds >= self._operator.patience:
+            added = Changes.concat(pieces).consolidate()
+            if not added.rows:
+                return
+            raise self._diverges(added, rounds)
+        returned = (*time[:-1], following)
+        for piece in pieces:
+            self.context.push(
+                Changes(piece.columns, piece.rows, (returned,), None, piece.diff, piece.diffs), 0
+            )
+
+    def boundary(self, epoch: int) -> None:
+        self._rounds.clear()
+        self.going = None
+
+    def _diverges(self, changes: Changes, rounds: int) -> OperatorFailed:
+        few = changes.take(np.arange(min(5, changes.rows)))
+        shown = python_rows(with_times(self.node.schemas[0], few))
+        return OperatorFailed(
+            "operator.diverges",
+            f"the loop {self.loop!r} ({self.node.line}) still changes after "
+            f"{rounds} rounds; {changes.rows} rows changed in the last one, for instance "
+            f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown]}",
+            hint="make the body reach a fixed point, or give iterate a limit of rounds, or more patience",
+            node=self.node.name,
+            loop=self.loop,
+            line=self.node.line,
+            rounds=rounds,
+            rows=shown,
+        )

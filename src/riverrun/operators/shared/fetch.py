@@ -1,0 +1,580 @@
+"""Fetch: records ask a state for values, by key and time, and go on with what they got.
+
+A record travels to the worker that owns its key, waits there until its time has come, and goes on from
+there with its answer. Laws:
+
+1. A committed fetch of times up to T is answered when U has passed T, so it sees every update up to T that
+   will ever count, and none after. An uncommitted one waits for the start of its range only.
+2. A fetch is answered as of the time of the engine at which U passed it, with the updates of that time. It does
+   not hold back its epoch: requests that wait are state, part of a checkpoint.
+3. Those that wait are answered as soon as U has passed them, whatever waits beside them.
+4. A committed answer depends on the request alone: a request that is deleted takes its answer back. One that is
+   deleted while it waits, be it in the epoch in which U passes it, or in the epoch in which it came, was never there,
+   whatever is wrong with it, and whether or not it was saved in between.
+5. Where a state is compacted, a fetch at a time before F, as it was before the epoch, is late: it is dropped, and
+   counted. One that reaches back further than the compaction rule keeps values is refused. Those that wait hold
+   compaction back, so that they find what was there when they came.
+6. An uncommitted answer depends on when it was given: a request that has one cannot be deleted any more, and an
+   epoch that does so is refused.
+
+The state may be in the scope of the fetch, or around it: then a fetch in a loop reads it as of the epoch, and
+what waited is answered at the round at which it came. It may also be any arrangement (`progress` is None): then
+every request is answered at once, as of its epoch.
+
+Cost: a lookup, 100 to 300 ns, for each request; the values are gathered, and the columns of the record follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.errors import OperatorFailed, PlanError, TimeViolation
+from riverrun.operators.expire import ticks_of
+from riverrun.operators.shared.fetch_rules import Answer, Asked, FetchRule
+from riverrun.operators.shared.marks import MarkProgress, Progressing
+from riverrun.operators.shared.rules import CompactRule, as_time
+from riverrun.operators.shared.store import Storing, note_late
+from riverrun.operators.shared.waiting import Rounds, WaitingBlock, WaitingRequests
+from riverrun.operators.sources import Input
+from riverrun.plan.operator import Actor, Arranged, Context, Operator, by_time, so_far
+from riverrun.plan.plan import Node, Plan
+from riverrun.progress import Antichain, Timestamp
+from riverrun.rows.records import canonical_columns
+from riverrun.state import Schema
+from riverrun.state.changes import Changes, Mask
+from riverrun.state.columns import Ints, take_columns
+from riverrun.state.keys import Keys
+from riverrun.state.types import empty_batch
+from riverrun.state.view import View, deferred
+
+ROUND = "__round{}__"
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1
+_STATE, _PROGRESS = 1, 2  # the inputs behind requests
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where in a request its bounds are, whether they count themselves; and the time that it waits for."""
+
+    since: int | None
+    until: int | None
+    closed: tuple[bool, bool] = (True, True)
+    wait: int | None = None
+    """None where it is answered at once."""
+    past: bool = True
+    """Whether U has to pass that time, or to come to it."""
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """All columns that are times."""
+        return tuple({at: None for at in (self.since, self.until, self.wait) if at is not None})
+
+
+@dataclass(frozen=True)
+class Fetch(Operator):
+    """Answers requests: the first `width` columns of a request are the record, which goes on with the answer."""
+
+    state: str
+    given: pa.Schema
+    """The columns of requests."""
+    key: tuple[int, ...]
+    bounds: Bounds
+    width: int
+    rule: FetchRule
+    columns: tuple[str, ...]
+    """The columns of the state that the rule is given."""
+    store: int
+    progress: int | None
+    inner: bool = False
+    committed: bool = True
+    early: bool = True
+    """Whether a request whose time has passed is answered when it comes, before the next records, or with the epoch."""
+    many: bool = False
+    """Whether it is one of several requests of a record: then one that is late has a reply that says so."""
+    compact: CompactRule | None = None
+    stream: str = ""
+    kind: ClassVar[str] = "fetch"
+    keeps_state: ClassVar[bool] = True
+    may_cancel: ClassVar[bool] = True
+
+    def reads(self, at: int) -> bool:
+        return at == _STATE
+
+    def called(self, at: int) -> str:
+        """What a column of requests is called by who wrote the program: one that was made is a bound of the fetch."""
+        name: str = self.given.names[at]
+        return name.strip("_") if name.startswith("__") else name
+
+    @property
+    def deterministic(self) -> bool:  # type: ignore[override]
+        """One that is not committed sees what is there when it is answered: how rows were cut into epochs shows."""
+        return self.committed
+
+    @property
+    def from_content(self) -> bool:
+        return False  # what was answered stays as it is
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return ("",) if self.progress is not None else ()
+
+    def describe(self) -> str:
+        how = "" if self.progress is None or self.committed else "uncommitted "
+        return f"fetch {how}{self.rule.name} from {self.state!r}"
+
+    def identity(self) -> str:
+        return (
+            f"{self.describe()} {self.key} {self.bounds} {self.width} {self.columns} {self.inner} "
+            f"{self.rule.identity()}"
+        )
+
+    @property
+    def adds_up(self) -> bool:
+        return False
+
+    def check(self, plan: Plan, node: Node) -> None:
+        if self.progress is None or self.bounds.wait is None:
+            return
+        progress = plan.nodes[self.progress].operator
+        assert isinstance(progress, MarkProgress)
+        if not any(reporter.side == "update" for reporter in progress.reporters):
+            raise PlanError(
+                "state.no_progress",
+                f"cannot build {plan.name!r}: a fetch from {self.state!r} ({node.line}) waits for the progress of "
+                "updates, and nothing reports any, so it would wait for ever",
+                hint='leave out progress=False of an update, or report it: stream.progress(state, "update", at=...)',
+                state=self.state,
+                line=node.line,
+            )
+        sources = plan.nodes[self.progress].inputs
+        reported = [
+            port.node
+            for port, reporter in zip(sources, progress.reporters, strict=True)
+            if reporter.side == "update"
+        ]
+        if progress.begins is None and not any(self._begins(plan, at) for at in reported):
+            raise PlanError(
+                "state.no_start",
+                f"cannot build {plan.name!r}: a fetch from {self.state!r} ({node.line}) waits for updates that come "
+                "from its own answers, so neither would ever begin",
+                hint="say from which time on there are updates: state(..., start=0)",
+                state=self.state,
+                line=node.line,
+            )
+
+    def _begins(self, plan: Plan, number: int) -> bool:
+        """Whether rows can come to a node other than by way of a fetch from this state that waits."""
+        seen, waiting = {number, self.store, self.progress}, [number]
+        while waiting:
+            node = plan.nodes[waiting.pop()]
+            operator = node.operator
+            if isinstance(operator, Input):
+                return True
+            same = isinstance(operator, Fetch) and operator.progress == self.progress
+            if same and operator.bounds.wait is not None:  # type: ignore[attr-defined]
+                continue
+            fresh = {port.node for port in node.inputs} - seen
+            seen |= fresh
+            waiting += fresh
+        return False
+
+    def start(self, context: Context) -> Fetching:
+        return Fetching(context, self)
+
+
+class Fetching(Actor):
+    """A fetch on a worker: the requests that have come, and those that wait."""
+
+    def __init__(self, context: Context, operator: Fetch) -> None:
+        super().__init__(context)
+        self._operator = operator
+        store = context.actors[operator.store]
+        assert isinstance(store, Arranged)
+        self._store = store
+        self._depth = store.node.depth
+        """How many coordinates times have where the state is."""
+        schema = store.arrangement.spine.schema
+        self._positions = tuple(schema.positions[name] for name in operator.columns)
+        self._held: dict[Timestamp, list[Changes]] = {}
+        self._pending = WaitingRequests(self._waiting_for, self._needs)
+        self._answered: list[Changes] = []
+        """In a loop that the state is not in: the uncommitted requests that were answered in this epoch."""
+        self._progress: Progressing | None = None
+        if operator.progress is not None:
+            progress = context.actors[operator.progress]
+            assert isinstance(progress, Progressing)
+            self._progress = progress
+        names = operator.given.names
+        self._order = [*operator.key, *(at for at in range(len(names)) if at not in operator.key)]
+        rounds = [pa.field(ROUND.format(at), pa.int64()) for at in range(self._loops)]
+        fields = [operator.given.field(at).with_nullable(True) for at in self._order]
+        cut = len(operator.key)
+        self._saved = Schema.of(pa.schema(fields[:cut]), pa.schema([*fields[cut:], *rounds]))
+        # In a loop, what was reported at a round may be known before all that was updated at it is in.
+        timed = operator.progress is not None and self._depth == 1
+        self._early = operator.early and operator.committed and timed
+        if operator.progress is not None:
+            self._restore(context)
+        if operator.compact is not None and isinstance(store, Storing):
+            store.needs.append(self._needing)
+
+    @property
+    def _loops(self) -> int:
+        """How many loops it is in that the state is not in."""
+        return self.node.depth - self._depth
+
+    def _inside(self, time: Timestamp, rounds: Rounds) -> Timestamp:
+        """A time of the state, where the fetch is."""
+        return (*time, *(rounds or (0,) * self._loops))
+
+    def receive(self, port: int, changes: Changes) -> None:
+        if port == _PROGRESS:
+            self._moved(changes.times[0][: self._depth])
+            return
+        for time, piece in by_time(changes):
+            rest = self._answered_early(piece, time) if self._early else piece
+            if rest.rows:
+                self._at_time(time).append(rest)
+
+    def _at_time(self, time: Timestamp) -> list[Changes]:
+        if time not in self._held:
+            self._held[time] = []
+            self.context.request(time)
+        return self._held[time]
+
+    def _answered_early(self, requests: Changes, time: Timestamp) -> Changes:
+        """Answer what need not wait for the epoch: values before U, as it was before, are final. The rest is left."""
+        assert self._progress is not None
+        when = time[: self._depth]
+        known = self._progress.before(when)
+        update = known.update
+        if update is None or any(
+            requests.columns[at].null_count for at in self._operator.bounds.used
+        ):
+            return requests
+        waits = self._waits(requests)
+        if waits is None or waits.min() >= update:
+            return requests
+        ready = waits < update
+        compact = self._operator.compact
+        if compact is not None and known.fetch is not None:  # the others are for the epoch to judge
+            ready &= ~self._late(requests, known.fetch)
+            ready &= ~self._beyond(compact, requests, known.fetch)
+        if not ready.any():
+            return requests
+        self._answer(requests.filter(ready), *self._view(when))
+        return requests.filter(~ready)
+
+    def _moved(self, time: Timestamp) -> None:
+        """U has moved, or F: what it has passed is answered now."""
+        assert self._progress is not None
+        update = self._progress.at(time).update
+        if update is not None:
+            for rounds in self._pending.passed(update):
+                self._at_time(self._inside(time, rounds))
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        pieces = self._held.pop(time)
+        when, rounds = time[: self._depth], time[self._depth :]
+        if self._progress is not None:
+            known = self._progress.at(when)
+            if pieces:
+                pieces = self._ready(Changes.concat(pieces), when, rounds, known.update)
+                for later in self._progress.after(when):  # which found nobody waiting
+                    self._moved(later.time)
+            if known.update is not None:
+                waited = self._pending.take(rounds, known.update)
+                if waited:  # what is deleted in the epoch in which U passes it has waited until then (law 4)
+                    pieces = _net([*(piece for piece in pieces if piece.rows), *waited], time)
+        if not pieces:
+            return
+        requests = Changes.concat([piece.map_times(lambda _: time) for piece in pieces])
+        if requests.rows:
+            if self._progress is None or not self._operator.committed:
+                requests = self._kept(requests)
+            view, as_of = self._view(when)
+            self._answer(requests, view, as_of)
+
+    def _kept(self, requests: Changes) -> Changes:
+        """Uncommitted requests, none of which takes an answer back that was given before (law 6)."""
+        if self._loops:  # all that is answered in an epoch is answered alike, whatever the round
+            self._answered.append(requests.map_times(lambda _: (0,) * self.node.depth))
+        if (requests.diff if requests.diffs is None else requests.diffs.min()) > 0:
+            return requests
+        sums = (Changes.concat(self._answered) if self._loops else requests).consolidate()
+        if sums.rows and (sums.diff_array() < 0).any():
+            count = -int(np.minimum(sums.diff_array(), 0).sum())
+            what = "requests" if self._operator.many else "rows"
+            raise OperatorFailed(
+                "state.answer_kept",
+                f"cannot take back {count} {what} of {self._operator.stream} that had their answers from "
+                f"{self._operator.state!r} in another epoch: what an uncommitted fetch found then is not known "
+                "any more",
+                hint="keep such rows, or read committed: then answers depend on the time of a row alone; a join keeps "
+                "up with both sides",
+                state=self._operator.state,
+            )
+        return requests
+
+    def _view(self, when: Timestamp) -> tuple[View, Timestamp]:
+        if isinstance(self._store, Storing):
+            return self._store.view(when)
+        epoch = when[0]
+        spine = self._store.arrangement.spine
+        return so_far(spine, Antichain.boundary(epoch + 1)), (epoch,)
+
+    def _ready(
+        self, requests: Changes, when: Timestamp, rounds: Rounds, update: int | None
+    ) -> list[Changes]:
+        """The requests that need not wait; the others do."""
+        if requests.diffs is not None or requests.diff < 0:
+            # What comes and goes at once is none, and not looked at (law 4).
+            requests = requests.consolidate()
+        self._check_times(requests)
+        if self._operator.compact is not None:
+            requests = self._taken_back(self._operator.compact, requests, when, rounds)
+            requests = self._in_time(self._operator.compact, requests, when)
+        waits = self._waits(requests)
+        if waits is None or not requests.rows:
+            return [requests]
+        if update is None:
+            self._pending.add(rounds, requests)
+            return []
+        ready = waits < update
+        if ready.all():
+            return [requests]
+        later = np.flatnonzero(~ready)
+        self._pending.add(rounds, requests.take(later))
+        return [requests.filter(ready)] if ready.any() else []
+
+    def _waits(self, requests: Changes) -> Ints | None:
+        """The time that U has to pass, for each request; None where none waits."""
+        bounds = self._operator.bounds
+        if bounds.wait is None:
+            return None
+        ticks = ticks_of(requests.columns[bounds.wait])
+        return ticks if bounds.past else np.maximum(ticks, _FIRST + 1) - 1
+
+    def _waiting_for(self, requests: Changes) -> Ints:
+        waits = self._waits(requests)
+        assert waits is not None
+        return waits
+
+    def _check_times(self, requests: Changes) -> None:
+        for at in self._operator.bounds.used:
+            times = requests.columns[at]
+            if times.null_count:
+                raise OperatorFailed(
+                    "state.time_null",
+                    f"cannot fetch from {self._operator.state!r} for {self._operator.stream}: {times.null_count} of "
+                    f"{requests.rows} requests have no time in {self._operator.called(at)!r}",
+                    hint="filter them out, or fill in a time",
+                    state=self._operator.state,
+                )
+
+    def _needs(self, requests: Changes) -> Ints | None:
+        """From which time on each request that waits needs values that are told apart (law 5); None: none cares."""
+        compact, bounds = self._operator.compact, self._operator.bounds
+        if compact is None or not requests.rows:
+            return None
+        needed = []
+        if bounds.until is not None and not self._operator.committed:
+            needed.append(ticks_of(requests.columns[bounds.until]))
+        if bounds.since is not None and compact.limits(self._operator.rule.name):
+            first = ticks_of(requests.columns[bounds.since])
+            needed.append(np.minimum(first, _LAST - compact.margin) + compact.margin)
+        return np.minimum.reduce(needed) if needed else None
+
+    def _needing(self, horizon: int) -> Changes | None:
+        """The keys of requests that wait, and need values before a horizon told apart."""
+        found = self._pending.needing(horizon)
+        if found is None:
+            return None
+        return found.with_columns(tuple(found.columns[at] for at in self._operator.key))
+
+    def _late(self, requests: Changes, horizon: int) -> Mask:
+        until = self._operator.bounds.until
+        if until is None:
+            return np.zeros(requests.rows, np.bool_)
+        return ticks_of(requests.columns[until]) < horizon
+
+    def _beyond(self, compact: CompactRule, requests: Changes, horizon: int) -> Mask:
+        """Which requests reach back further than values are kept."""
+        since = self._operator.bounds.since
+        if since is None or not compact.limits(self._operator.rule.name):
+            return np.zeros(requests.rows, np.bool_)
+        return ticks_of(requests.columns[since]) < horizon - compact.margin
+
+    def _taken_back(
+        self, compact: CompactRule, requests: Changes, when: Timestamp, rounds: Rounds
+    ) -> Changes:
+        """Requests without deletions of what waits: these are never too late (law 4)."""
+        assert self._progress is not None
+        horizon = self._progress.before(when).fetch
+        if horizon is None or not len(self._pending) or self._operator.bounds.wait is None:
+            return requests
+        if (requests.diff if requests.diffs is None else requests.diffs.min()) > 0:
+            return requests
+
+        def judged(some: Changes) -> Mask:
+            return self._late(some, horizon) | self._beyond(compact, some, horizon)
+
+        old = judged(requests) & (requests.diff_array() < 0)
+        if not old.any():
+            return requests
+        left, rest = self._pending.cancel(rounds, requests.filter(old)), requests.filter(~old)
+        if left is None:
+            return rest
+        old = judged(left)
+        if not old.all():  # deletions that waited for what they delete go on to wait
+            self._pending.add(rounds, left.filter(~old))
+        return Changes.concat([rest, left.filter(old)])
+
+    def _in_time(self, compact: CompactRule, requests: Changes, when: Timestamp) -> Changes:
+        """The requests that are not late, none of which reaches back too far (law 5)."""
+        assert self._progress is not None
+        horizon = self._progress.before(when).fetch
+        bounds, state = self._operator.bounds, self._operator.state
+        if horizon is None:
+            return requests
+        late = self._late(requests, horizon)
+        if late.any():
+            gone, requests = requests.filter(late), requests.filter(~late)
+            if self._operator.many:
+                self._send_late(gone)
+            note_late(self.context, gone, state=state, stream=self._operator.stream, what="fetch")
+        beyond = self._beyond(compact, requests, horizon)
+        if beyond.any():
+            assert bounds.since is not None
+            times = requests.columns[bounds.since]
+            reach = max(horizon - compact.margin, _FIRST)
+            raise TimeViolation(
+                "state.reaches_back",
+                f"cannot fetch from {state!r} since {as_time(int(ticks_of(times).min()), times.type)}: its compaction "
+                f"({compact.name}) keeps all values from {as_time(reach, times.type)} on only, now that fetches have "
+                f"come to {as_time(horizon, times.type)}",
+                hint="fetch a shorter range, or keep more: rr.rules.drop_before(span) with the longest range there is",
+                state=state,
+            )
+        return requests
+
+    def _answer(self, requests: Changes, view: View, as_of: Timestamp) -> None:
+        operator, bounds = self._operator, self._operator.bounds
+        keys = Keys([requests.columns[at] for at in operator.key], requests.rows)
+        asked = Asked(
+            view,
+            as_of,
+            keys,
+            None if bounds.since is None else requests.columns[bounds.since],
+            None if bounds.until is None else requests.columns[bounds.until],
+            bounds.closed,
+        )
+        answer = operator.rule.answer(asked, self._positions)
+        if len(answer.queries):
+            self._send(requests, answer)
+        if not operator.inner and not (
+            operator.rule.single and len(answer.queries) == requests.rows
+        ):
+            self._send_blank(requests, answer.queries)
+
+    def _send(self, requests: Changes, answer: Answer) -> None:
+        """Records with what they got."""
+        queries, columns, counts = answer
+        record = requests.columns[: self._operator.width]
+        once = len(queries) == requests.rows and (np.diff(queries) > 0).all()
+        if not once:
+            record = tuple(take_columns(record, queries))
+        diffs = requests.diffs
+        if diffs is not None:
+            diffs = diffs if once else diffs[queries]
+        if counts is not None:
+            diffs = counts * (requests.diff if diffs is None else diffs)
+        made = (*record, *columns)
+        sent = Changes(made, len(queries), requests.times, None, requests.diff, diffs)
+        self.context.push(sent, 0)
+
+    def _send_blank(self, requests: Changes, answered: Ints) -> None:
+        """Records that got nothing, where they go on too."""
+        missing = np.ones(requests.rows, np.bool_)
+        missing[answered] = False
+        if not missing.any():
+            return
+        rest = requests.filter(missing)
+        schema, width = self.node.schemas[0], self._operator.width
+        kinds = [canonical.type for canonical in _nulls(schema, width)]
+        blank = tuple(pa.nulls(rest.rows, kind) for kind in kinds)
+        self.context.push(rest.with_columns((*rest.columns[:width], *blank)), 0)
+
+    def _send_late(self, requests: Changes) -> None:
+        """Replies of no value to requests that are late: their places are negative."""
+        *ids, places = requests.columns[: self._operator.width]
+        places = pa.array(-1 - np.asarray(places))
+        self._send_blank(requests.with_columns((*ids, places)), np.zeros(0, np.int64))
+
+    def boundary(self, epoch: int) -> None:
+        self._answered.clear()
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        return (
+            {}
+            if self._progress is None
+            else {self._store.node.name: {"pending": len(self._pending)}}
+        )
+
+    def saved(self, epoch: int) -> dict[str, View]:
+        if self._progress is None:
+            return {}
+        blocks, depth = self._pending.blocks(), self.node.depth
+        time = (epoch - 1, *(0,) * (depth - 1))
+        order, loops = self._order, self._loops
+
+        def laid_out(block: WaitingBlock) -> Changes:
+            changes = block.changes.map_times(lambda _: time)
+            rounds = [pa.array(np.full(changes.rows, each)) for each in block.rounds[:loops]]
+            return changes.with_columns((*(changes.columns[at] for at in order), *rounds))
+
+        def make() -> Changes | None:
+            return Changes.concat([laid_out(block) for block in blocks]) if blocks else None
+
+        name = self.node.name
+        return {name: deferred(name, self._saved, epoch, depth, make)}
+
+    def _restore(self, context: Context) -> None:
+        saved = context.restored(self._saved)
+        if saved is None or not saved.num_rows:
+            return
+        counts = np.asarray(saved.column(saved.num_columns - 1))
+        rows = saved.select(list(range(saved.num_columns - 1)))
+        fields = pa.schema([*self._saved.key, *self._saved.value])
+        laid = canonical_columns(rows, fields)
+        columns: list[Any] = [None] * len(self._order)
+        for at, column in zip(self._order, laid, strict=False):
+            columns[at] = column
+        changes = Changes(tuple(columns), rows.num_rows, ((0,) * self.node.depth,), None, 0, counts)
+        rounds = [np.asarray(column) for column in laid[len(self._order) :]]
+        groups: dict[Rounds, list[int]] = {}
+        if rounds:
+            for row, each in enumerate(zip(*(column.tolist() for column in rounds), strict=True)):
+                groups.setdefault(each, []).append(row)
+        else:
+            groups[()] = []
+        for each, chosen in groups.items():
+            some = changes.take(np.array(chosen)) if chosen else changes
+            self._pending.add(each, some)
+
+
+def _net(pieces: list[Changes], time: Timestamp) -> list[Changes]:
+    """Requests, without those that waited and were deleted meanwhile: a checkpoint would not have them either."""
+    if all((p.diff if p.diffs is None else p.diffs.min()) > 0 for p in pieces):
+        return pieces
+    return [Changes.concat([piece.map_times(lambda _: time) for piece in pieces]).consolidate()]
+
+
+def _nulls(schema: pa.Schema, width: int) -> list[pa.Array]:
+    """An empty column, in the layout it travels in, for each column behind the record."""
+    rest = pa.schema(list(list(schema)[width:]))
+    return list(canonical_columns(empty_batch(rest), rest))

@@ -1,0 +1,54 @@
+"""Sources: where rows come in.
+
+An input sends on what it is fed, at once; it keeps nothing. `CLOCK` is the input that has a row for each epoch, and
+that nobody has to feed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from riverrun.plan.operator import Actor, Context, Operator, Role
+from riverrun.state.changes import Changes
+
+CLOCK = "__clock__"
+"""The input that has a row for each epoch, which nobody has to feed."""
+
+
+@dataclass(frozen=True)
+class Input(Operator):
+    """Where rows come in. `key` names the columns by which they are upserted, if any."""
+
+    name: str
+    key: tuple[str, ...] = ()
+    kind: ClassVar[str] = "input"
+
+    @property
+    def role(self) -> Role:  # type: ignore[override]
+        return Role.CLOCK if self.name == CLOCK else Role.INPUT
+
+    @property
+    def public_name(self) -> str:
+        return self.name
+
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        return self.key
+
+    def describe(self) -> str:
+        return f"input {self.name!r}" + (f" keyed by {', '.join(self.key)}" if self.key else "")
+
+    @property
+    def from_content(self) -> bool:
+        return self.name != CLOCK
+
+    def start(self, context: Context) -> Source:
+        return Source(context)
+
+
+class Source(Actor):
+    """An input on a worker: it is fed, and sends on at once."""
+
+    def feed(self, changes: Changes) -> None:
+        self.context.push(changes, 0)

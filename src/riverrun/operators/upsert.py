@@ -1,0 +1,94 @@
+"""Upsert: rows that replace the row with the same key.
+
+What comes in are commands: a row to be put, or a key to be deleted, each with a sequence number. As of
+an epoch, a key has the row of its last command, or none. The output is what changed: the old row
+taken out, the new one put in; it is arranged by key.
+
+The laws of commands, **last counts** and **no two numbers**, are in `rows.commands`: by them neither cutting nor
+order of arrival shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.operators.arrange import changes_of, state_schema
+from riverrun.plan.operator import Arranged, Arrangement, Context, Operator, hold
+from riverrun.progress import Antichain, Timestamp
+from riverrun.rows.commands import DELETED, LAST_FIRST, SEQUENCE, commands_schema
+from riverrun.state import Schema
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.columns import take_columns
+from riverrun.state.keys import Keys
+
+
+@dataclass(frozen=True)
+class Upsert(Operator):
+    """Keeps the last row of each key. Its input are commands, exchanged by key."""
+
+    key: tuple[str, ...]
+    kind: ClassVar[str] = "upsert"
+    keeps_state: ClassVar[bool] = True
+    gives_content: ClassVar[bool] = True
+    known_by_input: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return f"upsert by {', '.join(self.key)}"
+
+    @property
+    def from_content(self) -> bool:
+        return False  # commands do not add up
+
+    def start(self, context: Context) -> Upserter:
+        return Upserter(context, self)
+
+
+class Upserter(Arranged):
+    """The rows that are there, and the commands whose epoch is not complete."""
+
+    def __init__(self, context: Context, operator: Upsert) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        self._schema = state_schema(columns, operator.key)
+        self.arrangement = Arrangement(context.spine(self._schema))
+        given = commands_schema(columns)
+        key = pa.schema([given.field(name) for name in operator.key])
+        sequence = pa.schema([given.field(SEQUENCE)])
+        self._commands = Schema.of(key, sequence, LAST_FIRST)
+        places = {name: at for at, name in enumerate(given.names)}
+        self._asked = [places[field.name] for field in self._commands.columns]
+        width = len(operator.key)
+        self._made = [places[field.name] for field in self._schema.columns[width:]]
+        self._deleted = places[DELETED]
+        self._held: dict[Timestamp, list[Changes]] = {}
+
+    def receive(self, port: int, changes: Changes) -> None:
+        hold(self._held, changes, self.context.request)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        spine = self.arrangement.spine
+        given = Changes.concat(self._held.pop(time))
+        asked = [given.columns[at] for at in self._asked]
+        keys, last = Keys.first_rows(self._commands, asked, given.rows)
+        put = np.arange(len(last))
+        deleted = given.columns[self._deleted]
+        if deleted.true_count:
+            put = np.flatnonzero(~deleted.take(pa.array(last)).to_numpy(zero_copy_only=False))
+            last = last[put]
+        made = take_columns([given.columns[at] for at in self._made], last) if self._made else ()
+        old = spine.view().present(keys)
+        batch = Batch.difference(self._schema, keys, put, made, old, time, spine.upper, upper)
+        assert batch is not None  # the keys are in order
+        if not len(batch):
+            return
+        self.arrangement.append(batch, time)
+        if self.context.has_consumers:
+            sent = changes_of(batch, time)
+            places = self._schema.positions
+            order = [places[name] for name in self.node.schemas[0].names]
+            self.context.push(sent.with_columns(tuple(sent.columns[at] for at in order)), 0)

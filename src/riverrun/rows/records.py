@@ -1,0 +1,129 @@
+"""Records: columns as the engine keeps them become rows as their user declared them, and back.
+
+The engine keeps *canonical* columns (`Schema.canonical`: one layout for each type); people declared, and are shown,
+Arrow types of theirs. The law **round trip**: ``canonical_columns(as_record_batch(schema, columns, rows), schema)`` is
+`columns`, for all columns that were canonical.
+
+Cost: some microseconds for each batch, where no type differs; the two schemas of a declared one are worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.rows.conditions import Where
+from riverrun.state import Schema
+from riverrun.state.changes import Changes
+from riverrun.state.schema import conform_column, declared_column, free_name
+from riverrun.state.types import (
+    declared_schema,
+    declared_type,
+    has_dictionaries,
+    shown_schema,
+    spelled,
+)
+
+Columns = Sequence[pa.Array]
+
+
+_KNOWN: dict[int, tuple[pa.Schema, tuple[pa.DataType, ...], pa.Schema]] = {}
+"""Canonical types, and the schema that is shown, by the identity of a schema, which is kept so that no other takes its
+place."""
+
+
+_KEPT = 1024
+
+
+def as_record_batch(schema: pa.Schema, columns: Columns, rows: int) -> pa.RecordBatch:
+    """Canonical columns as their user declared them, and as they are shown."""
+    if not len(schema):
+        return pa.record_batch({"": pa.nulls(rows)}).select([])
+    declared = [declared_column(c, f) for c, f in zip(columns, schema, strict=True)]
+    return pa.record_batch(declared, schema=_known(schema)[2])
+
+
+def _known(schema: pa.Schema) -> tuple[pa.Schema, tuple[pa.DataType, ...], pa.Schema]:
+    known = _KNOWN.get(id(schema))
+    if known is None or known[0] is not schema:
+        while len(_KNOWN) >= _KEPT:
+            _KNOWN.pop(next(iter(_KNOWN)), None)
+        known = schema, Schema.of({}, schema).canonical, shown_schema(schema)
+        _KNOWN[id(schema)] = known
+    return known
+
+
+def canonical_columns(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Array, ...]:
+    """The columns of rows as the engine keeps them."""
+    return tuple(
+        [
+            conform_column(batch.column(at), field, kind, "take rows in")
+            for at, (field, kind) in enumerate(zip(schema, _known(schema)[1], strict=True))
+        ]
+    )
+
+
+def with_times(schema: pa.Schema, changes: Changes) -> pa.RecordBatch:
+    """Changes as rows with two more columns, `time` (a list of integers) and `diff`."""
+    batch = as_record_batch(schema, changes.columns, changes.rows)
+    codes = np.zeros(changes.rows, np.int64) if changes.codes is None else changes.codes
+    times = pa.array([list(time) for time in changes.times], pa.list_(pa.int64()))
+    columns: Mapping[str, Any] = {
+        **{field.name: batch.column(at) for at, field in enumerate(schema)},
+        free_name("time", schema.names): times.take(pa.array(codes)),
+        free_name("diff", schema.names): pa.array(changes.diff_array()),
+    }
+    return pa.record_batch(columns)
+
+
+def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows to be shown in an error; a column that Python cannot hold (dates after the year 9999) as text."""
+    columns: list[list[Any]] = []
+    for column in batch.columns:
+        try:
+            columns.append(column.to_pylist())
+        except (OverflowError, ValueError):
+            texts = [
+                column.slice(at, 1).to_string(skip_new_lines=True) for at in range(len(column))
+            ]
+            columns.append([text.removeprefix("[").removesuffix("]").strip() for text in texts])
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def undictionaried(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Rows as they travel, and their schema: dictionaries as their values."""
+    kinds = [spelled(declared_type(f)) if has_dictionaries(f.type) else f.type for f in schema]
+    if kinds == schema.types:
+        return schema, batches
+    plain = pa.schema(
+        [f.with_type(k).remove_metadata() for f, k in zip(schema, kinds, strict=True)]
+    )
+    return plain, (
+        pa.record_batch(
+            [c.cast(k) for c, k in zip(batch.columns, kinds, strict=True)], schema=plain
+        )
+        for batch in batches
+    )
+
+
+def as_shown(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that have travelled, in the types that they are shown in."""
+    if batch.schema.types == schema.types:
+        return batch
+    declared = declared_schema(schema)
+    return as_record_batch(declared, canonical_columns(batch, declared), batch.num_rows)
+
+
+def narrowed(
+    batch: pa.RecordBatch, columns: Sequence[str] | None, where: Sequence[Where]
+) -> pa.RecordBatch:
+    """The rows that satisfy all conditions, and the columns asked for."""
+    for condition in where:
+        batch = batch.filter(condition.mask(batch))
+    return batch if columns is None else batch.select(list(columns))

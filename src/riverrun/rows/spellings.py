@@ -1,0 +1,388 @@
+"""Types and columns as people write them in text: Spark's DDL, and the names that Arrow, NumPy and Polars print.
+
+`parse_columns` reads columns, ``"src long, dst long not null"``, and `parse_type` one type, ``"timestamp[us, UTC]"``.
+Both read one language, in which every name of the table of types (`rows.types`) has the one meaning that the table
+says::
+
+    columns   column, column, ...                       or struct<column, ...>, as Spark prints a schema
+    column    name type                                 or name: type; then NOT NULL, COMMENT 'text', in any order
+    name      letters, digits and _                     or anything in backquotes: `my column`
+    type      a name of the table, in any case          int64, bigint, str
+              with parameters                           decimal(10, 2), timestamp[us, UTC], varchar(20)
+              or made of others                         array<type>, list<item: type>, struct<column, ...>
+              or of values                              enum<'low', 'high'>, dictionary<values=string, indices=int8>
+              or INTERVAL DAY TO SECOND, STRING COLLATE name, as Spark has them
+
+Comments of SQL, ``-- text`` to the end of a line and ``/* text */``, stand wherever a blank does. Laws:
+
+- **Read back.** What Arrow, and what Spark prints of a type of columns (``str(type)``, ``simpleString()``, DDL) is read
+  as that type; names with other characters than letters, digits and _ have to be in backquotes.
+- **Named refusals.** Text that is refused is named: the column, what is written, which name is meant by it perhaps, or
+  at which character something else has to stand.
+
+>>> parse_columns(
+...     "src long, dst long not null, tags array<string> COMMENT 'free'", "declare input 'edges'"
+... )
+src: int64
+dst: int64 not null
+tags: list<item: string>
+  child 0, item: string
+>>> parse_columns("src long, dst lnog", "declare input 'edges'")
+Traceback (most recent call last):
+    ...
+riverrun.errors.SchemaError: cannot declare input 'edges': column 'dst' is declared as 'lnog', which is no type of ...
+Hint: did you mean 'long'?
+
+Cost: some microseconds for each column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import NoReturn, TypeVar
+
+import pyarrow as pa
+
+from riverrun.errors import SchemaError
+from riverrun.rows.types import BY_NAME, UnknownParameters, named_type
+from riverrun.rows.values import show
+from riverrun.state.types import EnumType
+
+_BLANK = re.compile(r"(?:\s+|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_WORD = re.compile(r"\w+")
+_QUOTED_NAME = re.compile(r"`((?:[^`]|``)*)`")
+_STRING = re.compile(r"'((?:[^'\\]|\\.|'')*)'|\"((?:[^\"\\]|\\.|\"\")*)\"", re.DOTALL)
+_ARGUMENTS = re.compile(r"\(([^()<>]*)\)|\[([^\[\]<>]*)\]")
+_FIELD = re.compile(r"(?:\w+|`(?:[^`]|``)*`)\s*:")
+_SCHEMA = re.compile(r"struct\s*<", re.IGNORECASE)
+_INTERVAL = re.compile(r"(day|hour|minute|second)(\s+to\s+(hour|minute|second))?\b", re.IGNORECASE)
+_BACKENDS = ("pyarrow", "python")  # what pandas has behind the name of a type
+_DEEPEST = 100
+_T = TypeVar("_T")
+
+_A_NAME, _A_TYPE = "the name of a column", "a type"
+_WRITE = 'write a name and a type for each column: "src long, dst long"'
+_WRITE_TYPE = 'write the name of one type: "int64", "timestamp[us, UTC]", "array<long>"'
+_QUOTE = (
+    "a name with other characters than letters, digits and _ stands in backquotes: `my column` long"
+)
+_KNOWN = (
+    "known are, among others: long, int64, double, string, boolean, date, timestamp, timestamp[us], decimal(10, 2), "
+    "binary, array<long>, struct<a: long>"
+)
+_OF_WHAT = {
+    "array": "array<long>",
+    "list": "list<int64>",
+    "large_list": "large_list<int64>",
+    "fixed_size_list": "fixed_size_list<float>[3]",
+    "struct": "struct<a: long>",
+    "enum": "enum<'low', 'high'>",
+    "dictionary": "dictionary<values=string, indices=int32>",
+}
+"""How types are written that are made of others, or of values."""
+_HINTS = {
+    "map": "turn it into a list of structs: array<struct<key: string, value: long>>",
+    "object": 'pandas says object of columns of anything: say what the values are, "string" for text',
+    "category": "a categorical is kept as its text: string; an enum says its values: enum<'low', 'high'>",
+    "variant": "keep it as text, string, or as the columns that are wanted",
+    "interval": "a span of days to seconds is INTERVAL DAY TO SECOND, or duration[us]; months have no one length",
+}
+"""What to write for types that no column has."""
+
+
+def nearest_type(name: str) -> str:
+    """What to write in place of the name of a type that is none."""
+    if name in _HINTS:
+        return _HINTS[name]
+    close = get_close_matches(name, [*BY_NAME, *_OF_WHAT], n=1)
+    return f"did you mean {_OF_WHAT.get(close[0], close[0])!r}?" if close else _KNOWN
+
+
+def parse_columns(text: str, attempt: str) -> pa.Schema:
+    """The columns that a text declares; `attempt` says what for: "declare input 'edges'"."""
+    return _Reader(text, attempt).columns()
+
+
+def parse_type(text: str, column: str, attempt: str) -> pa.Field:
+    """The field of a column whose type is a text, which may end with NOT NULL."""
+    return _Reader(text, attempt, column).single(column)
+
+
+class _Reader:
+    """Reads a text from left to right; `_at` is the character that comes next."""
+
+    def __init__(self, text: str, attempt: str, column: str | None = None) -> None:
+        self._text = text
+        self._attempt = attempt
+        self._at = 0
+        self._single = column is not None
+        self._path = [] if column is None else [column]
+        """The column that is read, and the fields inside it."""
+
+    def columns(self) -> pa.Schema:
+        self._skip()
+        if not self._text[self._at :]:
+            self._refuse_text("it declares no column")
+        if _SCHEMA.match(self._text, self._at):
+            self._word("struct")
+            fields = self._inside(self._fields)
+        else:
+            fields = self._fields()
+        self._end("a comma and another column, or nothing more")
+        return pa.schema(fields)
+
+    def single(self, column: str) -> pa.Field:
+        field = self._attributes(column, self._type())
+        self._end("nothing more")
+        return field
+
+    # -- columns
+
+    def _fields(self) -> list[pa.Field]:
+        fields: list[pa.Field] = []
+        if self._is_next(">"):
+            return fields
+        while True:
+            fields.append(self._field())
+            if not self._take(","):
+                return fields
+
+    def _field(self) -> pa.Field:
+        name = self._name()
+        self._take(":")
+        with self._of(name):
+            return self._attributes(name, self._type())
+
+    def _name(self) -> str:
+        quoted = self._match(_QUOTED_NAME)
+        if quoted is not None:
+            return quoted[1].replace("``", "`")
+        return self._word(_A_NAME)
+
+    def _attributes(self, name: str, kind: pa.DataType) -> pa.Field:
+        nullable = True
+        while True:
+            if self._keyword("not"):
+                if not self._keyword("null"):
+                    self._refuse_text("NULL is expected behind NOT")
+                if pa.types.is_null(kind):
+                    self._refuse_text("a column of nulls has nulls, and is declared NOT NULL")
+                nullable = False
+            elif self._keyword("comment"):
+                self._string("the text of a comment, in quotes,")
+            else:
+                return pa.field(name, kind, nullable)
+
+    # -- types
+
+    def _type(self) -> pa.DataType:
+        start = self._at
+        if len(self._path) > _DEEPEST:
+            self._refuse_text(f"its types are nested more than {_DEEPEST} deep")
+        word = self._word(_A_TYPE)
+        name = word.lower()
+        if self._is_next("<"):
+            if name == "struct":
+                return pa.struct(self._inside(self._fields))
+            if name in ("array", "list"):
+                return pa.list_(self._inside(self._item))
+            if name == "large_list":
+                return pa.large_list(self._inside(self._item))
+            if name == "fixed_size_list":
+                return pa.list_(self._inside(self._item), self._size(word))
+            if name == "enum":
+                return self._enum()
+            if name == "dictionary":
+                return self._inside(self._dictionary)
+            self._refuse_type(self._bracketed(start), name)
+        if name == "interval" and self._match(_INTERVAL):
+            return pa.duration("us")
+        arguments = self._arguments()
+        spelling = self._text[start : self._at].strip()
+        if name in _OF_WHAT:
+            self._refuse_type(
+                spelling, name, "which does not say of what", f"for instance {_OF_WHAT[name]}"
+            )
+        if name == "string" and self._keyword("collate"):
+            self._word("the name of a collation")
+        try:
+            kind = named_type(name, arguments)
+        except UnknownParameters as refusal:
+            self._refuse_type(spelling, name, f"but {refusal}", refusal.hint)
+        if kind is None:
+            self._refuse_type(spelling, name)
+        return kind
+
+    def _item(self) -> pa.Field:
+        """What is in a list: a type, or a field, as Arrow writes it."""
+        self._skip()
+        if _FIELD.match(self._text, self._at):
+            return self._field()
+        with self._of("item"):
+            return self._attributes("item", self._type())
+
+    def _size(self, word: str) -> int:
+        arguments = self._arguments()
+        if len(arguments) != 1 or not arguments[0].isdecimal():
+            self._refuse_text(f"{word}<...> has a size behind it: {word}<float>[3]")
+        return int(arguments[0])
+
+    def _enum(self) -> EnumType:
+        def categories() -> list[str]:
+            listed = [self._string("a value of the enum, in quotes,")]
+            while self._take(","):
+                listed.append(self._string("a value of the enum, in quotes,"))
+            return listed
+
+        listed = self._inside(categories)
+        if len(set(listed)) < len(listed):
+            self._refuse_text("a value stands twice in its enum")
+        return EnumType(listed)
+
+    def _dictionary(self) -> pa.DataType:
+        """A dictionary as Arrow writes it."""
+        parts: dict[str, pa.DataType] = {}
+        ordered = False
+        while True:
+            word = self._word("values=, indices= or ordered=").lower()
+            if word not in ("values", "indices", "ordered") or not self._take("="):
+                self._refuse_text(
+                    "a dictionary is written as dictionary<values=string, indices=int32>"
+                )
+            if word == "ordered":
+                ordered = self._word("0 or 1") == "1"
+            else:
+                parts[word] = self._type()
+            if not self._take(","):
+                break
+        indices = parts.get("indices", pa.int32())
+        if "values" not in parts or not pa.types.is_integer(indices):
+            self._refuse_text("a dictionary says its values, and has integers for indices")
+        return pa.dictionary(indices, parts["values"], ordered)
+
+    def _arguments(self) -> list[str]:
+        """What stands in brackets behind a name; what pandas adds there is nothing."""
+        listed: list[str] = []
+        while True:
+            found = self._match(_ARGUMENTS)
+            if found is None:
+                return listed
+            inside = found[1] if found[1] is not None else found[2]
+            each = [part.strip() for part in inside.split(",")] if inside.strip() else [""]
+            if each not in [[backend] for backend in _BACKENDS]:
+                listed += each
+
+    # -- characters
+
+    def _skip(self) -> None:
+        blank = _BLANK.match(self._text, self._at)
+        assert blank is not None  # it matches nothing too
+        self._at = blank.end()
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        self._skip()
+        found = pattern.match(self._text, self._at)
+        if found is not None:
+            self._at = found.end()
+        return found
+
+    def _is_next(self, sign: str) -> bool:
+        self._skip()
+        return self._text.startswith(sign, self._at)
+
+    def _take(self, sign: str) -> bool:
+        taken = self._is_next(sign)
+        self._at += len(sign) if taken else 0
+        return taken
+
+    def _keyword(self, word: str) -> bool:
+        self._skip()
+        found = _WORD.match(self._text, self._at)
+        if found is None or found[0].lower() != word:
+            return False
+        self._at = found.end()
+        return True
+
+    def _word(self, wanted: str) -> str:
+        found = self._match(_WORD)
+        if found is None:
+            self._refuse_next(wanted)
+        return found[0]
+
+    def _string(self, wanted: str) -> str:
+        found = self._match(_STRING)
+        if found is None:
+            self._refuse_next(wanted)
+        quote = found[0][0]
+        inside = found[1] if found[1] is not None else found[2]
+        return re.sub(r"\\(.)", r"\1", inside.replace(quote * 2, quote), flags=re.DOTALL)
+
+    def _inside(self, read: Callable[[], _T]) -> _T:
+        """What stands between < and >."""
+        if not self._take("<"):
+            self._refuse_next("<")
+        result = read()
+        if not self._take(">"):
+            self._refuse_next("a comma or >")
+        return result
+
+    def _end(self, wanted: str) -> None:
+        self._skip()
+        if self._at < len(self._text):
+            self._refuse_next(wanted)
+
+    @contextmanager
+    def _of(self, name: str) -> Iterator[None]:
+        self._path.append(name)
+        yield
+        self._path.pop()
+
+    # -- refusals
+
+    def _bracketed(self, start: int) -> str:
+        """The text from `start` to where what it opens with < is closed."""
+        depth = 0
+        for at in range(self._at, len(self._text)):
+            depth += {"<": 1, ">": -1}.get(self._text[at], 0)
+            if not depth:
+                return self._text[start : at + 1].strip()
+        return self._text[start:].strip()
+
+    @property
+    def _column(self) -> str:
+        return ".".join(self._path)
+
+    def _refuse_next(self, wanted: str) -> NoReturn:
+        """Something else has to stand where the text goes on."""
+        self._skip()
+        rest = self._text[self._at :]
+        there = f"where {show(rest)} stands" if rest else "where the text ends"
+        is_name = wanted in (_A_NAME, _A_TYPE) and re.match(r"[^\w\s,:<>()]", rest) is not None
+        self._refuse_text(
+            f"{wanted} is expected at character {self._at + 1}, {there}", _QUOTE if is_name else ""
+        )
+
+    def _refuse_text(self, why: str, hint: str = "") -> NoReturn:
+        column = f"column {self._column!r} of " if self._path else "columns from "
+        raise SchemaError(
+            "schema.malformed",
+            f"cannot {self._attempt}: {column}{show(self._text)} cannot be read: {why}",
+            hint=_WRITE_TYPE if self._single else hint or _WRITE,
+            column=self._column or None,
+            declared=self._text,
+            at=self._at,
+        )
+
+    def _refuse_type(
+        self, spelling: str, name: str, rule: str = "which is no type of columns", hint: str = ""
+    ) -> NoReturn:
+        raise SchemaError(
+            "schema.type_unsupported",
+            f"cannot {self._attempt}: column {self._column!r} is declared as {show(spelling)}, {rule}",
+            hint=hint or nearest_type(name),
+            column=self._column,
+            declared=spelling,
+        )

@@ -1,0 +1,982 @@
+"""A run: a dataflow that is alive. Rows go in, epochs are committed, results are read.
+
+Threads may share a run; their calls take turns.
+
+Laws:
+
+1. Rows are gathered until ``commit``; they become one epoch, whole or not at all. When something in it
+   fails, the epoch is refused, the run is as it was before, and goes on.
+2. ``read`` gives a result as of an epoch that is complete: what the program, run from scratch over all
+   rows committed up to that epoch, would give.
+3. Ctrl-C, and whatever else the handler of a signal raises, arrives where nothing is half done: an epoch is there whole
+   or not at all, and the run goes on (`interrupts`). In a forked process every call is refused (`forks`).
+6. **Settled interrupt.** When an interrupt leaves ``commit`` or ``Commit.wait``, the rows are still *gathered*, or
+   their epoch is *refused* and they are dropped, or it is *complete*; where the storage does not answer in time, or a
+   second interrupt does not wait for it, the epoch is *accepted* and done later, or *refusing*. Which of these holds
+   is a note of the exception, and ``status()["commit"]``.
+4. With ``checkpoint=path``, an epoch is in the log there before ``commit`` returns, and a run that is
+   started on the same path later goes on after the last of these.
+5. Closing leaves nothing behind, however often it is interrupted: threads end, and the path is free.
+
+>>> import polars as pl, riverrun as rr
+>>> flow = rr.Dataflow("words")
+>>> words = flow.input("words", {"word": pl.String})
+>>> flow.output("counts", words.group_by("word").count())
+>>> with flow.run() as run:
+...     run.insert("words", [("sea",), ("sky",), ("sea",)])
+...     run.commit()
+...     run.read("counts").rows()
+...     run.delete("words", [("sky",)])
+...     run.commit()
+...     run.changes("counts").rows()
+<Commit of epoch 0: done>
+[('sea', 2), ('sky', 1)]
+<Commit of epoch 1: done>
+[('sky', 1, -1)]
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from functools import partial, wraps
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+
+import polars as pl
+import pyarrow as pa
+
+from riverrun.attributes import missing_attribute
+from riverrun.engine.coordinator.membership import SILENCE, Policy
+from riverrun.engine.events import KINDS
+from riverrun.engine.messages import Parcel
+from riverrun.engine.reading import Portion
+from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
+from riverrun.forks import ProcessMark
+from riverrun.interrupts import Interrupt, acquire, check, deferred, held, try_acquire
+from riverrun.operators.shared.rules import as_time
+from riverrun.plan.explain import explain
+from riverrun.plan.kernels_needed import kernels_of
+from riverrun.plan.picture.svg import to_svg
+from riverrun.plan.plan import Node, Plan
+from riverrun.progress import Antichain
+from riverrun.rows.convert import is_spark_frame
+from riverrun.rows.values import show
+from riverrun.run.inputs import Inlet
+from riverrun.run.options import (
+    as_bytes,
+    as_seconds,
+    check_count,
+    check_durable,
+    check_every,
+    check_flag,
+    check_path,
+    check_place,
+    check_recovery,
+    check_timeout,
+    identity_of,
+)
+from riverrun.run.pacing import Pacing
+from riverrun.run.result import Result
+from riverrun.run.serve import Serving
+from riverrun.run.sinks.delta import DeltaTable
+from riverrun.run.sinks.destination import Destination, Kept
+from riverrun.run.sinks.function import Function
+from riverrun.run.sinks.parquet import ParquetDirectory
+from riverrun.run.sinks.queue import FINISH, Followed, Followers, Sink, content
+from riverrun.runtime.carriers import Order, carrier_of
+from riverrun.runtime.cluster import EVERY, Cluster, Standing, freeze, is_interrupt
+from riverrun.runtime.frames import Frames, StreamRequest, Target
+from riverrun.runtime.health.signs import Balance
+from riverrun.runtime.stored_outputs import said_of
+from riverrun.state.preparing import make_ready
+from riverrun.state.types import shown_schema
+
+_ELSEWHERE = {
+    "stop": "close()",
+    "shutdown": "close()",
+    "append": "insert(name, rows)",
+    "update": "upsert(name, rows) replaces rows of an input with a key; else delete and insert",
+    "flush": "commit()",
+    "output": "outputs are declared before the run: flow.output(name, collection)",
+    "input": "inputs are declared before the run: flow.input(name, schema)",
+    "subscribe": "for_each_epoch(output, function)",
+}
+TRIES = 3
+NARROW = 8  # columns up to which Arrow copies a batch quicker by joining it to nothing than by writing and reading it
+CLOSING = 5.0  # seconds
+SIDES = ("update", "fetch")
+TURN = 1.0  # seconds that `status` waits for one
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _whole(method: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
+    """A call that nothing interrupts halfway, in the process that the run belongs to."""
+
+    attempt = method.__name__.strip("_")
+
+    @wraps(method)
+    def call(self: Run, /, *arguments: P.args, **named: P.kwargs) -> T:
+        self._mark.check(attempt, self._owner)
+        with deferred():
+            return method(self, *arguments, **named)
+
+    return call
+
+
+def _in_turn(method: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
+    """Threads that share a run take turns."""
+
+    attempt = method.__name__.strip("_")
+
+    @wraps(method)
+    def call(self: Run, /, *arguments: P.args, **named: P.kwargs) -> T:
+        self._mark.check(attempt, self._owner)
+        with deferred():
+            acquire(self._lock)
+            try:
+                return method(self, *arguments, **named)
+            finally:
+                self._lock.release()
+
+    return call
+
+
+class Commit:
+    """An epoch that was committed."""
+
+    __slots__ = ("_rows", "_run", "epoch")
+
+    def __init__(self, run: Run, epoch: int, rows: int) -> None:
+        self._run = run
+        self._rows = rows
+        self.epoch = epoch
+
+    @property
+    def done(self) -> bool:
+        """Whether its results are complete."""
+        return self._run.completed > self.epoch
+
+    def wait(self) -> Self:
+        """Return when its results are complete; raise what it failed with, if it did."""
+        self._run._check_outside(f"wait for epoch {self.epoch}")
+        self._run._await(self.epoch, self._rows)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Commit of epoch {self.epoch}: {'done' if self.done else 'under way'}>"
+
+
+class Run:
+    """A dataflow that is alive. Make one with ``flow.run()``."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        workers: int | Literal["auto"] = 1,
+        checkpoint: str | Path | None = None,
+        every: int | timedelta | None = EVERY,
+        history: int = 1,
+        skip_failing: bool = False,
+        rebuild: bool = False,
+        keep_inputs: bool | None = None,
+        seed: int | None = None,
+        on: Any = None,
+        memory: int | str | None = None,
+        timeout: float = 60.0,
+        tls: bool | tuple[str | Path, str | Path] = False,
+        recovery: Policy = "replace",
+        silence: float = SILENCE,
+        balance: Balance = "report",
+        max_workers: int | None = None,
+        retain: int = 2,
+        patience: float | timedelta | None = None,
+        take_over: bool = False,
+        from_checkpoint: int | None = None,
+        synced: bool = False,
+    ) -> None:
+        freeze()  # before there is anything of this run
+        carrier = carrier_of(on)
+        if workers == "auto":
+            workers = carrier.suitable_workers(on)
+        check_count("workers", workers, hint='leave it out, or give workers=1 or workers="auto"')
+        check_count("history", history)
+        check_count("retain", retain)
+        check_every(every)
+        check_path(
+            checkpoint, patience=patience, take_over=take_over, from_checkpoint=from_checkpoint
+        )
+        budget = as_bytes(memory)
+        check_place(carrier, timeout=timeout, tls=tls, seed=seed)
+        check_recovery(recovery, silence, balance, max_workers, workers, carrier, checkpoint)
+        check_durable(
+            checkpoint,
+            skip_failing=skip_failing,
+            rebuild=rebuild,
+            keep_inputs=keep_inputs,
+            synced=synced,
+        )
+        make_ready(kernels_of(plan))
+        self.plan = plan
+        self._mark = ProcessMark()
+        self._owner = f"the run of {plan.name!r}"
+        self._lock = RLock()
+        self._ended = False
+        self._hurried = False  # whether closing was interrupted
+        self._last: _Committing | None = None  # the last call of `commit` or `Commit.wait`
+        self._history = history
+        self._inlets = {name: Inlet(node, plan) for name, node in plan.inputs.items()}
+        self._outputs = plan.outputs
+        self._followers = Followers()
+        self._identity = identity_of(checkpoint)
+        durability = {
+            "checkpoint": checkpoint,
+            "every": every,
+            "about": said_of(plan),
+            "skip_failing": skip_failing,
+            "policy": recovery,
+            "application": plan.name,
+            "retain": retain,
+            "patience": as_seconds(patience),
+            "take_over": take_over,
+            "from_checkpoint": from_checkpoint,
+            "rebuild": rebuild,
+            "keep_inputs": keep_inputs,
+            "synced": synced,
+        }
+        order = Order(
+            plan,
+            on,
+            workers,
+            history=history,
+            memory=budget,
+            seed=seed,
+            timeout=timeout,
+            tls=tls,
+            silence=silence,
+            balance=balance,
+            most_workers=max_workers or workers,
+            durability=durability,
+        )
+        self._cluster: Cluster
+        self._serving = Serving(self, partial(held, self._lock))
+        started = False
+        try:
+            with deferred():
+                self._cluster = carrier.start(order)
+                self._pacing = Pacing(
+                    plan.name, self._cluster, self._followers, self._lock, self.changes
+                )
+                started = True
+                self._cluster.serve(self._serving)
+        except BaseException:
+            if started:  # interrupted, or nobody can be told that it is there: nobody has this run
+                self.close()
+            raise
+
+    # -- rows in
+
+    def insert(self, name: str, rows: Any) -> None:
+        """Add `rows` to the input called `name`: a DataFrame of Spark, Arrow, pandas, Polars, dicts or tuples."""
+        if is_spark_frame(rows):
+            self._hand_in(name, rows, "insert into")
+        else:
+            self._insert(name, rows)
+
+    def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
+        # Nothing is put off: rows may be a generator without an end, and adding them is one instruction.
+        inlet = self._inlet(name, what)
+        inlet.add(_owned(rows, inlet.form.conform(rows, f"{what} {name!r}")), 1)
+
+    def delete(self, name: str, rows: Any) -> None:
+        """Take `rows` out of the input called `name`, once each; of an input with a key, the rows with these keys."""
+        if is_spark_frame(rows):
+            self._hand_in(name, rows, "delete from")
+        else:
+            self._delete(name, rows)
+
+    def _delete(self, name: str, rows: Any) -> None:
+        inlet = self._inlet(name, "delete from")
+        inlet.add(_owned(rows, inlet.form.deletion(rows, f"delete from {name!r}")), -1)
+
+    def upsert(self, name: str, rows: Any) -> None:
+        """Put `rows` in place of those with the same key, in the input called `name`."""
+        self._check_keyed(name)
+        if is_spark_frame(rows):
+            self._hand_in(name, rows, "upsert into")
+        else:
+            self._insert(name, rows, "upsert into")
+
+    def _check_keyed(self, name: str) -> None:
+        if not self._inlet(name, "upsert into").key:
+            raise SchemaError(
+                "schema.no_key",
+                f"cannot upsert into {name!r}: it was declared without a key",
+                hint=f'declare it with one: flow.input({name!r}, ..., key="id")',
+                input=name,
+            )
+
+    # -- rows of Spark
+
+    def _hand_in(self, name: str, frame: Any, what: str) -> None:
+        """Take the rows of a DataFrame: by Spark's own tasks, where the run is on Spark, and through here otherwise."""
+        self._inlet(name, what)
+        frames = self._cluster.frames
+        if frames is not None:
+            with deferred():
+                self._upload(frames, name, frame, what)
+        elif what.startswith("delete"):
+            self._delete(name, frame.toArrow())
+        else:
+            self._insert(name, frame.toArrow(), what)
+
+    def _upload(self, frames: Frames, name: str, frame: Any, what: str) -> None:
+        acquire(self._lock)
+        try:
+            inlet = self._inlet(name, what)
+            sequence = inlet.reserve()
+        finally:
+            self._lock.release()
+        parcels: list[Parcel] = []
+        try:
+            parcels = frames.upload(frame, self._target(inlet, what, sequence))
+            acquire(self._lock)
+        except BaseException:
+            inlet.give_up(sequence)
+            frames.let_go(parcels)
+            raise
+        try:
+            inlet.add_parcels(sequence, parcels)
+        finally:
+            self._lock.release()
+
+    def _target(self, inlet: Inlet, what: str, sequence: int = 0) -> Target:
+        delete = what.startswith("delete")
+        return Target(inlet.form, delete, f"{what} {inlet.name!r}", sequence)
+
+    def stream(
+        self,
+        name: str,
+        frame: Any,
+        *,
+        mode: str = "insert",
+        stream: str | None = None,
+        checkpoint: str | Path | None = None,
+        **trigger: Any,
+    ) -> Any:
+        """Have `frame`, a streaming DataFrame, feed the input called `name`: every batch of it becomes an epoch.
+
+        `mode` is "insert", "upsert" or "delete". Returns Spark's StreamingQuery. A batch that Spark repeats is
+        recognised, also by a run that was resumed: the query is told by its `checkpoint`, by default a folder of the
+        run's own checkpoint path, and the input's name, or `stream` where several streams feed one input. `trigger` is
+        as Spark's: ``processingTime="1 second"``, ``availableNow=True``.
+        """
+        inlet = self._inlet(name, f"{mode} into")
+        frames = self._cluster.frames
+        if frames is None:
+            raise PlanError(
+                "spark.stream",
+                f"cannot stream into {name!r}: streams are Spark's, and the run is not on Spark",
+                hint="run on Spark: flow.run(on=spark); elsewhere insert the rows, and commit",
+            )
+        if mode == "upsert":
+            self._check_keyed(name)
+        target = self._target(inlet, f"{mode} {'from' if mode == 'delete' else 'into'}")
+        request = StreamRequest(name, stream or name, mode, target, checkpoint, trigger)
+        with deferred():
+            return frames.stream(frame, request, self._wait)
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session that the run is on; None where it is not on Spark."""
+        return None if self._cluster.frames is None else self._cluster.frames.session
+
+    @_whole
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Return when the run is over, True, or after `timeout` seconds, False; raise what it died of, if it did."""
+        if timeout is not None:
+            check_timeout(
+                timeout,
+                "await the end of the run with",
+                hint="leave it out to wait for as long as it takes",
+            )
+        return self._cluster.await_end(timeout)
+
+    @_whole
+    def commit(self, wait: bool = True) -> Commit:
+        """Make an epoch of the rows given since the last one; return when its results are complete.
+
+        With ``wait=False``, return as soon as the rows are accepted (and logged, where there is a
+        checkpoint path). Where a sink is far behind, wait for it first.
+        """
+        check_flag(wait, "wait")
+        self._check_outside("commit")
+        this = self._last = _Committing(self._cluster.completed)
+        try:
+            self._commit(this, wait)
+            check()
+        except BaseException as error:
+            if is_interrupt(error):
+                self._settle(this, error, refuse=wait)
+            raise
+        assert this.epoch is not None
+        return Commit(self, this.epoch, this.rows)
+
+    def _commit(self, this: _Committing, wait: bool) -> None:
+        self._followers.wait_for_room()
+        acquire(self._lock)
+        try:
+            self._check_open("commit")
+            rows = sum(inlet.rows for inlet in self._inlets.values())
+            alone = not self._cluster.goes_on
+            epoch = self._submit()
+            this.epoch, this.rows = epoch, rows
+            if alone:
+                self._cluster.await_log(epoch)
+            done = alone and (not wait or self._pacing.advance(epoch, rows))
+        finally:
+            self._lock.release()
+        if not alone:  # not in turn: the storage may be away, and others want to read
+            self._cluster.await_log(epoch)
+            done = not wait
+        if not done:
+            self._wait(epoch, rows)
+
+    @_whole
+    def _await(self, epoch: int, rows: int) -> None:
+        """For `Commit.wait`."""
+        this = self._last = _Committing(self._cluster.completed, epoch, rows)
+        try:
+            self._wait(epoch, rows)
+            check()
+        except BaseException as error:
+            if is_interrupt(error):
+                self._settle(this, error, refuse=True)
+            raise
+
+    def _settle(self, this: _Committing, error: BaseException, *, refuse: bool) -> None:
+        """An interrupt is on its way to the user: see to it that it leaves nothing open, and let it say so (law 6)."""
+        if this.epoch is not None and refuse:
+            self._cluster.settle_interrupt(this.epoch, error)
+        raised = error.error if isinstance(error, Interrupt) else error
+        raised.add_note(self._settled(this))
+
+    def _settled(self, this: _Committing) -> str:
+        """What an interrupt has left."""
+        epoch, rows = this.epoch, _count(this.rows)
+        if epoch is None:
+            gathered = sum(inlet.rows for inlet in self._inlets.values())
+            return f"no epoch was made: {_count(gathered)} still gathered, for the next commit()"
+        note = {
+            Standing.COMPLETE: f"epoch {epoch} is complete: its {rows} in the results",
+            Standing.REFUSED: f"epoch {epoch} was refused: its {rows} dropped",
+            Standing.REFUSING: f"epoch {epoch} is refused: its {rows} dropped here, and the log is not told yet; a run "
+            "that is resumed before it is has the epoch",
+            Standing.ACCEPTED: f"epoch {epoch} is accepted and not complete: its {rows} not to be inserted again, the "
+            "next call that waits does the epoch",
+        }[self._cluster.standing(epoch)]
+        others = this.others(self._cluster)
+        if others:
+            note += f"; epoch {', '.join(map(str, others))}, which was under way, was refused too"
+        return note
+
+    def _submit(self) -> int:
+        """Make an epoch of what was gathered; what is not accepted stays gathered."""
+        inputs, parcels = {}, {}
+        for name, inlet in self._inlets.items():
+            batch, handed_in = inlet.gathered()
+            if batch is not None:
+                inputs[name] = batch
+            if handed_in:
+                parcels[name] = handed_in
+        before = self._cluster.epoch
+        try:
+            return self._cluster.submit(inputs, parcels=parcels, logged=False)
+        finally:
+            if self._cluster.epoch > before:
+                for inlet in self._inlets.values():
+                    inlet.drop()
+
+    @_in_turn
+    def rollback(self) -> None:
+        """Forget the rows given since the last commit."""
+        dropped = [parcel for inlet in self._inlets.values() for parcel in inlet.clear()]
+        if self._cluster.frames is not None and dropped:
+            self._cluster.frames.let_go(dropped)
+
+    @_whole
+    def _wait(self, epoch: int, rows: int = 0) -> None:
+        self._pacing.wait(epoch, rows)
+
+    # -- results out
+
+    @property
+    def epoch(self) -> int | None:
+        """The last epoch that is complete; None before the first."""
+        return self._cluster.completed - 1 if self._cluster.completed else None
+
+    @property
+    def completed(self) -> int:
+        """How many epochs are complete."""
+        return self._cluster.completed
+
+    @_in_turn
+    def read(self, name: str, as_of: int | None = None) -> Result:
+        """The output called `name` as of the last complete epoch, or as of the epoch `as_of`, within ``history``."""
+        self._output(name, "read")
+        self._check_open("read")
+        return self._at(as_of, f"read {name!r}", name, self._cluster.read)
+
+    @_in_turn
+    def changes(self, name: str, epoch: int | None = None) -> Result:
+        """What an `epoch`, by default the last one, changed in the output called `name`: rows with a column `diff`."""
+        self._output(name, "tell the changes of")
+        self._check_open("tell changes")
+        return self._at(epoch, f"tell the changes of {name!r}", name, self._cluster.changes)
+
+    def _at(
+        self,
+        asked: int | None,
+        what: str,
+        name: str,
+        read: Callable[[str, int], Sequence[Portion]],
+    ) -> Result:
+        """Read as of an epoch; of the last one also where epochs go on meanwhile and the last is soon another."""
+        for _ in range(TRIES):
+            epoch = self._epoch(asked, what)
+            try:
+                return self._as_result(name, read(name, epoch), epoch)
+            except TimeViolation:
+                if asked is not None:
+                    raise
+        with self._cluster.still():
+            epoch = self._epoch(asked, what)
+            return self._as_result(name, read(name, epoch), epoch)
+
+    def _as_result(self, name: str, portions: Sequence[Portion], epoch: int) -> Result:
+        result = Result.of(name, portions[0].schema, portions, epoch)
+        if self._cluster.frames is not None:
+            result.lent = self._lent
+        return result
+
+    def _lent(self, result: Result) -> Any:
+        assert self._cluster.frames is not None
+        return self._cluster.frames.of_lent(self._serving.lend(result))
+
+    def schema(self, output: str) -> pa.Schema:
+        """The columns of an `output`, as results have them."""
+        return shown_schema(self._output(output, "describe").schemas[0])
+
+    # -- results that go on by themselves
+
+    def for_each_epoch(
+        self,
+        output: str,
+        function: Callable[[Followed, int], object],
+        *,
+        start: int | str = "all",
+    ) -> Sink:
+        """Call ``function(changes, epoch)`` for every epoch of an `output`, in order, in a thread of its own.
+
+        What is complete already comes first: epoch by epoch, as far as ``history`` goes back; otherwise all rows at
+        once, with ``changes.from_epoch == 0``. With ``start="now"`` only epochs to come are given; with a number,
+        those from that epoch on. After a crash an epoch may be given again: its number tells.
+        """
+        self._output(output, "follow")
+        return self._follow(output, Function(function, self.plan.name, output), start)
+
+    def write_parquet(self, output: str, path: str | Path) -> Sink:
+        """Keep the changes of an `output` at `path`, a directory or a URL: a Parquet file for each epoch that has any.
+
+        Files have the columns of the output, `diff` and `epoch`. The sum of the diffs up to an epoch is the result as
+        of it. A resumed run goes on where the files end, and makes up for what is missing.
+        """
+        schema = shown_schema(self._output(output, "write").schemas[0])
+        return self._follow(
+            output, ParquetDirectory(path, self.plan.name, output, schema, self._identity)
+        )
+
+    def write_delta(
+        self,
+        output: str,
+        path: str | Path,
+        *,
+        mode: str = "changes",
+        key: str | Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Sink:
+        """Keep an `output` in the Delta table at `path`, each epoch that changes something in one commit.
+
+        `storage_options` are those of the package ``deltalake``, for tables in an object store.
+
+        ``mode="changes"`` appends the changes, with `diff` and `epoch`. ``mode="mirror"`` keeps the table equal to the
+        result: with a ``key``, columns that tell the rows apart, by merging the changes; without, by writing it anew.
+        """
+        schema = shown_schema(self._output(output, "write").schemas[0])
+        table = DeltaTable(
+            path, self.plan.name, output, schema, mode, key, storage_options, self._identity
+        )
+        return self._follow(output, table)
+
+    def _follow(self, output: str, place: Destination, start: int | str = "all") -> Sink:
+        sink: Sink | None = None
+
+        def forsake() -> None:  # interrupted: nobody has it
+            if sink is not None:
+                sink.close(timeout=0.0)
+
+        try:
+            with deferred():
+                try:
+                    sink = self._begin_sink(output, place, start)
+                    check()
+                except BaseException:
+                    forsake()
+                    raise
+                return sink
+        except BaseException:  # a signal that came after the check
+            with deferred():
+                forsake()
+            raise
+
+    @_in_turn
+    def _begin_sink(self, output: str, place: Destination, start: int | str) -> Sink:
+        self._check_open(f"follow {output!r}")
+        if isinstance(place, Kept):
+            self._check_alone(output, place)
+        self._cluster.hold_epochs()
+        with self._cluster.still():
+            return self._attach(output, place, start)
+
+    def _check_alone(self, output: str, place: Kept) -> None:
+        """Refuse a place that a sink of this run writes to already."""
+        for other in self._followers.status(self.completed):
+            written = other["name"].removeprefix(f"{other['output']} to ")
+            if other["error"] is None and _place(written) == _place(place.shown):
+                raise PlanError(
+                    "sink.taken",
+                    f"cannot write {output!r} to {place.shown}: a sink of this run writes {other['output']!r} there",
+                    hint="give each sink a directory or table of its own, or close the other one first",
+                )
+
+    def _attach(self, output: str, place: Destination, start: int | str) -> Sink:
+        self._pacing.hand_out()
+        completed = self.completed
+        first = place.first(start, completed)
+        try:
+            past = [
+                Followed(output, self.changes(output, epoch).to_arrow(), epoch)
+                for epoch in range(first, completed)
+            ]
+        except TimeViolation:
+            if isinstance(start, int):
+                raise
+            whole = content(self.read(output, as_of=completed - 1))
+            past = [Followed(output, whole, completed - 1, first, whole=True)]
+        sink = Sink(
+            output,
+            place.shown,
+            place.write,
+            epoch=place.epoch,
+            first=first,
+            alive=lambda: not self._cluster.closed,
+            forget=self._followers.forget,
+            stop=getattr(place, "stop", None),
+        )
+        for changes in past:
+            sink.give(changes)
+        self._pacing.follow(sink, completed)
+        return sink
+
+    @_in_turn
+    def frontier(self, probe: str) -> Antichain:
+        """The times that can still come to a `probe`, by its name: epochs, and inside a loop rounds."""
+        self._check_open("ask a probe")
+        probes = list(self.plan.probes)
+        if probe not in probes:
+            raise PlanError(
+                "plan.probe_unknown",
+                f"cannot ask the probe {probe!r}: there are: {', '.join(probes) or 'none'}",
+                hint="put one into the plan: collection.probe(name)",
+                probe=probe,
+            )
+        return self._cluster.frontier(probe)
+
+    def _epoch(self, asked: int | None, what: str) -> int:
+        last = self.epoch
+        if last is None:
+            raise TimeViolation(
+                "time.not_complete",
+                f"cannot {what}: no epoch is complete yet",
+                hint="insert rows and commit() first",
+            )
+        if asked is None:
+            return last
+        if asked.__class__ is not int or asked < 0:
+            raise TimeViolation(
+                "time.epoch",
+                f"cannot {what} as of epoch {show(asked)}: an epoch is a whole number from 0 on",
+                hint=f"the last complete one is {last}; leave it out for that one",
+                epoch=asked,
+            )
+        if asked > last:
+            raise TimeViolation(
+                "time.not_complete",
+                f"cannot {what} as of epoch {asked!r}: the last complete one is {last}",
+                hint="commit() returns when its epoch is complete",
+                epoch=asked,
+            )
+        if asked <= last - self._history:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot {what} as of epoch {asked}: only the last {self._history} of {last + 1} are kept",
+                hint=f"run with a longer history: flow.run(history={last - asked + 1})",
+                epoch=asked,
+            )
+        return asked
+
+    # -- the run itself
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands: epochs, workers, checkpoints, and how large each state is.
+
+        ``epoch`` is the last complete one, as `epoch` of the run is, and ``next`` the number that the next commit gets;
+        that of a ``checkpoint`` is the last epoch that the checkpoint holds. None stands for no epoch. The sizes are
+        not there while a worker recovers, or while another thread has its turn and waits.
+        """
+        self._mark.check("tell the status", self._owner)
+        with deferred():
+            return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        states: dict[str, dict[str, Any]] = {}
+        cluster = self._cluster
+        if try_acquire(self._lock, TURN):
+            try:
+                for held in () if cluster.closed or not cluster.recovered else cluster.stats():
+                    for name, sizes in held.items():
+                        total = states.setdefault(name, {"rows": 0, "bytes": 0})
+                        for what, size in sizes.items():  # progress is the same on all workers
+                            total[what] = size if what in SIDES else total.get(what, 0) + size
+            finally:
+                self._lock.release()
+        for node in self.plan.nodes:
+            column = node.operator.time_column
+            if column is not None and node.name in states:
+                kind, figures = node.schemas[0].field(column).type, states[node.name]
+                known = {side: figures.get(side) for side in SIDES}
+                figures |= {side: t if t is None else as_time(t, kind) for side, t in known.items()}
+        status = {**cluster.status(), "states": states}
+        status["epoch"] = status["completed"] - 1 if status["completed"] else None
+        covered = status["checkpoint"]["epoch"]
+        status["checkpoint"] = {
+            **status["checkpoint"],
+            "epoch": covered - 1 if covered > 0 else None,
+        }
+        status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
+        status["commit"] = None if self._last is None else self._last.status(self._cluster)
+        status["sinks"] = self._followers.status(self.completed)
+        status["closed"] = self._cluster.closed
+        return status
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; other numbers of
+        workers. Each has a `kind` and the time `at` which it was."""
+        self._mark.check("tell events", self._owner)
+        if kind is not None and kind not in KINDS:
+            close = get_close_matches(str(kind), KINDS, n=1)
+            raise PlanError(
+                "run.event_kind",
+                f"cannot tell the events of kind {show(kind)}: the kinds are: {', '.join(KINDS)}",
+                hint=f"did you mean {close[0]!r}?" if close else "leave it out for all of them",
+            )
+        return self._cluster.events.list(kind)
+
+    @_in_turn
+    def checkpoint(self) -> int:
+        """Make a checkpoint now; return its number when it is whole."""
+        self._check_outside("make a checkpoint")
+        return self._cluster.checkpoint()
+
+    @_in_turn
+    def scale(self, workers: int) -> None:
+        """Go on with another number of `workers`; return when they have taken over.
+
+        Epochs go on until new workers are there; then, between two epochs, the keys that change hands move, and no
+        others.
+        """
+        check_count(
+            "workers",
+            workers,
+            attempt="scale to",
+            hint="give the number of workers to go on with: scale(4)",
+        )
+        self._check_outside("scale")
+        self._cluster.scale(workers)
+
+    def explain(self) -> str:
+        """The plan, as text."""
+        return explain(self.plan)
+
+    def _repr_html_(self) -> str:
+        status = self.status()
+        told = f"{html.escape(repr(self))}, {status['workers']} workers"
+        return f"<p>{told}</p>{to_svg(self.plan)}"
+
+    def close(self) -> None:
+        """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
+        committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
+        is resumed."""
+        try:
+            if self._mark.is_ours:
+                self._check_outside("close the run")
+                with deferred():
+                    self._close()
+        except BaseException as error:
+            if not self._ended and not isinstance(error, RiverrunError):
+                self.close()  # interrupted before signals were put off
+            raise
+
+    def _close(self) -> None:
+        """Do each of these, whatever becomes of those before it: law 5."""
+        with ExitStack() as ending:
+            ending.callback(setattr, self, "_ended", True)
+            ending.callback(self._cluster.close)
+            ending.callback(self._finish_followers)
+            ending.callback(self._serving.close)
+            if self._cluster.frames is not None:
+                self._cluster.frames.stop_streams()
+            self._hand_out_last()
+
+    def _hand_out_last(self) -> None:
+        """Give sinks what is complete."""
+        # Another thread may have its turn, and wait for an epoch that does not come: closing ends that too.
+        self._hurried = True
+        if try_acquire(self._lock, CLOSING if self._followers else 0):
+            try:
+                if self._followers and not self._cluster.closed:
+                    with suppress(RiverrunError):
+                        self._pacing.hand_out()
+                if self._cluster.frames is not None and not self._cluster.closed:
+                    self.rollback()
+            finally:
+                self._lock.release()
+        self._hurried = False
+
+    def _finish_followers(self) -> None:
+        """Not in turn: what is written may use the run. Whoever is interrupted waits for no sink any more."""
+        self._followers.finish(0.0 if self._hurried else FINISH)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"closed: {self._cluster.closed}" if self._cluster.closed else f"epoch {self.epoch}"
+        return f"<Run of {self.plan.name!r}: {state}>"
+
+    def _inlet(self, name: Any, what: str) -> Inlet:
+        attempt = f"{what} {name!r}"
+        self._mark.check(attempt, self._owner)
+        self._check_open(attempt)
+        if not isinstance(name, str) or name not in self._inlets:
+            raise PlanError(
+                "plan.input_unknown",
+                f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
+                hint="check the spelling, or declare it: flow.input(...). What is declared after flow.run() is in "
+                "the next run",
+                input=name,
+            )
+        return self._inlets[name]
+
+    def _output(self, name: Any, what: str) -> Node:
+        self._mark.check(f"{what} {name!r}", self._owner)
+        if not isinstance(name, str) or name not in self._outputs:
+            raise PlanError(
+                "plan.output_unknown",
+                f"cannot {what} {name!r}: the outputs are: {', '.join(self._outputs) or 'none'}",
+                hint="check the spelling, or declare it: flow.output(name, collection). What is declared after "
+                "flow.run() is in the next run",
+                output=name,
+            )
+        return self._outputs[name]
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "run", name, _ELSEWHERE)
+
+    def _check_outside(self, attempt: str) -> None:
+        """Refuse what would change the run in the middle of an epoch: a call from one of its own functions.
+
+        Whoever works has the lock. So if this thread gets the lock while a step is under way, the step is its own.
+        """
+        if not self._cluster.is_stepping or not self._lock.acquire(blocking=False):
+            return
+        try:
+            inside = self._cluster.is_stepping
+        finally:
+            self._lock.release()
+        if inside:
+            raise RiverrunError(
+                "run.reentrant",
+                f"cannot {attempt} from a function of the run of {self.plan.name!r}: the function is part of an epoch "
+                "that is not complete",
+                hint="call it where the rows come from; or follow an output with run.for_each_epoch(...), whose "
+                "function is called after the epoch",
+            )
+
+    def _check_open(self, what: str) -> None:
+        if self._cluster.closed:
+            raise RiverrunError(
+                "run.closed",
+                f"cannot {what}: the run of {self.plan.name!r} is closed: {self._cluster.closed}",
+                hint="start another one with flow.run()",
+            )
+
+
+@dataclass(slots=True)
+class _Committing:
+    """A call of `commit` or `Commit.wait`."""
+
+    before: int
+    """How many epochs were complete when it began."""
+    epoch: int | None = None
+    """The epoch that is waited for; None as long as no epoch was made."""
+    rows: int = 0
+
+    def others(self, cluster: Cluster) -> list[int]:
+        """The epochs that were under way when it was interrupted, and refused with its own."""
+        return [] if self.epoch is None else cluster.refused_by_interrupt(self.before, self.epoch)
+
+    def status(self, cluster: Cluster) -> dict[str, Any]:
+        outcome = "gathered" if self.epoch is None else cluster.standing(self.epoch).value
+        others = self.others(cluster)
+        return {"epoch": self.epoch, "rows": self.rows, "outcome": outcome, "others": others}
+
+
+def _count(rows: int) -> str:
+    return "1 row is" if rows == 1 else f"{rows:,} rows are"
+
+
+def _place(shown: str) -> str:
+    return shown if "://" in shown else str(Path(shown).resolve())
+
+
+def _owned(rows: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of rows as one that is ours: whoever gave the rows may change the frame or array in which they lie."""
+    if isinstance(rows, list | tuple | pl.DataFrame | pl.LazyFrame) or not batch.num_rows:
+        return batch
+    if batch.num_columns <= NARROW:  # half as dear
+        return pa.concat_batches([batch, batch.slice(0, 0)])
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)

@@ -1,0 +1,278 @@
+"""Serving: what the data source "riverrun" asks a run on Spark for.
+
+Results are lent: workers hold what was opened, under a number, until the last `LENT` openings are
+newer. A task whose worker is lost asks here who lends the rows now (`engine.borrowing`). Changes are *fed*,
+each stream by a feed of its own: from the first time it asks, every epoch is kept here until the stream says
+that it has it, or is silent for `SILENT` seconds; where it lags, commits wait for it. A stream that was
+stopped and starts again before that finds there what came meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from threading import Condition, Lock
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from riverrun.engine.reading import Portion
+from riverrun.errors import RiverrunError, TimeViolation
+from riverrun.rows.records import narrowed
+from riverrun.run.result import Result
+from riverrun.run.sinks.queue import Followed, Sink
+from riverrun.runtime.network.lending import Borrowed, Loan
+from riverrun.state.schema import free_name
+
+if TYPE_CHECKING:
+    from riverrun.run.run import Run
+
+LENT = 256
+SILENT = 60.0
+MOST = 256 << 20
+_PATIENCE = 5.0
+
+
+class Serving:
+    """Answers for one run. Asked from many threads."""
+
+    def __init__(self, run: Run, turn: Callable[[], AbstractContextManager[None]]) -> None:
+        """In a block of `turn` no other thread that shares the run has its turn."""
+        self._run = run
+        self._turn = turn
+        self._lent: OrderedDict[str, Sequence[Portion]] = OrderedDict()
+        self._feeds: dict[str, _Feed] = {}
+        self._lock = Lock()
+        self._number = 0
+
+    def questions(self) -> dict[str, Any]:
+        """What can be asked."""
+        return {
+            "schema": self._schema,
+            "open": self._open,
+            "renew": self._renew,
+            "gone": self._gone,
+            "follow": self._follow,
+            "passed": self._passed,
+        }
+
+    def lend(self, result: Result) -> str:
+        """Keep a result for whoever knows its number."""
+        with self._lock:
+            self._number += 1
+            name = str(self._number)
+            self._lent[name] = result.portions
+            while len(self._lent) > LENT:
+                self._lent.popitem(last=False)
+            return name
+
+    def _result(self, asked: Mapping[str, Any]) -> Result:
+        output, as_of = asked["output"], asked["as_of"]
+        read = self._run.changes if asked["changes"] else self._run.read
+        return read(output, as_of)
+
+    def _schema(self, asked: Mapping[str, Any]) -> bytes:
+        if asked["lent"] is not None:
+            found = self._portions(asked["lent"])[0].schema
+        else:
+            found = self._run.schema(asked["output"])
+            if asked["changes"]:
+                found = of_changes(found)
+        told: bytes = found.serialize().to_pybytes()
+        return told
+
+    def _open(self, asked: Mapping[str, Any]) -> list[Any]:
+        """Of each portion who lends it, by address and number; a column that is the same for all rows; what to say
+        when a lender is lost."""
+        name, added = asked["lent"], None
+        if name is None:
+            result = self._result(asked)
+            name = self.lend(result)
+            if asked["changes"]:
+                added = of_changes(self._run.schema(asked["output"])).names[-1], result.epoch
+        return [
+            (_lenders(each.loans), added, (name, at, each.ordered, each.what))
+            for at, each in enumerate(self._portions(name))
+            if isinstance(each, Borrowed)
+        ]
+
+    def _renew(self, asked: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """Who lends the rows now that a lender is lost."""
+        return _lenders(self._borrowed(asked).renew(asked["lease"]))
+
+    def _gone(self, asked: Mapping[str, Any]) -> bool:
+        """Whether a lender was given up: it may be stopped, or cut off, and say nothing."""
+        return self._borrowed(asked).gone(asked["address"])
+
+    def _borrowed(self, asked: Mapping[str, Any]) -> Borrowed:
+        portion = self._portions(asked["lent"])[asked["portion"]]
+        assert isinstance(portion, Borrowed)
+        return portion
+
+    def _portions(self, name: str) -> Sequence[Portion]:
+        with self._lock:
+            portions = self._lent.get(name)
+        if portions is None:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot read result {name}: {LENT} others were read since",
+                hint="read it again",
+            )
+        return portions
+
+    # ---- streams of changes
+
+    def _follow(self, asked: Mapping[str, Any]) -> int:
+        name, output, start = asked["feed"], asked["output"], asked["start"]
+        with self._lock:
+            for gone in [each for each, feed in self._feeds.items() if feed.abandoned]:
+                self._feeds.pop(gone).close()
+            feed = self._feeds.get(name)
+            others = [
+                each
+                for each in self._feeds.values()
+                if each.output == output and each.covers(start)
+            ]
+        if feed is None or not feed.covers(start):
+            if feed is not None:
+                feed.close()
+            feed = _Feed(self._run, self._turn, output, start, others)
+            with self._lock:
+                self._feeds[name] = feed
+        feed.heard()
+        return feed.end
+
+    def _passed(self, asked: Mapping[str, Any]) -> None:
+        feed = self._feeds.get(asked["feed"])
+        if feed is not None:
+            feed.passed(asked["end"])
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Changes that are kept here: of a feed, from an epoch up to, not including, another."""
+        (_, name, start, end), columns, where = ticket
+        feed = self._feeds.get(name)
+        if feed is None:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot give changes from epoch {start} on: nobody took them for {SILENT:.0f} s",
+                hint="start the query again",
+            )
+        schema = feed.schema
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        batches = feed.batches(start, end)
+        return schema, (narrowed(batch, columns, where) for batch in batches)
+
+    def close(self) -> None:
+        with self._lock:
+            feeds = list(self._feeds.values())
+        for feed in feeds:
+            feed.close()
+
+
+def _lenders(loans: Sequence[Loan]) -> list[tuple[str, int]]:
+    return [(loan.address, loan.lease) for loan in loans]
+
+
+def of_changes(columns: pa.Schema) -> pa.Schema:
+    """The columns of changes, as Spark sees them: two more."""
+    columns = columns.append(pa.field(free_name("diff", columns.names, any_case=True), pa.int64()))
+    return columns.append(pa.field(free_name("epoch", columns.names, any_case=True), pa.int64()))
+
+
+class _Feed:
+    """The changes of an output since a stream began to follow it."""
+
+    def __init__(
+        self,
+        run: Run,
+        turn: Callable[[], AbstractContextManager[None]],
+        output: str,
+        start: int,
+        others: Sequence[_Feed],
+    ) -> None:
+        """`others` have what came since `start`, which the run may have forgotten."""
+        self.output = output
+        self.schema = of_changes(run.schema(output))
+        self._start = start
+        self._kept: dict[int, pa.Table] = {}
+        self._lump = -1  # the epoch as of which all rows were told at once
+        self._bytes = 0
+        self._heard = time.monotonic()
+        self._changed = Condition()
+        self._over = False
+        with (
+            turn(),
+            self._changed,
+        ):  # no epoch in between, and none is taken before all is set
+            self.end = start
+            for other in others[:1]:
+                with suppress(RiverrunError):
+                    other._sink.wait(timeout=_PATIENCE)
+                    self._take_over(other)
+            self._sink: Sink = run.for_each_epoch(output, self._take, start=self.end or "all")
+            self.end = max(self.end, run.completed) if run.completed else 0
+        self._sink.wait()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody asks for it any more."""
+        return time.monotonic() - self._heard > SILENT or not self._sink.active
+
+    def covers(self, start: int) -> bool:
+        """Whether it has all from an epoch on."""
+        return start == self._start or start > max(self._start, self._lump)
+
+    def heard(self) -> None:
+        """The stream is there."""
+        self._heard = time.monotonic()
+
+    def _take_over(self, other: _Feed) -> None:
+        with other._changed:
+            self._kept = {
+                epoch: table for epoch, table in other._kept.items() if epoch >= self._start
+            }
+            self._lump, self.end = other._lump, max(other.end, self._start)
+        self._bytes = sum(table.nbytes for table in self._kept.values())
+
+    def _take(self, changes: Followed, epoch: int) -> None:
+        """In the thread of the sink: keep an epoch; wait while too much is kept."""
+        table = changes.to_arrow()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._over or self.abandoned or self._bytes < MOST, timeout=SILENT
+            )
+            if self._over or self.abandoned:
+                raise TimeoutError("the stream does not take its changes any more")
+            if table.num_rows:
+                self._kept[epoch] = table
+                self._bytes += table.nbytes
+            if changes.from_epoch < epoch:
+                self._lump = epoch
+            self.end = max(self.end, epoch + 1)
+
+    def passed(self, end: int) -> None:
+        """The stream has all epochs below `end`."""
+        with self._changed:
+            self._heard = time.monotonic()
+            for epoch in [each for each in self._kept if each < end]:
+                self._bytes -= self._kept.pop(epoch).nbytes
+            self._start = max(self._start, end)
+            self._changed.notify_all()
+
+    def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        with self._changed:
+            self._heard = time.monotonic()
+            found = [(epoch, table) for epoch, table in self._kept.items() if start <= epoch < end]
+        for epoch, table in found:
+            for batch in table.to_batches():
+                epochs = pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows)
+                yield pa.record_batch([*batch.columns, epochs], schema=self.schema)
+
+    def close(self) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        self._sink.close(timeout=1.0)

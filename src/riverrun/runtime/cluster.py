@@ -1,0 +1,687 @@
+"""A cluster: a coordinator, its workers and a storage, as whoever uses a run sees them.
+
+What is the same however messages travel is here: epochs are submitted and waited for, checkpoints
+and another number of workers asked for, errors told. The two kinds differ in how messages are
+carried: `transport.LocalCluster` does it in this thread while somebody waits, `remote.RemoteCluster`
+over connections between processes, all the time. Laws:
+
+1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; or at once,
+   where somebody else waits for that (`await_log`).
+2. **Usable.** When an epoch is refused, `wait` raises why, and the run is as it was before it. When
+   the run is over, `closed` says why, and every call raises it.
+3. **Interrupted between steps.** Whatever a signal's handler raises while one of the calls here is under way is raised
+   where nothing is half done (`interrupts`). What was asked for and not done yet is done in a later call.
+5. **Settled interrupt.** Whoever is interrupted while waiting for an epoch gets it *refused* before the interrupt goes
+   on its way, unless it is *complete* by then: its rows are dropped, in the log too (`settle_interrupt`). Where the
+   storage does not answer, or a second interrupt ends the wait for it, the epoch stays *accepted*, and is done later;
+   or its refusal is on its way to the log (*refusing*), and no later epoch can be there before it. `standing` tells
+   which of these it is, at any time.
+4. **Of one epoch.** What `read` and `changes` give is of an epoch that is complete everywhere, and
+   stays as it is while the run goes on.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from functools import cache, partial
+from pathlib import Path
+from threading import Condition, RLock
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from uuid import uuid4
+
+import pyarrow as pa
+
+from riverrun import interrupts
+from riverrun.engine.coordinator.coordinator import Coordinator, Phase, closed_error
+from riverrun.engine.coordinator.failures import interrupted
+from riverrun.engine.coordinator.membership import Policy
+from riverrun.engine.coordinator.resume import Resume, decide
+from riverrun.engine.coordinator.shares import routes_of
+from riverrun.engine.events import Events
+from riverrun.engine.loop_rounds import LongLoops, LoopRound
+from riverrun.engine.messages import (
+    COORDINATOR,
+    INTERRUPTED,
+    Acknowledge,
+    Closed,
+    Inputs,
+    Logged,
+    Notice,
+    Outcome,
+    Outputs,
+    Parcels,
+    Refused,
+    Reported,
+    Saved,
+    Scaled,
+)
+from riverrun.engine.reading import Portion
+from riverrun.errors import CheckpointError, RiverrunError, TransportError
+from riverrun.plan.plan import Plan
+from riverrun.progress import Antichain
+from riverrun.runtime.storage_calls import execute
+from riverrun.storage.acknowledged import Acknowledger
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.lease import Lease
+from riverrun.storage.log import Log
+from riverrun.storage.manifest import Manifest
+from riverrun.storage.scratch import sweep
+from riverrun.storage.store import Storage, open_storage
+from riverrun.storage.takeover import Continuation, Opening, take_over
+from riverrun.storage.threads import Lane
+
+if TYPE_CHECKING:
+    from riverrun.runtime.frames import Frames
+
+EVERY = timedelta(seconds=30)
+SETTLING = 5.0  # seconds that the storage has to settle what was interrupted
+RECOVERING = 1.0  # seconds that workers have to go back behind it
+_LOG = logging.getLogger("riverrun")
+
+
+class Standing(Enum):
+    """What became of an epoch that was submitted."""
+
+    ACCEPTED = "accepted"
+    """It is done later."""
+    COMPLETE = "complete"
+    REFUSED = "refused"
+    """Its rows are dropped."""
+    REFUSING = "refusing"
+    """Its rows are dropped here, and the log is not told yet."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether somebody wants to end what is waited for, rather than that it failed."""
+    return not isinstance(error, Exception) and bool(getattr(error, "refuses", True))
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """Where a run is kept, and how often."""
+
+    checkpoint: str | Path | Storage | None = None
+    every: int | timedelta | None = EVERY
+    """The distance of checkpoints, in epochs or time; None for only those asked for."""
+    retain: int = 2
+    policy: Policy = "replace"
+    skip_failing: bool = False
+    fingerprint: Mapping[str, Any] | None = None
+    """What the program is, where there is no `plan`: the same one resumes."""
+    application: str = ""
+    """What others are told who find the path in use."""
+    patience: float | None = None
+    """Seconds after which a storage that fails ends the run; None for never."""
+    take_over: bool = False
+    """Take the path even if another run uses it, which ends that one."""
+    from_checkpoint: int | None = None
+    """The checkpoint to go back to, in place of the newest."""
+    about: Mapping[str, Any] | None = None
+    """What checkpoints say besides: JSON."""
+    plan: Plan | None = None
+    """The program, to be compared with that of the checkpoint."""
+    rebuild: bool = False
+    """Whether states that the checkpoint does not have are built anew."""
+    keep_inputs: bool | None = None
+    """Whether the log keeps all rows."""
+    synced: bool = False
+    """Whether what is put on a local disk is on the platter before that is said."""
+
+
+class Answers(Protocol):
+    """Answers what others ask a run for: whoever reads its results without having it."""
+
+    def questions(self) -> Mapping[str, Callable[[Any], Any]]:
+        """By name, what can be asked, and who answers; from any thread."""
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Rows that this process has, for whoever was given a ticket."""
+
+
+class Cluster(ABC):
+    """What a run stands on. Threads may share it."""
+
+    goes_on: ClassVar[bool] = False
+    """Whether epochs are worked on while nobody waits for one."""
+    frames: Frames | None = None
+    """The engine of DataFrames that the workers live in, if they do."""
+
+    def __init__(
+        self,
+        workers: int,
+        durability: Durability,
+        *,
+        deadline: int | None = None,
+        keep_numbers: bool = False,
+    ) -> None:
+        self._resume: Resume | None = None
+        """What instances are told of the checkpoint that the run goes on from."""
+        self._checkpoints: Checkpoints | None = None
+        self._log: Log | None = None
+        self._changed = Condition(RLock())
+        """Holds the coordinator still; told of whatever it says."""
+        self._lease: Lease | None = None
+        self._acknowledger: Acknowledger | None = None
+        sweep()
+        opening: Opening | None = None
+        plan = durability.plan
+        fingerprint = durability.fingerprint if plan is None else plan.fingerprint
+        if durability.checkpoint is not None:
+            opening = self._open(durability)
+        self._durable = durable = opening is not None
+        self._coordinator = Coordinator(
+            workers,
+            opening=opening,
+            every=durability.every if durable else None,
+            retain=durability.retain,
+            fingerprint=fingerprint,
+            lineage=None if plan is None or not durable else plan.lineage,
+            about=_about(durability),
+            policy=durability.policy,
+            deadline=deadline,
+            skip_failing=durability.skip_failing,
+            keep_numbers=keep_numbers,
+            routes=None if plan is None else routes_of(plan),
+            patience=durability.patience,
+        )
+        self._errors: dict[int, RiverrunError] = {}
+        self._answers: dict[type, Any] = {}
+        self.events = Events()
+        self._loops = LongLoops(self.events)
+        self._logged = -1
+        self._closed = False
+
+    def _open(self, durability: Durability) -> Opening:
+        """Own the path: see that nobody else does, and take over what it holds."""
+        place = durability.checkpoint
+        assert place is not None
+        if not isinstance(place, Storage):
+            place = open_storage(place, synced=durability.synced)
+        self._checkpoints = Checkpoints(place)
+        self._log = Log(self._checkpoints.storage)
+        identity, plan = uuid4().hex, durability.plan
+        fingerprint = durability.fingerprint if plan is None else plan.fingerprint
+        try:
+            self._lease = Lease.acquire(
+                self._checkpoints.storage,
+                identity,
+                application=durability.application,
+                take_over=durability.take_over,
+            )
+            opening = take_over(
+                self._checkpoints,
+                self._log,
+                identity=identity,
+                fingerprint=fingerprint,
+                number=durability.from_checkpoint,
+                decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
+                keep_inputs=durability.keep_inputs,
+            )
+            self._acknowledger = Acknowledger(
+                self._checkpoints.storage, opening.owner, opening.reported,
+                doubtful=opening.doubtful, logged=partial(getattr, self._log, "acknowledged"),
+            )  # fmt: skip
+            if self._resume is not None:  # one that was gone back to has a new number
+                self._resume = replace(self._resume, number=opening.number)
+            return opening
+        except TransportError as error:
+            self._let_go()
+            raise _unusable(self._checkpoints.storage, error) from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """The path is free for others."""
+        if self._acknowledger is not None:
+            self._acknowledger.close()
+        if self._lease is not None:
+            self._lease.release()
+
+    def _sweep(self, lane: Lane) -> None:
+        """Have deleted what owners before have left, and what no record names."""
+        log, opening = self._log, self._coordinator.opening
+
+        def sweep() -> None:
+            assert log is not None
+            assert opening is not None
+            with suppress(RiverrunError):  # the next owner does it
+                log.sweep(opening.owner)
+
+        if opening is not None:
+            lane.submit(sweep)
+
+    def _decide(self, plan: Plan, rebuild: bool, manifest: Manifest, whole: bool) -> Continuation:
+        """How to go on from a checkpoint."""
+        way, self._resume = decide(plan, manifest, whole=whole, rebuild=rebuild)
+        return way
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        workers = len(self._coordinator.members)
+        return f"<{type(self).__name__} of {workers} workers at epoch {self.epoch}>"
+
+    # ---- what a client does
+
+    @property
+    def epoch(self) -> int:
+        """The number of the next epoch to be submitted."""
+        return self._coordinator.next
+
+    @property
+    def logged(self) -> int:
+        """All epochs below are in the log, where there is one."""
+        with self._changed:
+            return self._coordinator.next - self._coordinator.log.epochs
+
+    @property
+    def completed(self) -> int:
+        """All epochs below are complete everywhere; some may be about to be done again."""
+        coordinator = self._coordinator
+        return max(coordinator.completed, coordinator.reported)
+
+    @property
+    def closed(self) -> str | None:
+        """Why the run is over; None while it is not."""
+        if self._coordinator.error is not None:
+            return self._coordinator.error.message
+        return "it was closed" if self._closed else None
+
+    @property
+    def application(self) -> Mapping[str, Any]:
+        """What checkpoints keep for the application: JSON. After a resume, what the checkpoint had."""
+        return self._coordinator.application
+
+    @application.setter
+    def application(self, fields: Mapping[str, Any]) -> None:
+        self._coordinator.application = fields
+
+    @property
+    def offsets(self) -> dict[str, Any]:
+        """Of each stream that is an input, how far it was accepted."""
+        return dict(self._coordinator.offsets)
+
+    def submit(
+        self,
+        inputs: Inputs,
+        offsets: Mapping[str, Any] | None = None,
+        parcels: Parcels | None = None,
+        *,
+        logged: bool = True,
+    ) -> int:
+        """Accept the input of the next epoch; return its number when it is in the log, if that is to be waited for.
+
+        `offsets` say how far streams have come with this epoch: JSON, kept with the epoch. `parcels`
+        are rows that workers have already.
+        """
+        coordinator = self._coordinator
+        with interrupts.deferred(), self._changed:
+            self._check_open()
+            if self._durable:
+                coordinator.clock(time.monotonic())
+            epoch = coordinator.submit(inputs, offsets, parcels)
+            self._errors.pop(epoch, None)
+            self._logged = min(self._logged, epoch - 1)
+            self._send(COORDINATOR, coordinator.take())
+            if logged:
+                self.await_log(epoch)
+            return epoch
+
+    def await_log(self, epoch: int) -> None:
+        """Return when the input of an epoch is in the log, where there is one."""
+        with interrupts.deferred(), self._changed:
+            if self._coordinator.opening is not None:
+                self._pump(lambda: self._logged >= epoch)
+            if self._coordinator.error is not None:
+                raise self._coordinator.error
+
+    @property
+    def recovered(self) -> bool:
+        """Whether all workers are there, with all that was reported."""
+        return self._recovered()
+
+    def wait(self, epoch: int) -> None:
+        """Return when an epoch is complete everywhere; raise why, if it is refused."""
+        coordinator, errors = self._coordinator, self._errors
+
+        def done() -> bool:
+            return (coordinator.completed > epoch or epoch in errors) and self._recovered()
+
+        with interrupts.deferred(), self._changed:
+            self._check_open()
+            if epoch >= coordinator.next and epoch not in errors:
+                raise ValueError(
+                    f"epoch {epoch} was not submitted; the next one is {coordinator.next}"
+                )
+            self._before_waiting()
+            if coordinator.limit <= epoch:  # those after it wait, so that results are read as of it
+                coordinator.allow(epoch + 1)
+            self._send(COORDINATOR, coordinator.take())
+            try:
+                self._pump(done)
+            except BaseException as error:
+                if is_interrupt(error):
+                    self.settle_interrupt(epoch, error)
+                raise
+            if epoch in errors:
+                self._hold()
+                raise errors[epoch]
+
+    def standing(self, epoch: int) -> Standing:
+        """What became of an epoch that was submitted."""
+        if epoch in self._errors:
+            return Standing.REFUSED
+        if self._coordinator.is_refusing(epoch):
+            return Standing.REFUSING
+        return Standing.COMPLETE if self.completed > epoch else Standing.ACCEPTED
+
+    def refused_by_interrupt(self, first: int, end: int) -> list[int]:
+        """Of a range of epochs, those that were refused since somebody who waited was interrupted."""
+        errors = ((epoch, self._errors.get(epoch)) for epoch in range(first, end))
+        return [epoch for epoch, error in errors if error is not None and error.code == INTERRUPTED]
+
+    def settle_interrupt(self, epoch: int, error: BaseException) -> None:
+        """Whoever waited for an epoch was interrupted: see it refused, unless it is complete (law 5)."""
+        with interrupts.deferred():
+            if not interrupts.try_acquire(self._changed, SETTLING):
+                return  # another thread is at work, and may complete it
+            try:
+                self._see_refused(epoch, error)
+            finally:
+                self._changed.release()
+
+    def _see_refused(self, epoch: int, error: BaseException) -> None:
+        coordinator, log = self._coordinator, self._coordinator.log
+        if self._torn() or coordinator.phase is Phase.CLOSED:
+            return
+        deadline = time.monotonic() + SETTLING
+        self._stop_work(error)
+        # Nothing is given to a storage that is away: what waits for it stays as it is, and is done later.
+        if self._durable:
+            self._settle(lambda: self._is_logged(epoch) or log.outage.error is not None, deadline)
+        if self._is_logged(epoch) and self.standing(epoch) is Standing.ACCEPTED:
+            coordinator.refuse(epoch, interrupted(epoch, error))
+            self._send(COORDINATOR, coordinator.take())
+        if self._durable:
+            self._settle(lambda: not coordinator.refusals or log.outage.error is not None, deadline)
+        if not coordinator.refusals:
+            self._go_back(time.monotonic() + RECOVERING)
+
+    def _is_logged(self, epoch: int) -> bool:
+        return not self._durable or self._logged >= epoch
+
+    def checkpoint(self) -> int:
+        """Make a checkpoint at the next boundary; return its number when it is published."""
+        with interrupts.deferred(), self._changed:
+            self._check_open()
+            self._need_storage("make a checkpoint")
+            answers, least = self._answers, self._coordinator.completed
+            while True:
+                answers.pop(Saved, None)
+                self._ask(self._coordinator.checkpoint)
+                self._pump(lambda: Saved in answers)
+                saved: Saved = answers[Saved]
+                if saved.epoch >= least:
+                    break
+                self._pump(self._recovered)  # it went back to one from before, and told of that
+            if saved.error is not None:
+                raise saved.error
+            return saved.number
+
+    def scale(self, workers: int) -> None:
+        """Go on with another number of workers; return when they have taken over."""
+        with interrupts.deferred(), self._changed:
+            self._check_open()
+            answers = self._answers
+            answers.pop(Scaled, None)
+            self._ask(lambda: self._coordinator.scale(workers))
+            self._pump(lambda: Scaled in answers and self._recovered())
+            scaled: Scaled = answers[Scaled]
+            if scaled.error is not None:
+                raise scaled.error
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands."""
+        with interrupts.deferred(), self._changed:
+            if self._durable and not self._closed:
+                self._coordinator.clock(time.monotonic())
+            return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        coordinator = self._coordinator
+        return {**coordinator.status(), "loops": self._loops.status(coordinator.completed)}
+
+    def loops(self) -> list[LoopRound]:
+        """The loops that are going, as far as is known here. May be asked from any thread."""
+        return self._loops.going(self._coordinator.completed)
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Return when the run is over: True; or after so many seconds: False. Raise what it died of, if it did."""
+        with interrupts.deferred(), self._changed:
+            over = interrupts.wait_for(self._changed, lambda: self.closed is not None, timeout)
+            if self._coordinator.error is not None:
+                raise self._coordinator.error
+            return over
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a worker of this process is at work; seen from the thread that works, a user's function is."""
+        return False
+
+    def hold_epochs(self) -> None:
+        """From now on an epoch is worked on only when somebody waits for it, so that each can be read as of it."""
+        with self._changed:
+            self._coordinator.limit = min(self._coordinator.limit, self.completed)
+
+    def free_epochs(self) -> None:
+        """Epochs need not be waited for any more, where they go on by themselves."""
+        return
+
+    def still(self) -> AbstractContextManager[None]:
+        """No epoch is worked on meanwhile."""
+        return nullcontext()
+
+    def settle(self, epoch: int) -> None:
+        """Wait until an epoch is over, be it that it was refused and is run without its rows."""
+        with interrupts.deferred(), self._changed:
+            self._pump(lambda: self.completed > epoch)
+
+    def serve(self, answers: Answers) -> None:
+        """Have others ask the run, where anybody can reach it."""
+        return
+
+    # ---- what the kinds do differently
+
+    @abstractmethod
+    def read(self, name: str, epoch: int) -> Sequence[Portion]:
+        """Each worker's part of an output as of an epoch."""
+
+    @abstractmethod
+    def changes(self, name: str, epoch: int) -> Sequence[Portion]:
+        """Each worker's part of what an epoch changed in an output."""
+
+    @abstractmethod
+    def frontier(self, probe: str) -> Antichain:
+        """The times that can still come to a probe."""
+
+    @abstractmethod
+    def stats(self) -> Sequence[Mapping[str, Any]]:
+        """How large each state is, on each worker."""
+
+    @abstractmethod
+    def touched(self) -> int:
+        """How many changes the present execution has made so far, as far as is known here."""
+
+    @abstractmethod
+    def kill(self, index: int) -> None:
+        """Lose the worker at an index with all it has in memory, as a test of what comes after."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the run. May be called again."""
+
+    @abstractmethod
+    def _pump(self, done: Callable[[], bool]) -> None:
+        """Return when something is so; raise if the run ends before."""
+
+    @abstractmethod
+    def _send(self, sender: int, out: Outputs) -> None:
+        """Carry messages to where they go."""
+
+    @abstractmethod
+    def _before_waiting(self) -> None:
+        """Somebody is about to wait for an epoch."""
+
+    @abstractmethod
+    def _settle(self, done: Callable[[], bool], deadline: float) -> None:
+        """Return when something is so, or the time is over, or another interrupt is due: it is not raised here."""
+
+    def _hold(self) -> None:
+        """Work on no epoch that nobody waits for, where work is done while somebody waits."""
+        return
+
+    def _stop_work(self, error: BaseException) -> None:
+        """Whoever waits for an epoch was interrupted: end what runs here."""
+        return
+
+    def _go_back(self, deadline: float) -> None:
+        """Something was refused: have the workers of this process go back behind it."""
+        return
+
+    def _torn(self) -> bool:
+        """Whether a step in this process ended halfway."""
+        return False
+
+    # ---- for both
+
+    def _recovered(self) -> bool:
+        """Whether all that was reported is there."""
+        coordinator = self._coordinator
+        return coordinator.phase is Phase.RUNNING and coordinator.completed >= coordinator.reported
+
+    def _caught_up(self) -> bool:
+        """Whether all that was in the log is done again."""
+        coordinator = self._coordinator
+        return coordinator.phase is Phase.RUNNING and coordinator.completed == coordinator.next
+
+    def _ask(self, question: Callable[[], None]) -> None:
+        question()
+        self._send(COORDINATOR, self._coordinator.take())
+
+    def _tell(self, message: Any) -> None:
+        """The coordinator says something to the client."""
+        kind = type(message)
+        if kind is Reported:
+            for note in message.notes:
+                self.events.add(**note)
+        elif kind is Refused:
+            self._errors[message.epoch] = message.error
+            if message.inherited:
+                self._say_refused(message)
+        elif kind is Logged:
+            self._logged = message.epoch
+        elif kind is Saved or kind is Scaled:
+            self._answers[kind] = message
+            self._note(message)
+        elif kind is Notice:
+            _LOG.log(message.level, "%s", message.text)
+        elif kind is Closed and self._lease is not None:
+            self._lease.stop()
+
+    def _say_refused(self, refused: Refused) -> None:
+        """An epoch that a run before this one logged fails, and is left out for good."""
+        told = "acknowledged" if refused.acknowledged else "never acknowledged"
+        _LOG.warning(
+            "epoch %d was logged, %s, and fails now: it is refused, and none of its rows count: %s",
+            refused.epoch, told, refused.error.message,
+        )  # fmt: skip
+        self.events.record(
+            "refused",
+            epoch=refused.epoch,
+            acknowledged=refused.acknowledged,
+            error=refused.error.message,
+        )
+
+    def _acknowledge(self, instruction: Acknowledge) -> None:
+        """Note, before the client is told where that is cheap, that epochs are complete."""
+        if self._acknowledger is not None:
+            self._acknowledger.note(instruction.epoch)
+
+    def _note(self, message: Saved | Scaled) -> None:
+        error = None if message.error is None else message.error.message
+        if isinstance(message, Scaled):
+            self.events.record("scaled", workers=message.workers, error=error)
+        elif error is None:
+            self.events.record("checkpoint", number=message.number, epoch=message.epoch - 1)
+        else:
+            self.events.record("trouble", what="a checkpoint", epoch=message.epoch - 1, error=error)
+
+    def _execute(self, instruction: Any) -> Outcome:
+        """Do what the storage is asked for."""
+        assert self._checkpoints is not None
+        assert self._log is not None
+        return carefully(instruction, self._checkpoints, self._log)
+
+    def _need_storage(self, what: str) -> None:
+        if self._coordinator.opening is None:
+            raise CheckpointError(
+                "checkpoint.no_path",
+                f"cannot {what}: the run has no checkpoint path",
+                hint="start it with checkpoint=PATH",
+            )
+
+    def _check_open(self) -> None:
+        if self._coordinator.error is not None:
+            raise self._coordinator.error
+        if self._closed:
+            raise closed_error(None)
+
+
+def _about(durability: Durability) -> Mapping[str, Any] | None:
+    """What checkpoints say besides: also what the functions of the program are, for refusals that name them."""
+    if durability.plan is None or durability.checkpoint is None:
+        return durability.about
+    return {**(durability.about or {}), "code": dict(durability.plan.code.words)}
+
+
+def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint.unusable",
+        f"cannot run with {storage.where}: {error.message}",
+        hint="nothing was started: make room there, make it writable and reachable, or give another path",
+        story=error.story,
+    )
+
+
+@cache
+def freeze() -> None:
+    """Have the garbage collector leave alone what is loaded by now: walking all of it takes 40 ms, at any moment."""
+    gc.collect()
+    gc.freeze()
+
+
+def carefully(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
+    """Execute an instruction in a thread that has nobody to raise to."""
+    try:
+        return execute(instruction, checkpoints, log)
+    except Exception as error:
+        wrapped = CheckpointError(
+            "checkpoint.raised",
+            f"cannot {type(instruction).__name__.lower()}: {type(error).__name__}: {error}",
+            hint="the cause has the traceback",
+        )
+        wrapped.__cause__ = error
+        return Outcome(instruction, error=wrapped)

@@ -1,0 +1,244 @@
+"""The codec: messages as bytes, and back. What travels between processes, over any wire.
+
+A message becomes one or more *frames*: a head, which says what it is, and a body, which has the
+rows. An `Encoder` and the `Decoder` at the other end belong to one stream of frames: what the
+columns of an edge are is said once, and later by number. Laws:
+
+1. ``decode(encode(message))`` is the message, whatever came before on the stream.
+2. A frame is at most about `PIECE` bytes, so long messages overlap with work and none is too long
+   for the wire; the decoder puts a message together again when its last piece is there.
+3. A head is typed data, never code (`shapes`), and an error arrives as what it was (`wire`).
+4. Rows are sound before anything looks at them (`soundness`), and changes are what `Changes` says of itself: a code for
+   each row, which is the number of a time; times in order. Everything else is refused with `BadMessage`.
+
+>>> from riverrun.engine.messages import Completed
+>>> frames = Encoder().encode(Completed(execution=3, epoch=7))
+>>> decoder = Decoder()
+>>> [decoder.decode(frame.head, frame.body) for frame in frames]
+[Completed(execution=3, epoch=7, notes=())]
+
+Cost: 2 microseconds for a small message, 10 for one with a few rows; a copy for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.engine.instance import ProgressNews
+from riverrun.engine.messages import Data, Feed
+from riverrun.engine.wiring import RoutedChanges as Rows
+from riverrun.errors import BadMessage, RiverrunError
+from riverrun.runtime.codec import shapes
+from riverrun.runtime.codec.shapes import (
+    FeedEnd,
+    InputHead,
+    Piece,
+    PlainData,
+    RowsHead,
+    ToldHead,
+    write_head,
+)
+from riverrun.state.changes import Changes
+from riverrun.state.soundness import WEIGHTLESS, FrameReader
+
+PIECE = 4 << 20
+SCHEMAS = 4096
+"""So many kinds of columns at most travel on one stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A head, and the rows it speaks of."""
+
+    head: bytes
+    body: pa.Buffer | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + (0 if self.body is None else self.body.size)
+
+
+class Encoder:
+    """The sending end of a stream of frames."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[tuple[Any, ...], tuple[int, pa.Schema]] = {}
+
+    def encode(self, message: Any) -> list[Frame]:
+        """The frames of a message, in order."""
+        return list(self.frames(message))
+
+    def frames(self, message: Any) -> Iterable[Frame]:
+        """The same, each made when it is asked for: one can leave while the next is made."""
+        kind = type(message)
+        if kind is Data:
+            payload = message.payload
+            if type(payload) is ProgressNews:
+                return [Frame(write_head(ToldHead(message.execution, message.number, payload)))]
+            if type(payload) is Rows:
+                return self._rows(message, *payload)
+            plain = PlainData(message.execution, message.number, payload)
+            return [Frame(shapes.write(plain))]
+        if kind is Feed:
+            return self._feed(message)
+        return [Frame(shapes.write(message))]
+
+    def _rows(self, message: Data, node: int, changes: Changes) -> Iterator[Frame]:
+        rows = max(changes.rows, 1)
+        arrays = list(changes.columns)
+        if changes.codes is not None:
+            arrays.append(pa.array(changes.codes))
+        if changes.diffs is not None:
+            arrays.append(pa.array(changes.diffs))
+        about = RowsHead(
+            message.execution, message.number, node, changes.rows, changes.times, changes.diff,
+            changes.codes is not None, changes.diffs is not None,
+        )  # fmt: skip
+        return self._pieces(about, arrays, rows)
+
+    def _feed(self, message: Feed) -> Iterator[Frame]:
+        for name, batch in message.inputs.items():
+            about = InputHead(name, tuple(batch.schema.names))
+            yield from self._pieces(about, batch.columns, batch.num_rows)
+        end = FeedEnd(message.execution, message.epoch, message.parcels)
+        yield Frame(shapes.write(end))
+
+    def _pieces(
+        self, about: RowsHead | InputHead, arrays: Sequence[pa.Array], rows: int
+    ) -> Iterator[Frame]:
+        """Rows, in pieces of a bounded size; the last one says what they are."""
+        if not arrays:
+            yield Frame(write_head(Piece(None, None, about)))
+            return
+        types = tuple([array.type for array in arrays])
+        known, definition = self._schemas.get(types), None
+        if known is None:
+            known = self._schemas[types] = len(self._schemas), _schema(types)
+            definition = known[1].serialize().to_pybytes()
+        number, schema = known
+        batch = pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+        count = 1
+        if batch.get_total_buffer_size() > PIECE:  # they may be a part of what the buffers have
+            count = max(1, min(-(-batch.nbytes // PIECE), rows))
+        for at in range(count):
+            start, stop = rows * at // count, rows * (at + 1) // count
+            piece = batch if count == 1 else batch.slice(start, stop - start)
+            last = at + 1 == count
+            head = write_head(Piece(number, definition, about if last else None))
+            yield Frame(head, piece.serialize())
+            definition = None
+
+
+class Decoder:
+    """The receiving end of a stream of frames."""
+
+    def __init__(self) -> None:
+        self._readers: list[FrameReader] = []
+        self._pieces: list[pa.RecordBatch] = []
+        self._inputs: dict[str, pa.RecordBatch] = {}
+
+    def decode(self, head: Any, body: pa.Buffer | None = None) -> Any | None:
+        """The message that a frame completes, if it does."""
+        read = shapes.read(head)
+        try:
+            match read:
+                case Piece():
+                    return self._piece(read, body)
+                case ToldHead():
+                    return Data(read.execution, read.number, ProgressNews(read.told))
+                case PlainData():
+                    return Data(read.execution, read.number, read.payload)
+                case FeedEnd():
+                    inputs, self._inputs = self._inputs, {}
+                    return Feed(read.execution, read.epoch, inputs, read.parcels)
+                case RowsHead() | InputHead():
+                    raise BadMessage("a frame has the end of rows that it does not have")
+        except (BadMessage, RiverrunError):
+            raise
+        except Exception as error:
+            raise BadMessage(f"a frame cannot be read: {type(error).__name__}: {error}") from error
+        return read
+
+    def _piece(self, piece: Piece, body: pa.Buffer | None) -> Any | None:
+        arrays: list[pa.Array] = []
+        if piece.schema is not None:
+            if piece.schema < 0:
+                raise BadMessage(f"a frame has columns {piece.schema}, which were not defined")
+            if piece.definition is not None:
+                self._define(piece.schema, piece.definition)
+            if body is None:
+                raise BadMessage("a frame has no rows where it says that it has")
+            batch, arrays = self._readers[piece.schema].read(aligned(body))
+            if self._pieces and self._pieces[0].schema != batch.schema:
+                raise BadMessage("a frame goes on with rows of other columns")
+            if self._pieces or piece.about is None:
+                self._pieces.append(batch)
+        about = piece.about
+        if about is None:
+            return None
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            arrays = pa.concat_batches(pieces).columns
+        if isinstance(about, InputHead):
+            self._inputs[about.name] = pa.record_batch(arrays, names=list(about.columns))
+            return None
+        return Data(about.execution, about.number, Rows((about.node, _changes(about, arrays))))
+
+    def _define(self, number: int, definition: bytes) -> None:
+        if number != len(self._readers) or number >= SCHEMAS:
+            raise BadMessage(
+                f"a frame defines columns {number}, where {len(self._readers)} are next"
+            )
+        self._readers.append(FrameReader(pa.ipc.read_schema(pa.py_buffer(definition))))
+
+
+def _changes(about: RowsHead, arrays: list[pa.Array]) -> Changes:
+    """The changes that a peer sent: what `Changes` says of itself holds for them."""
+    rows, times = about.rows, about.times
+    # The columns of a sound batch are all as long as the first.
+    if len(arrays[0]) != rows if arrays else rows > WEIGHTLESS:
+        raise BadMessage(f"a frame has not the {rows} rows that it says")
+    diffs = codes = None
+    if about.has_diffs:
+        diffs = _numbers(arrays.pop(), _DIFFS)
+    if about.has_codes:
+        codes = _numbers(arrays.pop(), _CODES)
+        if rows and int(codes.view(np.uint32).max()) >= len(times):
+            raise BadMessage("a frame has rows of a time that it does not name")
+    elif len(times) > 1:
+        raise BadMessage("a frame has several times, and no row says which it has")
+    if len(times) > 1 and (
+        len({len(time) for time in times}) > 1 or any(a >= b for a, b in pairwise(times))
+    ):
+        raise BadMessage("a frame has times in no order")
+    if min(map(min, times)) < 0:
+        raise BadMessage("a frame has a time before all times")
+    return Changes(tuple(arrays), rows, times, codes, about.diff, diffs)
+
+
+_DIFFS, _CODES = (pa.int64(),), (pa.int32(), pa.uint32())
+
+
+def _numbers(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> np.ndarray[Any, Any]:
+    if array.type not in kinds or array.null_count:
+        raise BadMessage(f"a frame has {array.type} where times or diffs are")
+    return array.to_numpy()  # type: ignore[no-any-return]
+
+
+def aligned(buffer: pa.Buffer) -> pa.Buffer:
+    """The same bytes at an address that kernels and NumPy like; the wire gives any."""
+    if buffer.address % 8 == 0:
+        return buffer
+    copy = pa.allocate_buffer(buffer.size)
+    np.frombuffer(copy, np.uint8)[:] = np.frombuffer(buffer, np.uint8)
+    return copy
+
+
+def _schema(types: Sequence[pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(str(at), kind) for at, kind in enumerate(types)])

@@ -1,0 +1,554 @@
+"""The in-process transport: a coordinator and its workers in one thread.
+
+A `LocalCluster` carries messages, has storage instructions executed, and starts workers when the
+coordinator asks for them. It runs while somebody waits: `submit` queues an epoch, `wait` works until
+it is complete. Laws:
+
+1. **Order.** Messages between two actors arrive in the order in which they were sent; with a `seed`,
+   that is all: who is next is drawn at random, the same for the same seed.
+2. **Beside.** Checkpoints are written, published, read and collected by one other thread, in the
+   order in which that was asked for, while epochs go on; the log is written by a second one. So a
+   storage that hangs holds up whoever waits for it, and nobody else: `close` leaves it alone.
+
+3. **Interrupts at boundaries.** Between two steps of the loop every message is where it belongs. An interrupt
+   (`interrupts`) is raised there; in the functions of the user's it ends what runs, and is raised at the next boundary.
+   Whoever waited for an epoch sees it settled first. Something else that ends a step halfway (an exception set from
+   another thread, no memory) ends the run, with a reason: nothing is told of a state that is not whole.
+
+The laws of `cluster` hold besides.
+
+>>> class Sum:
+...     def __init__(self, index, shards, epoch, states):
+...         self.completed, self.sum = epoch, 0
+...
+...     def feed(self, epoch, inputs):
+...         self.sum += sum(batch.num_rows for batch in inputs.values())
+...         self.completed = epoch + 1
+...
+...     receive = work = lambda self, *_: False
+...     take = pin = lambda self: {}
+...     notes = lambda self: ()
+>>> import pyarrow as pa
+>>> with LocalCluster(Sum, workers=2) as cluster:
+...     epoch = cluster.submit({"n": pa.record_batch({"n": [1, 2, 3]})})
+...     cluster.wait(epoch)
+...     cluster.completed, [instance.sum for instance in cluster.instances]
+(1, [1, 2])
+
+Cost: about 10 microseconds for an epoch on one worker, besides what the instance does; with a
+checkpoint path, one put more.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from riverrun import interrupts
+from riverrun.engine.coordinator.coordinator import Phase
+from riverrun.engine.coordinator.failures import interrupted
+from riverrun.engine.coordinator.resume import told
+from riverrun.engine.instance import Maker
+from riverrun.engine.loop_rounds import LOOK, LoopRound
+from riverrun.engine.messages import (
+    CLIENT,
+    COORDINATOR,
+    STORAGE,
+    SUPERVISOR,
+    Acknowledge,
+    AppendRecord,
+    Failed,
+    Feed,
+    InstanceInterface,
+    MakeInstance,
+    NotReady,
+    Outcome,
+    Outputs,
+    Publish,
+    Read,
+    Recall,
+    Start,
+    Stop,
+)
+from riverrun.engine.reading import Portion
+from riverrun.engine.worker import Worker
+from riverrun.errors import RiverrunError, TransportError
+from riverrun.progress import Antichain
+from riverrun.retry import pause
+from riverrun.runtime.carriers import Carrier, Order
+from riverrun.runtime.cluster import Cluster, Durability, carefully
+from riverrun.runtime.deadlines import Deadlines
+from riverrun.runtime.uploads import Staging
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.log import Log
+from riverrun.storage.threads import Lane
+
+NAP = 0.25  # seconds: so often whoever waits for the storage looks at the clock
+CLOSING = 30.0  # seconds that a checkpoint under way has when the run is closed
+GLANCES = 10
+
+
+class LocalCluster(Cluster):
+    """A run of `workers` workers in this process."""
+
+    def __init__(
+        self,
+        make_instance: MakeInstance,
+        workers: int = 1,
+        *,
+        seed: int | None = None,
+        **durability: Any,
+    ) -> None:
+        """Start a run, or resume the one whose checkpoints are at the path; see `cluster.Durability`."""
+        super().__init__(workers, Durability(**durability))
+        self._make = told(make_instance, self._resume)
+        self._workers: dict[int, Worker] = {}
+        self._lanes = {AppendRecord: Lane("riverrun-log"), Any: Lane("riverrun-checkpoint")}
+        self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+        self._asked = 0  # instructions that have not been answered
+        self._interrupt: BaseException | None = None  # what is to be raised at the next boundary
+        self._settling: BaseException | None = None  # the interrupt whose epoch is being settled
+        self._hurried = False  # whether another one came meanwhile
+        self._is_passing_on = False  # whether shards change hands without a checkpoint path
+        self._stepping = False  # whether a step has begun and not ended
+        self._pumps = 0  # how many calls are in the loop: a user's function may use the run
+        self._failures: Counter[tuple[int, type]] = Counter()
+        self._deadlines = Deadlines()  # what is tried again, and when loops are looked at
+        self._deadlines.every(LOOK, self._look_at_loops, start=time.monotonic())
+        self._random = None if seed is None else random.Random(seed)
+        self._mail: deque[tuple[int, int, Any]] = deque()  # to, from, message
+        self._links: dict[tuple[int, int], deque[Any]] = {}
+        self._send(COORDINATOR, self._coordinator.take())
+        try:
+            self._sweep(self._lanes[Any])
+            self._pump(self._caught_up)
+        except BaseException:
+            self.close()
+            raise
+        self._coordinator.limit = self._coordinator.next
+
+    # ---- what a client does
+
+    @property
+    def instances(self) -> list[InstanceInterface]:
+        """The current instances, by index; for reading at a boundary. After a loss, waits for recovery."""
+        if not self._closed:
+            self._check_open()
+            if not self._recovered():
+                self._pump(self._recovered)
+        found = [self._workers.get(member) for member in self._coordinator.members]
+        return [worker.instance for worker in found if worker and worker.instance]
+
+    def read(self, name: str, epoch: int) -> list[Portion]:
+        return [instance.read(name, epoch) for instance in self.instances]
+
+    def changes(self, name: str, epoch: int) -> list[Portion]:
+        return [instance.changes(name, epoch) for instance in self.instances]
+
+    def frontier(self, probe: str) -> Antichain:
+        found = Antichain()
+        for instance in self.instances:
+            found = found.meet(instance.frontier(probe))
+        return found
+
+    def stats(self) -> list[Mapping[str, Any]]:
+        return [instance.stats() for instance in self.instances]
+
+    def touched(self) -> int:
+        """May be asked from any thread."""
+        workers = list(self._workers.values())
+        return sum(worker.instance.touched for worker in workers if worker.instance)
+
+    def scale(self, workers: int) -> None:
+        """Go on with another number of workers; return when they have taken over."""
+        with interrupts.deferred():
+            self._check_open()
+            if self._checkpoints is None:  # what changes hands does so through a storage in memory
+                self._checkpoints = Checkpoints("memory:///")
+                self._log = Log(self._checkpoints.storage)
+                self._is_passing_on = True
+            super().scale(workers)
+
+    def _end_passing_on(self) -> None:
+        """Shards have changed hands: forget what they did it through, when nobody needs it any more."""
+        coordinator = self._coordinator
+        if (
+            not self._recovered()
+            or coordinator.roster.change is not None
+            or coordinator.saver.number
+        ):
+            return
+        while self._asked and not interrupts.is_due():
+            self._take_outcomes(wait=True)
+        if not self._asked and not self._deadlines.pending:
+            self._is_passing_on = False
+            self._checkpoints = self._log = None
+
+    def kill(self, index: int) -> None:
+        """Lose the worker at an index with all it has in memory, as a test of what comes after."""
+        self._check_open()
+        member = self._coordinator.members[index]
+        self._workers.pop(member, None)
+        self._ask(lambda: self._coordinator.lost(member))
+
+    def poll(self) -> bool:
+        """Take in what the background has done, without waiting; whether it has more to do."""
+        was_stepping, self._stepping = self._stepping, True
+        self._take_outcomes(wait=False)
+        self._pump_mail()
+        for link in sorted(self._links):
+            for message in self._links.pop(link, ()):
+                self._deliver(link[1], link[0], message)
+        self._stepping = was_stepping
+        return self._asked > 0 or self._deadlines.pending > 0 or bool(self._links)
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands. May be asked from any thread, while another one waits."""
+        with interrupts.deferred():
+            if self._changed.acquire(blocking=False):
+                try:
+                    if not self._closed and not self._torn():
+                        self._tick()
+                        self.poll()
+                finally:
+                    self._changed.release()
+            for _ in range(GLANCES):
+                with suppress(RuntimeError):  # another thread changes what is looked at
+                    return self._status()
+            return self._status()
+
+    def _look_at_loops(self) -> None:
+        """Hear from the workers which loops are going."""
+        now = time.monotonic()
+        for member, worker in self._workers.items():
+            rounds: list[LoopRound] = getattr(worker.instance, "loops", list)()
+            self._loops.hear(member, rounds, now)
+
+    def close(self) -> None:
+        """End the run; a checkpoint under way is finished first, unless the storage fails or hangs."""
+        with interrupts.deferred():
+            if self._closed:
+                return
+            self._closed = True
+            coordinator = self._coordinator
+            coordinator.limit = 0
+            deadline = time.monotonic() + CLOSING
+            try:
+                while not self._torn() and coordinator.phase is not Phase.CLOSED and self.poll():
+                    if coordinator.log.waiting and coordinator.log.status()["behind"] is not None:
+                        break
+                    self._take_outcomes(wait=True)
+                    if interrupts.is_due() or time.monotonic() > deadline:
+                        break
+            finally:
+                coordinator.close()
+                for lane in self._lanes.values():
+                    lane.close(wait=NAP)
+                self._let_go()
+                self._deadlines.clear()
+                self._workers.clear()
+                self._mail.clear()
+                self._links.clear()
+
+    def _before_waiting(self) -> None:
+        if self._durable:
+            self._coordinator.tick(time.monotonic())
+
+    def _hold(self) -> None:
+        self._coordinator.limit = min(self._coordinator.limit, self._coordinator.released)
+
+    def _stop_work(self, error: BaseException) -> None:
+        """The epoch under way is refused, and no function of the user's is called any more."""
+        coordinator = self._coordinator
+        self.hold_epochs()
+        epoch = coordinator.under_way
+        if epoch is not None:
+            coordinator.refuse(epoch, interrupted(epoch, error))
+            self._send(COORDINATOR, coordinator.take())
+
+    def _see_refused(self, epoch: int, error: BaseException) -> None:
+        self._settling, self._hurried = error, False
+        for worker in self._workers.values():
+            worker.interrupt(error)
+        try:
+            super()._see_refused(epoch, error)
+        finally:
+            self._settling = None
+            for worker in self._workers.values():
+                worker.interrupt(None)
+
+    def _settle(self, done: Callable[[], bool], deadline: float) -> None:
+        def settled() -> bool:
+            return (
+                done()
+                or self._hurried
+                or interrupts.is_due()
+                or time.monotonic() > deadline
+                or self._coordinator.phase is Phase.CLOSED
+            )
+
+        self._pump(settled)
+
+    def _go_back(self, deadline: float) -> None:
+        self._settle(self._recovered, deadline)
+
+    def _note_interrupt(self, error: BaseException) -> None:
+        """A user's function was interrupted, and its epoch failed."""
+        if self._settling is None:
+            self._interrupt = error
+        elif error is not self._settling:
+            self._hurried = True
+
+    @property
+    def is_stepping(self) -> bool:
+        return self._stepping and self._pumps > 0
+
+    def _torn(self) -> bool:
+        """Whether a step ended halfway."""
+        return self._stepping and not self._pumps
+
+    def _check_open(self) -> None:
+        if self._torn() and self._coordinator.error is None:
+            self._coordinator.close(_halfway())
+        super()._check_open()
+
+    def _tick(self) -> None:
+        if self._durable:
+            self._coordinator.tick(time.monotonic())
+            self._send(COORDINATOR, self._coordinator.take())
+
+    # ---- the loop
+
+    def _pump(self, done: Callable[[], bool]) -> None:
+        """Carry messages and let workers work until something is so; raise if the run ends before."""
+        self._pumps += 1
+        try:
+            self._pump_until(done)
+            if self._is_passing_on:
+                self._end_passing_on()
+        finally:
+            self._pumps -= 1
+
+    def _pump_until(self, done: Callable[[], bool]) -> None:
+        coordinator = self._coordinator
+        while not done():
+            # Here, and only here, nothing is half done (law 3).
+            if self._settling is None:
+                self._raise_interrupt()
+                interrupts.check()
+            if coordinator.phase is Phase.CLOSED:
+                if coordinator.error is not None and not self._closed:
+                    raise coordinator.error
+                return
+            self._stepping = True
+            if self._asked and not self._outcomes.empty():
+                self._take_outcomes(wait=False)
+            if self._random is not None:
+                busy = self._draw(self._random)
+            else:
+                busy = self._turn()
+            self._deadlines.meet(time.monotonic())
+            if not busy:
+                if not self._asked and not self._deadlines.pending and self._interrupt is None:
+                    if done() or self.closed is not None:
+                        self._stepping = False
+                        continue  # by what the storage answered just now
+                    raise AssertionError(f"nothing to do, and not done: {coordinator.status()}")
+                self._take_outcomes(wait=True)
+            self._stepping = False
+        if self._settling is None:
+            self._raise_interrupt()
+
+    def _raise_interrupt(self) -> None:
+        if self._interrupt is not None:
+            error, self._interrupt = self._interrupt, None
+            raise error
+
+    def _turn(self) -> bool:
+        """Deliver all messages, then let each worker do one step."""
+        busy = self._pump_mail()
+        for worker in list(self._workers.values()):
+            if worker.work():
+                busy = True
+            out = worker.take()
+            if out:
+                busy = True
+                self._send(worker.incarnation, out)
+        return busy
+
+    def _pump_mail(self) -> bool:
+        mail = self._mail
+        if not mail:
+            return False
+        while mail:
+            to, sender, message = mail.popleft()
+            self._deliver(to, sender, message)
+        return True
+
+    def _draw(self, source: random.Random) -> bool:
+        """Deliver one message or let one worker do one step, whichever is drawn."""
+        choices: list[tuple[int, ...]] = sorted(self._links)
+        choices += [(member,) for member in sorted(self._workers)]
+        while choices:
+            at = source.randrange(len(choices))
+            choices[at], choices[-1] = choices[-1], choices[at]
+            choice = choices.pop()
+            if len(choice) == 2:
+                link = self._links[choice]
+                message = link.popleft()
+                if not link:
+                    del self._links[choice]
+                self._deliver(choice[1], choice[0], message)
+                return True
+            worker = self._workers[choice[0]]
+            busy = worker.work()
+            out = worker.take()
+            if out:
+                self._send(worker.incarnation, out)
+            if busy or out:
+                return True
+        return False
+
+    def _deliver(self, to: int, sender: int, message: Any) -> None:
+        if to == COORDINATOR:
+            coordinator = self._coordinator
+            coordinator.receive(sender, message)
+            out = coordinator.take()
+            if out:
+                self._send(COORDINATOR, out)
+            return
+        worker = self._workers.get(to)
+        if worker is not None:
+            if type(message) is Feed and message.parcels:
+                # Logged by a run on Spark, whose workers had them and put them into the storage.
+                assert self._checkpoints is not None
+                given = message
+                try:
+                    message = Staging(to, self._checkpoints.storage).filled(given)
+                except TransportError as error:  # an outage: later, then
+                    self._send(to, [(COORDINATOR, NotReady(given.execution, error))])
+                    self._try_later((to, Feed), lambda: self._deliver(to, sender, given))
+                    return
+                self._failures.pop((to, Feed), None)
+                if type(message) is Failed:
+                    self._send(to, [(COORDINATOR, message)])
+                    return
+            worker.receive(sender, message)
+            out = worker.take()
+            if out:
+                self._send(to, out)
+
+    def _send(self, sender: int, out: Outputs) -> None:
+        for to, message in out:
+            if to >= COORDINATOR:
+                if self._random is None:
+                    self._mail.append((to, sender, message))
+                else:
+                    self._links.setdefault((sender, to), deque()).append(message)
+            elif to == CLIENT:
+                self._tell(message)
+            elif to == STORAGE:
+                self._instruct(sender, message)
+            elif to == SUPERVISOR:
+                self._supervise(message)
+
+    def _supervise(self, message: Start | Stop) -> None:
+        if isinstance(message, Start):
+            worker = Worker(message.incarnation, self._make, self._note_interrupt)
+            self._workers[worker.incarnation] = worker
+            self._send(worker.incarnation, worker.take())
+        else:
+            self._workers.pop(message.incarnation, None)
+            self._loops.forget(message.incarnation)
+
+    # ---- the storage
+
+    def _instruct(self, sender: int, instruction: Any) -> None:
+        if type(instruction) is Acknowledge:
+            self._acknowledge(instruction)
+            return
+        if self._random is not None:  # the same for the same seed: no thread
+            outcome = self._execute(instruction)
+            if type(instruction) is AppendRecord or outcome.error is not None:
+                self._answered(sender, outcome)
+            else:
+                self._links.setdefault((STORAGE, sender), deque()).append(outcome)
+            return
+        self._asked += 1
+        # The storage in memory, through which shards change hands, is there for a while only.
+        checkpoints, log = self._checkpoints, self._log
+        assert checkpoints is not None
+        assert log is not None
+        outcomes = self._outcomes
+        lane = self._lanes[AppendRecord if type(instruction) is AppendRecord else Any]
+        lane.submit(lambda: outcomes.put((sender, carefully(instruction, checkpoints, log))))
+
+    def _take_outcomes(self, *, wait: bool) -> None:
+        """Take in what the storage has answered, and try again what has waited for long enough."""
+        while self._asked and (wait or not self._outcomes.empty()):
+            try:
+                sender, outcome = self._outcomes.get(timeout=self._nap())
+            except queue.Empty:
+                break
+            wait = False
+            self._asked -= 1
+            self._answered(sender, outcome)
+        if wait:
+            if not self._asked and self._deadlines.pending:
+                time.sleep(self._nap())
+            self._tick()
+        self._deadlines.meet(time.monotonic())
+
+    def _nap(self) -> float:
+        return max(0.0, min(NAP, self._deadlines.first - time.monotonic()))
+
+    def _answered(self, sender: int, outcome: Outcome) -> None:
+        """Bring an answer back; one that makes its receiver try again waits for a moment."""
+        kind = type(outcome.instruction)
+        if outcome.error is not None and kind in (AppendRecord, Publish, Read, Recall):
+            self._try_later((sender, kind), lambda: self._deliver(sender, STORAGE, outcome))
+        else:
+            self._failures.pop((sender, kind), None)
+            self._deliver(sender, STORAGE, outcome)
+
+    def _try_later(self, what: tuple[int, type], act: Callable[[], None]) -> None:
+        self._failures[what] += 1
+        self._deadlines.once(time.monotonic() + pause(self._failures[what]), act)
+
+
+def _halfway() -> RiverrunError:
+    return RiverrunError(
+        "run.torn",
+        "the run was ended: something that no signal's handler raised stopped one of its steps halfway, and what is in "
+        "memory is not whole",
+        hint="an exception that another thread sets, or too little memory, does that; start the run again: with "
+        "checkpoint=PATH it goes on after the last epoch in the log",
+    )
+
+
+class LocalCarrier(Carrier):
+    """Workers take turns in the thread of whoever waits."""
+
+    place = "in this process"
+    takes = frozenset({"seed"})
+
+    def start(self, order: Order) -> Cluster:
+        return LocalCluster(
+            Maker(order.plan, order.history, order.memory),
+            order.workers,
+            seed=order.seed,
+            plan=order.plan,
+            **order.durability,
+        )
+
+    def suitable_workers(self, on: Any) -> int:
+        """One: more of them share its thread."""
+        return 1
+
+
+CARRIER = LocalCarrier()

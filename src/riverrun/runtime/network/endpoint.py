@@ -1,0 +1,428 @@
+"""An endpoint: where a process of a run can be reached, and who gets in.
+
+A process that is reached by others makes an `Endpoint` with a `Handler`, which says what becomes of frames, questions
+and rows. Whoever connects is let in by `connection`, and then says in its first packet what it is there for: questions,
+one after the other, rows that are asked for, rows that are handed in, or a link, which brings frames. Laws:
+
+- **Strangers cost little.** Until a connection has shown that it knows the token, it has a thread, its socket, and a
+  few dozen bytes, and is closed after `ADMISSION` seconds. At most `STRANGERS` are in that state: for one more, the
+  oldest goes of the host that has most of them, so many idle connections from one place keep nobody else out.
+- **Strangers are counted.** Each connection that is not let in counts once: as `garbage` where the first bytes are not
+  those of a member, else as `refused`: with another token or certificate, silent, or gone before the token was shown.
+  Whoever has another token is told so.
+- **Members are bounded.** Members have at most half of the files that this process may open; others are told that there
+  is no room. A member that asks nothing for `IDLE` seconds is closed.
+- **Nothing else is listened to.** The socket is bound to the one address that others are told of.
+- **Said.** What a handler raises travels to who asked, described; what nobody of us can have sent ends the connection
+  that it came on, and nothing else.
+
+Cost: a thread for each connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import Any, Protocol, Self
+
+import msgspec
+import pyarrow as pa
+
+from riverrun.errors import BadMessage, TransportError
+from riverrun.rows.records import undictionaried
+from riverrun.runtime.codec.frames import Frame
+from riverrun.runtime.codec.plain import MOST, describe, pack, unpack
+from riverrun.runtime.network import connection
+from riverrun.runtime.network.connection import (
+    ANSWER,
+    BATCH,
+    BYE,
+    END,
+    ERROR,
+    FRAME,
+    FRAMES,
+    FULL,
+    REFUSED,
+    SCHEMA,
+    WELCOME,
+    Connection,
+    Packet,
+    Security,
+    SpeaksSomethingElse,
+    pieces_of,
+    settle,
+)
+from riverrun.state.soundness import UnsoundRows, read_frame
+
+STRANGERS = 64
+ADMISSION = 10.0
+IDLE = 600.0
+MEMBERS = 4096
+DRAIN = 30.0
+"""Seconds for which rows that were refused are still received, so that their sender gets to know why."""
+_WAITING = 128  # connections that the kernel keeps until they are accepted
+_PAUSE = 0.05
+_FRAMES = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]])
+_LOG = logging.getLogger(__name__)
+_GONE = (OSError, BadMessage, ValueError)
+
+
+class Handler(Protocol):
+    """What a process does with what comes in. Called from many threads."""
+
+    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+        """Frames of a stream, and how many bytes they took."""
+
+    def ended(self, sender: int, stream: object, cleanly: bool) -> None:
+        """A stream is over."""
+
+    def answer(self, question: str, argument: Any) -> Any:
+        """Answer a question with what `pack` takes, or raise."""
+
+    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Rows that are asked for."""
+
+    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+        """Rows that are handed in; the answer goes back when all of them are there."""
+
+
+@dataclass(eq=False, slots=True)
+class _Guest:
+    """Somebody who is connected."""
+
+    raw: socket.socket
+    host: str
+    since: float
+    member: bool = False
+
+
+class Endpoint:
+    """Where a process can be reached."""
+
+    def __init__(self, host: str, handler: Handler, security: Security, port: int = 0) -> None:
+        self._handler = handler
+        self._security = security
+        self._lock = Lock()
+        self._guests: dict[_Guest, None] = {}  # the oldest first
+        self._ending = Event()
+        self.refused = 0
+        """How many connections showed no token, or a wrong one: told so, silent, gone or sent away before that."""
+        self.garbage = 0
+        """How many connections spoke something else from the start: no members, and no strangers with a token."""
+        self._socket = _listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self.address = security.location(host, self.port)
+        Thread(target=self._accept, name="riverrun-endpoint", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Listen no more, and end all connections."""
+        with self._lock:
+            self._ending.set()
+            guests = list(self._guests)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for guest in guests:
+            _hang_up(guest.raw)
+
+    # ---- who gets in
+
+    def _accept(self) -> None:
+        while not self._ending.is_set():
+            try:
+                raw, place = self._socket.accept()
+            except OSError as error:
+                if self._ending.is_set():
+                    return
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                    self._make_room()
+                time.sleep(_PAUSE)
+                continue
+            guest = _Guest(raw, str(place[0]), time.monotonic())
+            with self._lock:
+                if self._ending.is_set():
+                    raw.close()
+                    return
+                self._guests[guest] = None
+                strangers = sum(not each.member for each in self._guests)
+            if strangers > STRANGERS:
+                self._make_room()
+            try:
+                Thread(
+                    target=self._welcome, args=(guest,), name="riverrun-guest", daemon=True
+                ).start()
+            except RuntimeError:  # there cannot be more threads
+                self._count_refused()
+                self._leave(guest)
+
+    def _make_room(self) -> None:
+        """Close the oldest stranger of the host that has most of them."""
+        with self._lock:
+            strangers = [each for each in self._guests if not each.member]
+            if not strangers:
+                return
+            most, _ = Counter(each.host for each in strangers).most_common(1)[0]
+            oldest = next(each for each in strangers if each.host == most)
+            del self._guests[oldest]
+        _hang_up(oldest.raw)
+
+    def _leave(self, guest: _Guest) -> None:
+        with self._lock:
+            self._guests.pop(guest, None)
+        _hang_up(guest.raw)
+        guest.raw.close()
+
+    def _welcome(self, guest: _Guest) -> None:
+        """In a thread: see who it is, and hear what they have to say."""
+        admitted: bool | None = None  # None: it has not shown a token yet
+        try:
+            with self._lock:
+                if guest not in self._guests:  # it had to make room
+                    raise ConnectionAbortedError("it was sent away before it could speak")
+                settle(guest.raw)
+                guest.raw = self._security.wrap(guest.raw)
+            admitted = self._security.admit(guest.raw, guest.since + ADMISSION)
+            if not admitted:
+                self._count_refused()
+                guest.raw.sendall(REFUSED)
+                return
+            with self._lock:
+                members = sum(each.member for each in self._guests)
+                guest.member = guest in self._guests and members < _room()
+            guest.raw.sendall(WELCOME if guest.member else FULL)
+            if guest.member:
+                guest.raw.settimeout(None)
+                self._serve(Connection(guest.raw))
+        except SpeaksSomethingElse:
+            with self._lock:
+                self.garbage += 1
+        except _GONE:
+            if admitted is None:
+                self._count_refused()
+        finally:
+            self._leave(guest)
+
+    def _count_refused(self) -> None:
+        with self._lock:
+            if (
+                not self._ending.is_set()
+            ):  # who was there when this process left was sent away by that
+                self.refused += 1
+
+    # ---- what members say
+
+    def _serve(self, member: Connection) -> None:
+        while not self._ending.is_set():
+            member.set_timeout(IDLE)
+            packet = member.receive(head=MOST, body=0)
+            member.set_timeout(None)
+            if packet is None:
+                return
+            match packet.kind:
+                case connection.LINK:
+                    self._frames(member, packet)
+                    return
+                case connection.ASK:
+                    self._answer(member, packet)
+                case connection.ROWS:
+                    self._give(member, packet)
+                case connection.STAGE:
+                    if not self._take(member, packet):
+                        return
+                case other:
+                    raise BadMessage(f"a packet of kind {other} begins nothing")
+
+    def _frames(self, member: Connection, opening: Packet) -> None:
+        sender = unpack(opening.head)
+        if type(sender) is not int:
+            raise BadMessage("a link is from a process with a number")
+        stream, cleanly = object(), False
+        try:
+            while (packet := member.receive()) is not None:
+                if packet.kind == FRAMES:
+                    listed = _listed(packet.head)
+                    frames = [
+                        Frame(head, None if body is None else pa.py_buffer(body))
+                        for head, body in listed
+                    ]
+                elif packet.kind == FRAME:
+                    frames = [Frame(packet.head, packet.body)]
+                elif packet.kind == BYE:
+                    cleanly = True
+                    return
+                else:
+                    raise BadMessage(f"a packet of kind {packet.kind} is no frame")
+                size = sum([frame.size for frame in frames])
+                self._handler.receive(sender, stream, frames, size)
+        except _GONE:
+            pass
+        except Exception:  # the link is broken then, as others know how to mend it
+            _LOG.exception("what came on a link could not be taken in")
+        finally:
+            self._handler.ended(sender, stream, cleanly)
+
+    def _answer(self, member: Connection, packet: Packet) -> None:
+        def answer() -> bytes:
+            question, argument = _pair(packet.head)
+            return pack(self._handler.answer(question, argument))
+
+        member.send(*_said(answer, ANSWER))
+
+    def _give(self, member: Connection, packet: Packet) -> None:
+        batches: Iterator[pa.RecordBatch] = iter(())
+
+        def begin() -> bytes:
+            nonlocal batches
+            schema, batches = undictionaried(*self._handler.rows(unpack(packet.head)))
+            definition: bytes = schema.serialize().to_pybytes()
+            return definition
+
+        kind, head = _said(begin, SCHEMA)
+        member.send(kind, head)
+        while kind != ERROR:
+            try:
+                batch = next(batches, None)
+            except Exception as error:
+                member.send(ERROR, _described(error))
+                return
+            if batch is None:
+                member.send(END)
+                return
+            for piece in pieces_of(batch):
+                member.send(BATCH, b"", piece.serialize())
+
+    def _take(self, member: Connection, packet: Packet) -> bool:
+        """Take rows in; whether the connection can be used again."""
+        incoming = _Incoming(member)
+
+        def stage() -> bytes:
+            about, definition = _pair(packet.head)
+            schema = _schema(definition)
+            return pack(self._handler.stage(about, schema, incoming.batches(schema)))
+
+        kind, head = _said(stage, ANSWER)
+        member.send(kind, head)
+        if kind == ERROR and not incoming.over:
+            incoming.drain(time.monotonic() + DRAIN)
+        return incoming.over
+
+
+class _Incoming:
+    """Rows that a member hands in."""
+
+    def __init__(self, member: Connection) -> None:
+        self._member = member
+        self.over = False
+
+    def _next(self) -> Packet | None:
+        packet = self._member.receive(head=0)
+        if packet is None:
+            raise ConnectionResetError("rows ended before they were all there")
+        if packet.kind == END:
+            self.over = True
+            return None
+        if packet.kind != BATCH or packet.body is None:
+            raise BadMessage(f"a packet of kind {packet.kind} has no rows")
+        return packet
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        while (packet := self._next()) is not None:
+            assert packet.body is not None
+            yield read_rows(packet.body, schema)
+
+    def drain(self, deadline: float) -> None:
+        with suppress(*_GONE):
+            while time.monotonic() < deadline:
+                self._member.set_timeout(max(deadline - time.monotonic(), 0.01))
+                if self._next() is None:
+                    return
+
+
+def read_rows(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows that another process sent; `BadMessage` for those that may not be looked at."""
+    try:
+        return read_frame(body, schema)
+    except UnsoundRows as error:
+        raise BadMessage(f"rows cannot be read: {error}") from error
+
+
+def _said(act: Callable[[], bytes], kind: int) -> tuple[int, bytes]:
+    """What comes of an act, to be sent: its result, or the error that it raised."""
+    try:
+        return kind, act()
+    except Exception as error:
+        return ERROR, _described(error)
+
+
+def _described(error: Exception) -> bytes:
+    if isinstance(error, BadMessage):
+        error = TransportError(
+            "transport.unreadable",
+            f"cannot read what was sent: {error}",
+            hint="this is tried again; if it comes back, versions of riverrun differ, or the network damages it",
+        )
+    return pack(describe(error))
+
+
+def _listed(head: bytes) -> list[tuple[bytes, bytes | None]]:
+    try:
+        return _FRAMES.decode(head)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadMessage(f"a packet has no frames: {error}") from error
+
+
+def _pair(head: bytes) -> tuple[Any, Any]:
+    said = unpack(head)
+    if type(said) is not tuple or len(said) != 2:
+        raise BadMessage("a packet asks nothing")
+    return said[0], said[1]
+
+
+def _schema(definition: Any) -> pa.Schema:
+    if type(definition) is not bytes:
+        raise BadMessage("a packet has no columns")
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(definition))
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise BadMessage(f"a packet has no columns: {error}") from error
+
+
+def _room() -> int:
+    """How many members there can be: half of the files that this process may open are for them."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MEMBERS if files == resource.RLIM_INFINITY else min(MEMBERS, max(8, files // 2))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, place = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        if port:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+        made.listen(_WAITING)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _hang_up(raw: socket.socket) -> None:
+    with suppress(OSError):
+        raw.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,189 @@
+"""Borrowing: rows that workers in other processes hold for us, until what stands for them here is thrown away.
+
+A `Borrowed` portion is some ranges of hashes of an output, as of an epoch. In the beginning one worker lends them, as
+one loan. When that worker is lost, or gives its shards away and leaves, those who have the shards then lend the
+same ranges as of the same epoch. Laws:
+
+- **The same rows.** A portion gives the same rows each time it is read, whoever lends them.
+- **The epoch or an error.** Where workers have let go of the epoch meanwhile (``history=``), reading is refused with
+  `time.compacted`; rows of another epoch are never given in place of it.
+- **Given back.** A worker keeps a loan until nobody here can ask for it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from riverrun.engine.reading import Portion
+from riverrun.errors import TimeViolation
+from riverrun.forks import ProcessMark, finalize
+from riverrun.interrupts import held
+from riverrun.rows.conditions import Where
+from riverrun.rows.records import as_shown
+from riverrun.runtime.network.client import Asker, fetch_loans, watched
+from riverrun.runtime.network.connection import Security
+from riverrun.state.shards import Range, Shards
+
+
+class Loan:
+    """What one worker lends under a number; `release` is told when nobody has it any more."""
+
+    def __init__(
+        self,
+        address: str,
+        lease: int,
+        ranges: Sequence[Range],
+        release: Callable[[str, int], None],
+    ) -> None:
+        self.address = address
+        self.lease = lease
+        self.ranges = ranges
+        finalize(self, release, address, lease)
+
+
+Part: TypeAlias = Callable[[Shards, int], Any]
+"""What a worker is asked for, by the shards and its index; None where it is not asked."""
+
+
+class Ask(Protocol):
+    """Asks all workers of one execution, and tries again until there is one in which all have answered."""
+
+    def __call__(self, question: str, *, of: Part) -> list[tuple[str, Any]]:
+        """The address of each worker that was asked, and its answer."""
+
+
+class Lender:
+    """Has workers lend rows."""
+
+    def __init__(
+        self,
+        security: Security,
+        ask: Ask,
+        release: Callable[[str, int], None],
+        gone: Callable[[str], bool],
+    ) -> None:
+        """`release` is told of a loan that nobody has any more, by address and number; `gone` tells whether no worker
+        is at an address any more."""
+        self.security = security
+        self.gone = gone
+        self._ask = ask
+        self._release = release
+
+    def borrow(self, question: str, name: str, epoch: int) -> list[Portion]:
+        """All of an output, "read", or of its "changes": what each worker has."""
+        ranges: dict[int, Sequence[Range]] = {}
+
+        def whole(shards: Shards, index: int) -> Any:
+            ranges[index] = shards.of(index)
+            return name, epoch, [None]
+
+        answers = self._ask(question, of=whole)
+        loans = [  # all of them first: what goes wrong from here on gives all of them back
+            Loan(address, leases[0], ranges[index], self._release)
+            for index, (address, (leases, _)) in enumerate(answers)
+        ]
+        return [
+            Borrowed(self, question, name, epoch, schema, loan)
+            for (_, (_, schema)), loan in zip(answers, loans, strict=True)
+        ]
+
+    def lend(self, question: str, name: str, epoch: int, ranges: Sequence[Range]) -> list[Loan]:
+        """What is in some ranges, from whoever owns them now, in the order of hashes."""
+        runs: dict[int, list[list[Range]]] = {}
+
+        def part(shards: Shards, index: int) -> Any:
+            if index == 0:  # another execution may have other shards
+                runs.clear()
+                runs.update(shards.runs(ranges))
+            if index not in runs:
+                return None
+            return name, epoch, [[(low, high - 1) for low, high in run] for run in runs[index]]
+
+        answers = self._ask(question, of=part)
+        loans = [
+            Loan(address, lease, run, self._release)
+            for (address, (leases, _)), index in zip(answers, sorted(runs), strict=True)
+            for lease, run in zip(leases, runs[index], strict=True)
+        ]
+        return sorted(loans, key=lambda loan: loan.ranges[0])
+
+
+class Borrowed(Portion):
+    """Some ranges of hashes of an output, or of its changes, as of an epoch."""
+
+    def __init__(
+        self, lender: Lender, question: str, name: str, epoch: int, schema: bytes, loan: Loan
+    ) -> None:
+        """`question` is what workers are asked for: "read" or "changes"."""
+        self.schema = pa.ipc.read_schema(pa.py_buffer(schema))
+        self.ordered = question == "read"
+        self.what = f"{question} {name!r} as of epoch {epoch}"
+        self._lender = lender
+        self._mark = ProcessMark()
+        self._asked = question, name, epoch
+        self._lock = Lock()
+        self._first = loan
+        self._renewed: dict[int, list[Loan]] = {}
+        """Of each loan that was lost, by its number, those in place of it."""
+
+    @property
+    def loans(self) -> list[Loan]:
+        """Those who lend the rows now, in the order of hashes."""
+        return self._in_place_of(self._first)
+
+    def gone(self, address: str) -> bool:
+        """Whether no worker is at an address any more."""
+        return self._lender.gone(address)
+
+    def _in_place_of(self, loan: Loan) -> list[Loan]:
+        if loan.lease not in self._renewed:
+            return [loan]
+        return [each for new in self._renewed[loan.lease] for each in self._in_place_of(new)]
+
+    def renew(self, lease: int) -> list[Loan]:
+        """A loan is lost: those in place of it. Several who have lost the same one are given the same ones."""
+        with held(self._lock):  # whoever has it asks workers, which takes as long as one is lost
+            for loan in self.loans:
+                if loan.lease == lease:
+                    self._renewed[lease] = self._lent_again(loan)
+            return [each for new in self._renewed.get(lease, ()) for each in self._in_place_of(new)]
+
+    def _lent_again(self, loan: Loan) -> list[Loan]:
+        question, name, epoch = self._asked
+        try:
+            return self._lender.lend(question, name, epoch, loan.ranges)
+        except TimeViolation as error:
+            raise TimeViolation(
+                "time.compacted",
+                f"cannot go on to {self.what}: the worker that held the rows was lost, and the run has gone on since: "
+                f"{error.message}",
+                hint="read it again, as of a later epoch; with flow.run(history=) more of them are kept, so that what "
+                "is being read survives the loss of a worker while epochs go on",
+                epoch=epoch,
+            ) from error
+
+    def batches(
+        self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        self._mark.check("read rows", f"what is lent to {self.what}")
+        schema = self.schema
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+
+        def fetch(loan: Loan) -> Iterator[pa.RecordBatch]:
+            asker = Asker(loan.address, self._lender.security)
+            try:
+                rows = asker.rows((loan.lease, columns, tuple(where)))
+                for batch in watched(loan.address, rows, lambda: self.gone(loan.address)):
+                    yield as_shown(schema, batch)
+            finally:
+                asker.close()
+
+        def renew(loan: Loan) -> list[Loan]:
+            return self.renew(loan.lease)
+
+        yield from fetch_loans(self.loans, fetch, renew, self.what, ordered=self.ordered)

@@ -1,0 +1,151 @@
+"""Entries: the kernels that Python calls, and the types it calls them with; by them kernels are compiled beforehand.
+
+A kernel is compiled for a combination of types. Which ones there are only calls tell, so they are listed here; the
+tests fail on a call that is not (`tests/conftest.py`), and print the line that is missing. A call that is not listed is
+compiled when it comes: nothing but time depends on this list.
+
+Types are spelled as NumPy does: `i8` is a 64-bit integer, `u8` one without a sign, `b` a truth value; `i8[2]` is an
+array with two dimensions, and `i8[1]!` one that may only be read.
+
+>>> len(labels("rows")) < len(labels()) <= len(labels("rows", "join")) + len(labels())
+True
+>>> spelled(signature_of("i8[2] u8[1]! b"))
+'i8[2] u8[1]! b'
+
+Cost: spelling and hashing a hundred types, some milliseconds, when it is imported.
+"""
+
+from __future__ import annotations
+
+from riverrun.state.kernels.compiling import Signature, label, signature_of, spelled
+
+_ROOM = "riverrun.state.kernels."
+
+CALLS: dict[str, tuple[str, ...]] = {
+    "bounding.find_between": ("i8[2] i8[1] i8[2] i8 u8 b i8[1] i8 i8 b i8 b i8 b i8",),
+    "bounding.find_last": ("i8[2] i8[1] i8[2] i8 u8 b i8[1] i8 i8 b i8 i8[1]",),
+    "differing.list_difference": ("i8[2] i8 u8 i8[2] i8[1] i8[2] i8[1] i8[1] i8[1]",),
+    "differing.pack_difference": ("i8[2] i8 u8 i8[2] i8[1] i8[2] i8[1] i8[1] i8[1] b i8",),
+    "gathering.any_validity": ("i8[1] i8",),
+    "gathering.extent": ("i8[1]", "i4[1]"),
+    "gathering.gather_bytes": ("i8[1] i8 i8[1] i8 i8 i8",),
+    "gathering.gather_cells": ("i8[1] i8 i8[1] i8 i8",),
+    "gathering.gather_offsets": ("i8[1] i8 i8[1] i8 i8 i8",),
+    "gathering.gather_validity": ("i8[1] i8 i8[1] i8 i8",),
+    "gathering.is_ascending": ("u8[1]!",),
+    "gathering.list_rows": ("i8[1] i8 i8[1] i8 i8",),
+    "gathering.list_rows_of_blocks": ("i8[2] i8[1] i8[1] i8[2]", "i8[2] i4[1] i8[1] i8[2]"),
+    "gathering.narrow": ("i8[1] i8 i8 i8", "i4[1] i8 i8 i8"),
+    "gathering.renumber": ("i8 i8 i8 i8[1]",),
+    "gathering.shift_origin": ("i8[1] i8 i8[1]",),
+    "next_times.find_later": ("i8[2] i8[1] i8[2] i8 u8 b i8[1]",),
+    "next_times.group_later": ("i8[1] i8[1] i4[1] i8",),
+    "matching.cut_rows": ("i8[1] i8 i8 i8 i8",),
+    "matching.find_matches": ("i8[1] i8 i8 i8 b u8 i8[2] i8[1] b",),
+    "matching.list_matches": ("i8[1] i8 i8[1] i8[3] i8[2] i8[1] i8 i8[1] i8",),
+    "matching.mark_codes": ("i8[1] i8",),
+    "merging.merge_step": (
+        "i8[1] i8 b i4[1] i8[1] i8 b i4[1] i8 i8 i8 i8[1] b[1] i8[1] i8[1] u8[1] i4[1] i8[1]",
+    ),
+    "merging.merge_words": ("i8[1] i8 i8[1] i8 i8 i8 i8 i8 i8 i8[1]",),
+    "packing.distinct_rows": ("i8[2] i8 u8",),
+    "packing.leading_rows": ("i8[2] i8 i8 u8 b",),
+    "packing.list_keys": ("i8[2] i8",),
+    "packing.pack_blocks": ("i8[2] i4[1] i8[1] i8 i8 i8 b i8",),
+    "packing.pack_keys": ("i8[2] i8",),
+    "packing.pack_merged": ("i8[1] i4[1] i8[1] i4[1] i8 i8 b i8",),
+    "packing.pack_named": ("i8[1] i8[1] i8 i8",),
+    "packing.pack_picked": ("i8[1] i8[1] i8[1] i8[1] i8[1] i8[1]",),
+    "packing.pack_rows": (
+        "i8[2] i8 i8 u8 i4[1] i8 i8[1] i8 b i8",
+        "i8[2] i8 i8 u8 i4[1] i8 i8[1]! i8 b i8",
+    ),
+    "packing.take_rows": ("i8[2] i8[1]", "i8[2] i8[1]!"),
+    "packing.unite_keys": ("i8[2] i8[1] u8",),
+    "presence.find_present": ("i8[2] i8[1] i8[2] i8 u8 b i8",),
+    "scanning.scan": ("i8[2] i8[1] i8[1] b[1] i8 i8[2] i8[1] i8[1]",),
+    "scanning.seek": ("i8[2] i8[1] u8 i8[2]",),
+    "searching.fill_directory": ("i8 i8 i8 u4[1]",),
+    "searching.find": ("i8[2] i8[1] i8[2] u8 b i8[3]",),
+    "searching.flag_visible": ("i8[2] i8[1]",),
+    "searching.hash_keys": ("i8[2] i8 u8",),
+    "searching.list_changes": ("i8[2] i8[1] i8[3] i8[2]",),
+    "searching.look_up": ("i8[2] i8[1] i8[2] i8 u8 b i8[1] i8 b i8 b b",),
+    "sorting.add_up_equal": ("u8[1] u8[1] b i8 i8 i8 i4[1] i8[1] i8 i8[1]",),
+    "sorting.consolidate": ("u8[1] u8[1] i8[1] b i8 i8 i8 i8[1] i8 i4[1] i8[1]",),
+    "sorting.mostly_distinct": ("u8[1] u8[1] i4[1]",),
+    "sorting.order_words": ("i8 i8 i8 u8[1]",),
+    "sorting.plain_words": ("i8 i8 u8[1]",),
+    "sorting.sort_plainly": (
+        "i8[2] i8 i4[1] i8[1] i8",
+        "i8[2] i8 i4[1] i8[1]! i8",
+    ),
+    "sorting.sort_rows": ("u8[1] i8[1] u8[1] b i8 i8 i8 i4[1] u8[1]",),
+    "sorting.split_by_hash": ("i8[2] i8 u8[1] i8[1] i8",),
+    "sums.add_digits": ("i8[1] i2[1] i8[1] i8[1]",),
+    "sums.split_floats": (
+        "i8[1] b[1] i8[1]",
+        "i8[1]! b[1] i8[1]",
+    ),
+    "values.hash_rows": ("i8 i8 i8 u8[1]",),
+    "values.mix": ("u8",),
+    "values.unmix": ("u8",),
+}
+"""Each kernel, and the types that it is called with."""
+
+GROUPS: dict[str, str] = {
+    "rows": (
+        "packing.pack_rows packing.pack_merged packing.pack_blocks packing.pack_keys "
+        "packing.pack_picked packing.pack_named packing.take_rows merging.merge_step "
+        "merging.merge_words scanning.scan scanning.seek searching.flag_visible "
+        "sorting.sort_plainly sorting.split_by_hash matching.cut_rows "
+        "gathering.list_rows_of_blocks values.hash_rows"
+    ),
+    "reduce": (
+        "searching.look_up differing.pack_difference packing.unite_keys next_times.find_later "
+        "next_times.group_later"
+    ),
+    "join": ("matching.find_matches matching.list_matches matching.mark_codes packing.list_keys"),
+    "upsert": ("presence.find_present packing.leading_rows differing.pack_difference"),
+    "check": ("searching.look_up"),
+    "expire": ("searching.look_up"),
+    "watermark": ("values.unmix"),
+    "vertex": ("searching.look_up"),
+    "state": (
+        "searching.look_up bounding.find_between packing.unite_keys packing.distinct_rows "
+        "searching.hash_keys values.mix values.unmix"
+    ),
+    "fetch": (
+        "searching.look_up bounding.find_last bounding.find_between packing.distinct_rows "
+        "searching.hash_keys"
+    ),
+    "amounts": ("sums.split_floats sums.add_digits"),
+}
+"""Under `rows` what every plan calls, and under the kinds of operators what a plan that has them calls besides.
+
+What is in no group is called for large batches, nested columns and checkpoints.
+"""
+
+ENTRIES: dict[str, list[Signature]] = {
+    _ROOM + name: [signature_of(each) for each in calls] for name, calls in CALLS.items()
+}
+LABELS: dict[str, tuple[str, Signature]] = {
+    label(name, signature): (name, signature)
+    for name, signatures in ENTRIES.items()
+    for signature in signatures
+}
+
+
+def labels(*groups: str) -> list[str]:
+    """The labels of the entries of some groups, or of all; a group that is not known has none."""
+    names = dict.fromkeys(
+        _ROOM + name for group in groups for name in GROUPS.get(group, "").split()
+    )
+    return [
+        label(name, signature)
+        for name in (names if groups else ENTRIES)
+        for signature in ENTRIES[name]
+    ]
+
+
+__all__ = ["CALLS", "ENTRIES", "GROUPS", "LABELS", "labels", "spelled"]

@@ -1,0 +1,188 @@
+"""Kernels made ready before they are called: compiled in several processes at once, and only those that are missing.
+
+As a rule there is nothing to do: a wheel brings its kernels, `make setup` makes those of a checkout, and a machine
+that has compiled a kernel keeps it. Who needs kernels that nobody has made yet, on the first start of a source tree
+or on a processor below the baseline, has them made here: ``flow.run()`` those that its plan needs, a Spark worker
+those that its driver names, and ``python -m riverrun kernels`` all that are known (`entries`).
+
+Numba compiles one function at a time in a process, so there is a helper process for each core. Every helper gets the
+whole list and takes the first kernel that is neither made nor being made; the locks of `kernels.compiling` see to it
+that a kernel is made once, and by one. Helpers write files, and nothing else comes back from them. So nothing depends
+on them: where they cannot be started, or are ended, a kernel is compiled when it is called.
+
+>>> from riverrun.state.entries import labels
+>>> missing(labels("rows"))  # `make setup` has compiled them
+[]
+
+Cost: nothing is missing: looking for some thirty files, once in a process. Otherwise a helper takes a second to start,
+150 MB of memory, and about half a minute of processor time is needed for all that a program with joins and loops calls.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+
+from riverrun.state.entries import LABELS
+from riverrun.state.kernels import compiling
+
+_LOG = logging.getLogger(__name__)
+_LOOKING = 0.1  # seconds between two looks at what helpers have made
+_MOST = 8  # helpers
+_ENDING = 5.0  # seconds in which a helper that is told to end does so
+_TURN = Lock()
+_READY: set[str] = set()
+
+
+def missing(wanted: Iterable[str], *, anew: bool = False) -> list[str]:
+    """Those of some labels that are entries, and have not been compiled for this machine.
+
+    Files are not read, and those that were ready before are not looked for again, unless it is asked for: `anew`.
+    """
+    absent = []
+    for each in wanted:
+        entry = None if each in _READY and not anew else _entry(each)
+        if entry is not None and not entry[0].is_ready(entry[1], whole=anew):
+            absent.append(each)
+    return absent
+
+
+def compiled_files(wanted: Iterable[str] = LABELS) -> list[Path]:
+    """The files of those labels that have one, each verified."""
+    files = []
+    for each in wanted:
+        entry = _entry(each)
+        if entry is not None and entry[0].files is not None:
+            file = entry[0].files.file(entry[1])
+            if file is not None:
+                files.append(file)
+    return files
+
+
+def carry(wanted: Iterable[str]) -> dict[str, bytes]:
+    """The files of some labels, to be sent to a process that may be on another machine (`machine_code.CARRIED`)."""
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in compiled_files(wanted)}
+
+
+def make_ready(
+    wanted: Iterable[str], *, progress: Callable[[int, int], None] | None = None
+) -> list[str]:
+    """Have what is missing compiled, and return when it is; say so, and return what it was.
+
+    `progress` is called now and then, with how many have been compiled, and of how many. Whoever interrupts it ends the
+    helpers; what they have made so far is kept.
+    """
+    wanted = list(wanted)
+    with _TURN:
+        absent = missing(wanted, anew=progress is not None)
+        if absent and not _can_be_kept(absent[0]):
+            _LOG.warning(
+                "each process compiles its kernels for itself: nothing can be kept beside the sources, nor in the "
+                "user's own folder (riverrun.state.kernels.machine_code says when); NUMBA_CACHE_DIR names another one"
+            )
+        elif len(absent) > 1 or (absent and progress):  # one alone is compiled when it is called
+            _LOG.log(
+                logging.INFO if progress else logging.WARNING,
+                "compiling %d kernels for this machine, once: this takes up to a minute",
+                len(absent),
+            )
+            start = time.monotonic()
+            _compile(absent, progress or (lambda made, of: None))
+            _LOG.info("kernels are ready, after %.0f s", time.monotonic() - start)
+        _READY.update(wanted)
+    return absent
+
+
+def _entry(label: str) -> tuple[compiling.Kernel, compiling.Signature] | None:
+    """The kernel of a label and its types; None: it is not among those that are known."""
+    entry = LABELS.get(label)
+    if entry is None:
+        return None
+    import_module(entry[0].rpartition(".")[0])
+    kernel = compiling.KERNELS.get(entry[0])
+    return None if kernel is None or kernel.files is None else (kernel, entry[1])
+
+
+def _can_be_kept(label: str) -> bool:
+    entry = _entry(label)
+    return (
+        entry is not None
+        and entry[0].files is not None
+        and entry[0].files.shelf.writable() is not None
+    )
+
+
+def _compile(absent: list[str], progress: Callable[[int, int], None]) -> None:
+    helpers: list[subprocess.Popen[str]] = []
+    try:
+        for _ in range(0 if not sys.executable else min(_cores(), _MOST, len(absent))):
+            with suppress(OSError):
+                helpers.append(_start(absent))
+        while any(helper.poll() is None for helper in helpers):
+            progress(len(absent) - len(missing(absent)), len(absent))
+            time.sleep(_LOOKING)
+        progress(len(absent) - len(missing(absent)), len(absent))
+    finally:
+        for helper in helpers:
+            helper.terminate()
+        for helper in helpers:
+            try:
+                helper.wait(_ENDING)
+            except subprocess.TimeoutExpired:
+                helper.kill()
+                helper.wait()
+
+
+def _start(absent: list[str]) -> subprocess.Popen[str]:
+    """A helper, for this very package, wherever it was loaded from."""
+    path = os.pathsep.join(os.path.abspath(each) for each in sys.path)
+    helper = subprocess.Popen(
+        [sys.executable, "-c", f"from {__name__} import help_out; help_out()"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert helper.stdin is not None
+    with suppress(OSError), helper.stdin:  # it may have ended already
+        helper.stdin.write("\n".join(absent))
+    return helper
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def help_out() -> None:
+    """What a helper does: compile what nobody else compiles, until everything has been or the parent is gone."""
+    parent, left = os.getppid(), sys.stdin.read().split()
+    gc.disable()  # a compiler makes many objects, and the process ends soon
+    logging.disable()
+    while left:
+        busy = []
+        for each in left:
+            entry = _entry(each)
+            if os.getppid() != parent:
+                return
+            if (
+                entry is not None
+                and not entry[0].is_ready(entry[1], whole=True)
+                and not entry[0].compile_alone(entry[1], wait=False)
+            ):
+                busy.append(each)
+        if busy == left:
+            time.sleep(_LOOKING)
+        left = busy

@@ -1,0 +1,248 @@
+"""Stored: a state in a checkpoint, to be read as of an epoch, with no run alive.
+
+A run says in its checkpoints which outputs it has, and which state each is in (`about["outputs"]`).
+Laws:
+
+1. A checkpoint *holds* an epoch of a state when it can tell it apart: from the state's `since` up to,
+   not including, its `upper`. The last complete epoch is always held: it is the state as it stands.
+2. What is read as of an epoch is what the run gave as of it, whichever checkpoint that holds it is taken.
+3. `cuts` are hash ranges that together are the state. None crosses the shares of two workers, and they
+   are cut between the blocks of the largest batch, so most files are read once.
+
+>>> import pyarrow as pa
+>>> from riverrun.state.spine import Spine
+>>> stock = Spine("stock", Schema.of({"item": pa.string()}, {"left": pa.int64()}))
+>>> stock.insert(pa.table({"item": ["rope", "sail"], "left": [5, 2]}), time=(0,))
+>>> stock.insert(pa.table({"item": ["mast"], "left": [1]}), time=(1,))
+>>> checkpoints = Checkpoints("memory:///")
+>>> _ = checkpoints.save({"stock": stock.view()})
+>>> stored = choose(checkpoints, state="stock", as_of=0)
+>>> stored.number, stored.epoch, stored.cuts()
+(1, 0, [(0, 18446744073709551616)])
+>>> view, time = stored.open(checkpoints)
+>>> view.to_batch(time).column("item").to_pylist()
+['sail', 'rope']
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from riverrun.errors import CheckpointError, TimeViolation
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state.schema import Schema, free_name
+from riverrun.state.shards import END
+from riverrun.state.view import View
+from riverrun.storage.checkpoint import Checkpoints
+from riverrun.storage.inspect import check_number
+from riverrun.storage.manifest import Manifest, Share, say_version
+from riverrun.storage.store import nothing_at, open_storage
+
+CUT_ROWS = 4 << 20
+_LAST_ROUND = (1 << 62) - 1  # a round that no loop comes to
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """A state in a checkpoint, as of an epoch that it holds."""
+
+    number: int
+    state: str
+    epoch: int
+    output: str | None
+    """The output that it is; None where the state itself is asked for."""
+    columns: pa.Schema
+    shares: tuple[Share, ...]
+
+    def cuts(self, rows: int = CUT_ROWS) -> list[tuple[int, int]]:
+        """Hash ranges to be read apart from each other, each of about so many rows, if there are so many."""
+        return [cut for share in self.shares for cut in _cuts(share, rows)]
+
+    def open(
+        self, checkpoints: Checkpoints, low: int = 0, high: int = END
+    ) -> tuple[View, Timestamp]:
+        """A hash range of it, and the time as of which to read that."""
+        mapped = checkpoints.storage.root is not None
+        view = checkpoints.restore(self.state, low, high, number=self.number, mapped=mapped)
+        (upper,) = view.upper
+        rounds = (_LAST_ROUND,) * (len(upper) - 1)
+        time = (self.epoch, *rounds)
+        if view.since.less_equal(time):
+            return view, time
+        # As it stands: times before `upper` were advanced to it, and nothing else is there.
+        after = Antichain([(upper[0] + 1, *upper[1:])])
+        return view.moved(view.since, after), (upper[0], *rounds)
+
+
+def look_into(place: str | Path) -> Checkpoints:
+    """The checkpoints at a path or URL, to be read; nothing is made there."""
+    checkpoints = Checkpoints(open_storage(place, make=False))
+    if not checkpoints.numbers():
+        raise (
+            nothing_at(place)
+            if not checkpoints.storage.names("log")
+            else CheckpointError(
+                "checkpoint.none",
+                f"cannot read a checkpoint at {place}: there is none, only a log",
+                hint="a run publishes them; run.checkpoint() makes one now",
+                place=str(place),
+            )
+        )
+    return checkpoints
+
+
+def held(shares: tuple[Share, ...]) -> range:
+    """The epochs that a state can be read as of."""
+    last = min((time[0] for time in shares[0].upper), default=0)
+    first = max((time[0] for share in shares for time in share.since), default=0)
+    return range(max(min(first, last - 1), 0), last)
+
+
+def outputs(manifest: Manifest) -> Mapping[str, Mapping[str, Any]]:
+    """The outputs that a checkpoint says it has: of each its state, its columns and their schema."""
+    found = manifest.about.get("outputs", {})
+    return found if isinstance(found, dict) else {}
+
+
+def choose(
+    checkpoints: Checkpoints,
+    *,
+    output: str | None = None,
+    state: str | None = None,
+    as_of: int | None = None,
+    number: int | None = None,
+) -> StoredState:
+    """What is meant: by default the only output, as of the newest epoch that the newest checkpoint holds."""
+    if output is not None and state is not None:
+        raise CheckpointError(
+            "checkpoint.output",
+            f"cannot read output {output!r} and state {state!r} at once",
+            hint="an output has its rows; a state also how often each is there",
+        )
+    ranges: list[tuple[int, range]] = []
+    for manifest in _candidates(checkpoints, number):
+        try:
+            name, columns, shown = _meant(manifest, output, state)
+        except CheckpointError:
+            if ranges:  # the program was another one then
+                continue
+            raise
+        shares = manifest.states[name]
+        epochs = held(shares)
+        ranges.append((manifest.number, epochs))
+        if epochs and (as_of is None or as_of in epochs):
+            say_version(manifest)
+            epoch = epochs[-1] if as_of is None else as_of
+            return StoredState(manifest.number, name, epoch, shown, columns, shares)
+        if as_of is None:
+            break
+    raise _not_held(as_of, ranges, output or state)
+
+
+def _candidates(checkpoints: Checkpoints, number: int | None) -> Iterator[Manifest]:
+    """The checkpoints that may be meant, newest first; torn ones are left out where another may do."""
+    numbers = checkpoints.numbers()
+    if number is not None:
+        check_number(numbers, number)
+        yield checkpoints.load(number)
+        return
+    newest = checkpoints._manifest(None)  # says which newer ones are torn, and raises if all are
+    yield newest
+    for older in reversed([each for each in numbers if each < newest.number]):
+        try:
+            yield checkpoints.load(older)
+        except CheckpointError as error:
+            if error.code not in ("checkpoint.corrupt", "checkpoint.missing"):
+                raise
+
+
+def _meant(
+    manifest: Manifest, output: str | None, state: str | None
+) -> tuple[str, pa.Schema, str | None]:
+    """The state that is meant, its columns, and which output that is."""
+    if state is not None:
+        if state not in manifest.states:
+            raise _unknown("state", state, manifest, manifest.states)
+        schema = manifest.states[state][0].schema
+        return state, with_count(schema), None
+    known = outputs(manifest)
+    if output is None:
+        if len(known) != 1:
+            raise CheckpointError(
+                "checkpoint.output",
+                f"cannot tell which output of checkpoint {manifest.number} to read: it has: "
+                f"{', '.join(known) or 'none that it tells of'}",
+                hint="say which output"
+                if known
+                else "say which state: riverrun checkpoints lists them",
+                outputs=list(known),
+            )
+        (output,) = known
+    if output not in known:
+        raise _unknown("output", output, manifest, known)
+    about = known[output]
+    if about["state"] not in manifest.states:
+        raise _unknown("state", about["state"], manifest, manifest.states)
+    columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
+    return about["state"], columns, output
+
+
+def with_count(schema: Schema) -> pa.Schema:
+    """The columns of a state, key first, and a last one that says how often each row is there."""
+    columns = [*schema.key, *schema.value]
+    count = free_name("count", [column.name for column in columns], any_case=True)
+    return pa.schema([*columns, pa.field(count, pa.int64())])
+
+
+def _cuts(share: Share, rows: int) -> Iterator[tuple[int, int]]:
+    total = sum(block.rows for block in share.blocks)
+    largest = max(share.batches, key=lambda b: sum(x.rows for x in b.blocks), default=None)
+    low = share.low
+    if largest is not None and total > rows:
+        size = sum(block.rows for block in largest.blocks)
+        wanted, gathered = max(size * rows // total, 1), 0
+        for block in largest.blocks:
+            if gathered >= wanted and low < block.low < share.high:
+                yield low, block.low
+                low, gathered = block.low, 0
+            gathered += block.rows
+    yield low, share.high
+
+
+def _unknown(what: str, name: str, manifest: Manifest, known: Mapping[str, Any]) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint.{what}_unknown",
+        f"cannot read {what} {name!r} of checkpoint {manifest.number}: there are: {', '.join(known) or 'none'}",
+        hint="check the spelling; riverrun checkpoints PATH NUMBER shows what is in it",
+        **{what: name},
+    )
+
+
+def _not_held(
+    as_of: int | None, ranges: list[tuple[int, range]], name: str | None
+) -> TimeViolation:
+    told = "; ".join(
+        f"checkpoint {number}: {_shown(epochs)}" for number, epochs in reversed(ranges)
+    )
+    what = "the only output" if name is None else repr(name)
+    when = "" if as_of is None else f" as of epoch {as_of}"
+    return TimeViolation(
+        "time.not_held",
+        f"cannot read {what}{when}: the checkpoints hold: {told}",
+        hint="a run with a longer history= keeps more epochs apart; older checkpoints are collected",
+        epoch=as_of,
+    )
+
+
+def _shown(epochs: range) -> str:
+    if not epochs:
+        return "no epoch yet"
+    if len(epochs) == 1:
+        return f"epoch {epochs[0]}"
+    return f"epochs {epochs[0]} to {epochs[-1]}"

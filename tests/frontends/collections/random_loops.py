@@ -1,0 +1,122 @@
+"""Random loops whose bodies take rows back: sums of terms of the loop's variable, some of them negated.
+
+A body is the variable, plus or minus terms of it (`TERMS`): top rows of groups, filters, pairs, the variable of the
+loop around. What a term puts in and another takes out lies on different workers, since terms are made where their
+keys are. Such a loop may come to rest or not; the judge (`tests.frontends.collections.reference`) says whether it
+does (`rests`).
+
+A drawn program says what it is: ``str(program)`` is the body, for a failure to be written down.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+import riverrun as rr
+from tests.frontends.collections.reference import Bag, Restless
+
+SCHEMA = {"src": pl.Int64, "dst": pl.Int64}
+src, dst = pl.col("src"), pl.col("dst")
+PATIENCE = 8  # rounds that the judge gives a loop; the engine gets four more: what does not cancel may double in each
+MOST = 64  # rows, counted with their multiplicity, that a restful loop may hold
+Term = Callable[[Any, Any], Any]
+
+
+def step(rows: Any, edges: Any) -> Any:
+    """Rows that go one edge further."""
+    return rows.join(edges, left_on="dst", right_on="src", suffix="_2").select("src", dst="dst_2")
+
+
+TERMS: dict[str, Term] = {
+    "x": lambda x, other: x,
+    "other": lambda x, other: other,
+    "x.filter(src <= 1)": lambda x, other: x.filter(src <= 1),
+    "x.filter(src > 1)": lambda x, other: x.filter(src > 1),
+    "x.filter(dst > 1)": lambda x, other: x.filter(dst > 1),
+    "x.swapped": lambda x, other: x.select(src="dst", dst="src"),
+    "x.lowered": lambda x, other: x.select(src="src", dst=pl.max_horizontal(dst - 1, pl.lit(0))),
+    "x.distinct": lambda x, other: x.distinct(),
+    "x.consolidate": lambda x, other: x.consolidate(),
+    "x.top by src": lambda x, other: x.group_by("src").top(1, by="dst"),
+    "x.top by dst": lambda x, other: x.group_by("dst").top(1, by="src").select("src", "dst"),
+    "x.least by src": lambda x, other: x.group_by("src").agg(dst=rr.min("dst")),
+    "x.greatest by dst": lambda x, other: x.group_by("dst").agg(src=rr.max("src")),
+    "x.top by both": lambda x, other: x.group_by("src", "dst").top(1, by="dst"),
+    "x.semi_join(other)": lambda x, other: x.semi_join(other, on="src"),
+    "x.anti_join(other)": lambda x, other: x.anti_join(other, on="dst"),
+    "step(x, other).distinct": lambda x, other: step(x, other).distinct(),
+    "other.top by dst": lambda x, other: other.group_by("dst").top(1, by="src"),
+    "x.inspect": lambda x, other: x.inspect(lambda rows: None),
+    "x.flat_map": lambda x, other: x.flat_map(lambda row: [(row["src"], row["dst"])], SCHEMA),
+}
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The variable, plus and minus terms; within it may be a loop of the same kind."""
+
+    terms: tuple[tuple[int, str], ...]
+    inner: Sum | None
+    limit: int | None
+    patience: int = PATIENCE
+
+    def __str__(self) -> str:
+        told = "x" + "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in self.terms)
+        within = f" + (loop: {self.inner}) - x" if self.inner else ""
+        return told + within + (f", at most {self.limit} rounds" if self.limit else "")
+
+    def around(self, start: Any, other: Any, patience: int) -> Any:
+        """The loop that starts with some rows."""
+
+        def body(x: Any) -> Any:
+            check_small(x)
+            made = [x]
+            for sign, term in self.terms:
+                each = TERMS[term](x, other).select("src", "dst")
+                made.append(each if sign > 0 else each.negate())
+            if self.inner is not None:
+                made += [self.inner.around(x, other, patience), x.negate()]
+            return made[0].concat(*made[1:])
+
+        return start.iterate(body, limit=self.limit, patience=patience)
+
+    def __call__(self, edges: Any) -> Any:
+        patience = self.patience if isinstance(edges, Bag) else self.patience + 4
+        return self.around(edges, edges, patience)
+
+
+def check_small(rows: Any) -> None:
+    """Refuse, for the judge, a loop that grows, and rows that are there less than never: no program gives such."""
+    if isinstance(rows, Bag):
+        counts = rows.rows.values()
+        if sum(map(abs, counts)) > MOST or min(counts, default=0) < 0:
+            raise Restless("the reference grows, or takes rows out that are not there")
+
+
+def draw_sum(source: random.Random, depth: int = 1) -> Sum:
+    """A body at random: a few terms, each with a sign; those of one sign are likely to meet one of the other."""
+    names = list(TERMS)
+    terms = []
+    for _ in range(source.randint(1, 2)):
+        terms += [(1, source.choice(names)), (-1, source.choice(names))]
+    if source.random() < 0.3:
+        terms.pop()
+    source.shuffle(terms)
+    inner = draw_sum(source, depth - 1) if depth > 1 else None
+    limit = source.choice([None, None, None, 3])
+    return Sum(tuple(terms), inner, limit)
+
+
+def rests(program: Sum, epochs: Iterable[Sequence[Any]]) -> bool:
+    """Whether the loop comes to rest, from each of some bags of rows, and holds few rows then."""
+    for rows in epochs:
+        try:
+            check_small(program(Bag.of(SCHEMA, ((row, 1) for row in rows))))
+        except Restless:
+            return False
+    return True

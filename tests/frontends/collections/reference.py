@@ -1,0 +1,460 @@
+"""The judge of collections: the same methods, computed at once, from scratch, on lists of rows.
+
+A :class:`Bag` has the methods of ``riverrun.Collection``, so a program that is a function of
+collections is run over bags too, and what the engine keeps up to date is compared with what it gives.
+Rows are tuples, counted; a count below zero is a row that is missing. Expressions are given to Polars,
+everything else is plain Python. Slow, short, no cleverness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+import polars as pl
+
+import riverrun as rr
+from riverrun.frontends.collections.aggregates import Expression, Value
+from tests.oracle import NAN, backwards, rank
+
+Row = tuple[Any, ...]
+Schema = dict[str, Any]
+PATIENCE = 1_000
+EPOCH = {datetime: datetime(1970, 1, 1), date: date(1970, 1, 1)}
+
+
+def frozen(value: Any) -> Any:
+    """A value that can be counted, and is equal to itself."""
+    if isinstance(value, list | tuple):
+        return tuple(map(frozen, value))
+    if isinstance(value, dict):
+        return tuple((name, frozen(inner)) for name, inner in value.items())
+    if isinstance(value, float):
+        return NAN if math.isnan(value) else value + 0.0  # zero has no sign
+    return value
+
+
+def counted(rows: Iterable[Sequence[Any]]) -> Counter[Row]:
+    """Rows and how often they are there."""
+    return Counter(tuple(map(frozen, row)) for row in rows)
+
+
+class Restless(AssertionError):
+    """A loop of the reference has not come to rest."""
+
+
+class Bag:
+    """Rows, and how often each is there."""
+
+    def __init__(self, schema: Mapping[str, Any], rows: Mapping[Row, int]) -> None:
+        self.schema = dict(schema)
+        self.rows = Counter({row: count for row, count in rows.items() if count})
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any], pairs: Iterable[tuple[Sequence[Any], int]]) -> Bag:
+        rows: Counter[Row] = Counter()
+        for row, count in pairs:
+            rows[tuple(map(frozen, row))] += count
+        return cls(schema, rows)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema)
+
+    def frame(self, rows: Iterable[Row] | None = None) -> pl.DataFrame:
+        listed = list(self.rows if rows is None else rows)
+        data = {
+            name: pl.Series(name, [_thawed(row[at]) for row in listed], dtype=kind)
+            for at, (name, kind) in enumerate(self.schema.items())
+        }
+        return pl.DataFrame(data)
+
+    def _cells(self, expression: Any) -> list[Any]:
+        """What an expression gives for each different row."""
+        if isinstance(expression, str):
+            at = self.columns.index(expression)
+            return [row[at] for row in self.rows]
+        if not isinstance(expression, pl.Expr):
+            return [expression for _ in self.rows]
+        return self.frame().with_columns(__made=expression)["__made"].to_list()
+
+    # -- each row by itself
+
+    def select(self, *columns: Any, **named: Any) -> Bag:
+        wanted = {_output_name(column): column for column in _flat(columns)} | named
+        frame, made, schema = self.frame(), [], {}
+        for name, expression in wanted.items():
+            if isinstance(expression, str):
+                schema[name] = self.schema[expression]
+                made.append(self._cells(expression))
+            else:
+                one = pl.lit(expression) if isinstance(expression, list | dict) else expression
+                series = frame.with_columns(__made=one)["__made"]
+                schema[name] = pl.Int64 if type(expression) is int else series.dtype
+                made.append(series.to_list())
+        rows = zip(*made, strict=True) if made else [() for _ in self.rows]
+        return Bag.of(schema, zip(rows, self.rows.values(), strict=True))
+
+    def with_columns(self, *columns: Any, **named: Any) -> Bag:
+        kept: dict[str, Any] = {name: name for name in self.columns}
+        return self.select(**kept | {_output_name(c): c for c in _flat(columns)} | named)
+
+    def rename(self, **named: str) -> Bag:
+        names = {old: new for new, old in named.items()}
+        return self.select(**{names.get(name, name): name for name in self.columns})
+
+    def drop(self, *columns: str) -> Bag:
+        return self.select(*(name for name in self.columns if name not in _flat(columns)))
+
+    def filter(self, predicate: pl.Expr) -> Bag:
+        pairs = zip(self.rows.items(), self._cells(predicate), strict=True)
+        return Bag(self.schema, {row: count for (row, count), kept in pairs if kept})
+
+    def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Schema) -> Bag:
+        pairs = []
+        for row, count in self.rows.items():  # one row at a time: how it is cut does not matter
+            pairs += [(made, count) for made in function(self.frame([row])).rows()]
+        return Bag.of(schema, pairs)
+
+    def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Schema) -> Bag:
+        pairs = []
+        for row, count in self.rows.items():
+            for made in function(dict(zip(self.columns, map(_thawed, row), strict=True))):
+                pairs.append((_tuple(made, schema), count))
+        return Bag.of(schema, pairs)
+
+    def explode(self, column: str) -> Bag:
+        at = self.columns.index(column)
+        pairs = [
+            ((*row[:at], item, *row[at + 1 :]), count)
+            for row, count in self.rows.items()
+            for item in row[at] or ()
+        ]
+        return Bag.of(self.schema | {column: self.schema[column].inner}, pairs)
+
+    def concat(self, *others: Any) -> Bag:
+        rows = Counter(self.rows)
+        for other in _flat(others):
+            for row, count in other.select(*self.columns).rows.items():
+                rows[row] += count
+        return Bag(self.schema, rows)
+
+    def negate(self) -> Bag:
+        return Bag(self.schema, {row: -count for row, count in self.rows.items()})
+
+    def consolidate(self) -> Bag:
+        return self
+
+    def inspect(self, function: Any = None) -> Bag:
+        return self
+
+    def windows(self, column: str, size: Any, step: Any = None, *, into: str = "window") -> Bag:
+        at, step, pairs = self.columns.index(column), step or size, []
+        for row, count in self.rows.items():
+            if row[at] is None:
+                continue
+            zero = EPOCH.get(type(row[at]), timedelta(0) if isinstance(row[at], timedelta) else 0)
+            since = row[at] - zero
+            number = since // step
+            while number * step + size > since:
+                pairs.append(((*row, zero + number * step), count))
+                number -= 1
+        return Bag.of(self.schema | {into: self.schema[column]}, pairs)
+
+    # -- whole collections and groups
+
+    def distinct(self, *columns: Any, name: str | None = None) -> Bag:
+        if not columns:
+            return Bag(self.schema, {row: 1 for row, count in self.rows.items() if count > 0})
+        key = [self.columns.index(each) for given in columns for each in _listed(given)]
+        least: dict[Row, Row] = {}
+        for row in self.rows:
+            value = tuple(row[at] for at in key)
+            least[value] = min(row, least.get(value, row), key=lambda r: [rank(cell) for cell in r])
+        return Bag(self.schema, dict.fromkeys(least.values(), 1))
+
+    def group_by(self, *columns: Any, **named: Any) -> Groups:
+        key = {_output_name(column): column for column in _flat(columns)} | named
+        made = {name: e for name, e in key.items() if not (isinstance(e, str) and e == name)}
+        return Groups(self.with_columns(**made) if made else self, list(key))
+
+    def count(self, name: str = "count") -> Bag:
+        return self.group_by().count(name)
+
+    def count_distinct(self, *columns: str) -> Bag:
+        return (self.select(*columns) if columns else self).distinct().count()
+
+    def join(
+        self, other: Bag, on: Any = None, *, left_on: Any = None, right_on: Any = None,
+        how: str = "inner", suffix: str = "_right",
+    ) -> Bag:  # fmt: skip
+        mine = [] if how == "cross" else _listed(on if left_on is None else left_on)
+        its = [] if how == "cross" else _listed(on if right_on is None else right_on)
+        left = [self.columns.index(name) for name in mine]
+        right = [other.columns.index(name) for name in its]
+
+        def match(a: Row, b: Row) -> bool:
+            pairs = [(a[x], b[y]) for x, y in zip(left, right, strict=True)]
+            return all(x is not None and (x is y or x == y) for x, y in pairs)
+
+        partners = {
+            a: [b for b, n in other.rows.items() if n > 0 and match(a, b)] for a in self.rows
+        }
+        if how in ("semi", "anti"):
+            wanted = how == "semi"
+            return Bag(
+                self.schema, {a: n for a, n in self.rows.items() if bool(partners[a]) == wanted}
+            )
+        rest = [at for at in range(len(other.columns)) if at not in right]
+        kept = [at for at in range(len(self.columns)) if how != "right" or at not in left]
+        taken = rest if how != "right" else range(len(other.columns))
+        schema = {self.columns[at]: self.schema[self.columns[at]] for at in kept}
+        for at in taken:
+            name = other.columns[at]
+            schema[name + suffix if name in schema else name] = other.schema[name]
+        pairs = []
+        for a, n in self.rows.items():
+            for b, m in other.rows.items():
+                if match(a, b):
+                    pairs.append(([a[at] for at in kept] + [b[at] for at in taken], n * m))
+            if how in ("left", "full") and not partners[a]:
+                pairs.append(([a[at] for at in kept] + [None for _ in taken], n))
+        for b, m in other.rows.items():
+            if how in ("right", "full") and not any(
+                n > 0 and match(a, b) for a, n in self.rows.items()
+            ):
+                alone: list[Any] = [None] * len(self.columns)
+                for x, y in zip(left, right, strict=True):
+                    alone[x] = b[y]
+                pairs.append(([alone[at] for at in kept] + [b[at] for at in taken], m))
+        return Bag.of(schema, pairs)
+
+    def semi_join(self, other: Bag, on: Any = None, **keys: Any) -> Bag:
+        return self.join(other, on, how="semi", **keys)
+
+    def anti_join(self, other: Bag, on: Any = None, **keys: Any) -> Bag:
+        return self.join(other, on, how="anti", **keys)
+
+    # -- loops
+
+    def iterate(
+        self, body: Callable[..., Bag], *, limit: int | None = None, at: Any = None,
+        name: str | None = None, patience: int | None = None,
+    ) -> Bag:  # fmt: skip
+        if limit == 0:
+            return self
+        last = (patience or PATIENCE) if limit is None else limit - 1
+        rounds = [0] * len(self.rows) if at is None else self._cells(at)
+        joins = dict(zip(self.rows, (min(r, last) for r in rounds), strict=True))
+        result, before = Bag(self.schema, {}), None
+        for number in range(last + 1):
+            fresh = Bag(self.schema, {r: n for r, n in self.rows.items() if joins[r] == number})
+            entered = Bag(self.schema, {r: n for r, n in self.rows.items() if joins[r] <= number})
+            current = fresh.concat(result) if at is None else result
+            if before == (current.rows, entered.rows) and number > max(joins.values(), default=0):
+                return result
+            before = current.rows, entered.rows
+            result = body(current) if at is None else body(current, entered)
+            result = result.select(*self.columns)
+        if limit is None:
+            raise Restless("the reference does not come to rest")
+        return result
+
+
+class Groups:
+    """A bag, and the columns whose values make its groups."""
+
+    def __init__(self, bag: Bag, key: list[str]) -> None:
+        self.bag = bag
+        self.key = key
+
+    def groups(self) -> dict[Row, Counter[Row]]:
+        places = [self.bag.columns.index(name) for name in self.key]
+        found: dict[Row, Counter[Row]] = {}
+        for row, count in self.bag.rows.items():
+            found.setdefault(tuple(row[at] for at in places), Counter())[row] += count
+        return {key: rows for key, rows in found.items() if sum(rows.values()) > 0}
+
+    def _keys(self) -> Schema:
+        return {name: self.bag.schema[name] for name in self.key}
+
+    def agg(self, *aggregates: Any, name: str | None = None, **named: Any) -> Bag:
+        wanted = {_aggregate_name(each): each for each in _flat(aggregates)} | named
+        schema, pairs = self._keys(), []
+        for column, aggregate in wanted.items():
+            schema[column] = _aggregate_type(self.bag, aggregate)
+        for key, rows in self.groups().items():
+            group = Bag(self.bag.schema, rows)
+            pairs.append(((*key, *(_aggregate(group, each) for each in wanted.values())), 1))
+        return Bag.of(schema, pairs)
+
+    def count(self, name: str = "count") -> Bag:
+        return self.agg(**{name: rr.count()})
+
+    def top(self, k: int, by: Any, *, descending: Any = True, name: str | None = None) -> Bag:
+        columns, by = self.bag.columns, _listed(by)
+        made = {f"by {at}": each for at, each in enumerate(by) if isinstance(each, pl.Expr)}
+        if made:
+            ordered = Groups(self.bag.with_columns(**made), self.key)
+            names = [f"by {at}" if f"by {at}" in made else each for at, each in enumerate(by)]
+            return ordered.top(k, names, descending=descending).select(*columns)
+        down = [descending] * len(by) if isinstance(descending, bool) else descending
+        ways = {columns.index(b): d for b, d in zip(by, down, strict=True) if b not in self.key}
+        inside = list(ways)
+
+        def place(row: Row) -> Any:
+            first = [_in_order(row[at], ways[at]) for at in inside]
+            rest = [
+                at for at, each in enumerate(columns) if at not in inside and each not in self.key
+            ]
+            return [*first, *(rank(row[at]) for at in rest)]
+
+        pairs = []
+        for rows in self.groups().values():
+            listed = sorted(Counter(rows).elements(), key=place)
+            pairs += [(row, 1) for row in listed[:k]]
+        return Bag.of(self.bag.schema, pairs)
+
+    def apply(
+        self, function: Callable[[pl.DataFrame], Any], schema: Schema, *, many: bool = False,
+        name: str | None = None,
+    ) -> Bag:  # fmt: skip
+        rest = [each for each in self.bag.columns if each not in self.key]
+        pairs = []
+        for key, rows in self.groups().items():
+            group = Bag(self.bag.schema, rows).select(*self.key, *rest)
+            listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
+            made = function(group.frame(listed))
+            for row in made if many else [made]:
+                pairs.append(((*key, *_tuple(row, schema)), 1))
+        return Bag.of(self._keys() | dict(schema), pairs)
+
+
+def _aggregate(group: Bag, aggregate: Any) -> Any:
+    if not isinstance(aggregate, Value):
+        listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
+        return _by_polars(group.frame(listed), aggregate).to_list()[0]
+    if isinstance(aggregate, Expression):
+        return _computed(group, aggregate)
+    kind, counts = aggregate.kind, list(group.rows.values())
+    if kind == "count" and aggregate.column is None:
+        return sum(counts)
+    if kind == "count_distinct":
+        columns = [map(frozen, group._cells(column)) for column in aggregate.columns]
+        return len({row for row in zip(*columns, strict=True) if None not in row})
+    pairs = zip(map(frozen, group._cells(aggregate.column)), counts, strict=True)
+    cells = [cell for cell, count in pairs for _ in range(count) if cell is not None]
+    if kind == "sum":
+        return exact_sum(cells)
+    if kind == "mean":
+        return exact_sum(cells) / len(cells) if cells else None
+    if kind == "min":
+        return min(cells, key=rank, default=None)
+    if kind == "max":
+        return max(cells, key=rank, default=None)
+    if kind == "count":
+        return len(cells)
+    orders = zip(*(map(frozen, group._cells(each)) for each in aggregate.order), strict=True)
+    values = map(frozen, group._cells(aggregate.column))
+
+    def place(pair: Any) -> Any:
+        return [_in_order(cell, kind == "last") for cell in pair[0]], rank(pair[1])
+
+    return min(zip(orders, values, strict=True), key=place)[1]
+
+
+def _computed(group: Bag, expression: Expression) -> Any:
+    """Polars' arithmetic, on a frame of two equal rows: Polars divides one row alone in another way."""
+    frame, names = {}, {}
+    for at, each in enumerate(expression.aggregates()):
+        names[id(each)] = str(at)
+        cell = _thawed(_aggregate(group, each))
+        frame[str(at)] = pl.Series([cell, cell], dtype=_aggregate_type(group, each))
+    made = pl.DataFrame(frame).select(made=expression.of(lambda each: names[id(each)]))
+    return made["made"].to_list()[0]
+
+
+def _by_polars(frame: pl.DataFrame, aggregate: pl.Expr) -> pl.Series:
+    whole = frame.with_columns(__group=0).group_by("__group")
+    return whole.agg(aggregate.alias("__made"))["__made"]
+
+
+def exact_sum(cells: Sequence[Any]) -> Any:
+    """The exact sum, rounded once where it is a float."""
+    if not any(isinstance(cell, float) for cell in cells):
+        return sum(cells)
+    if any(math.isnan(cell) for cell in cells) or {math.inf, -math.inf} <= set(cells):
+        return NAN
+    infinite = [cell for cell in cells if math.isinf(cell)]
+    if infinite:
+        return infinite[0]
+    exact = sum(map(Fraction, cells))
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+def _aggregate_type(bag: Bag, aggregate: Any) -> Any:
+    if not isinstance(aggregate, Value):
+        return _by_polars(bag.frame([]), aggregate).dtype
+    if isinstance(aggregate, Expression):
+        inner = {str(at): each for at, each in enumerate(aggregate.aggregates())}
+        names = {id(each): name for name, each in inner.items()}
+        kinds = {name: _aggregate_type(bag, each) for name, each in inner.items()}
+        return (
+            pl.DataFrame(schema=kinds)
+            .select(made=aggregate.of(lambda each: names[id(each)]))["made"]
+            .dtype
+        )
+    if aggregate.kind in ("count", "count_distinct"):
+        return pl.Int64
+    if aggregate.kind == "mean":
+        return pl.Float64
+    kind = bag.frame([]).with_columns(
+        __made=pl.col(aggregate.column) if isinstance(aggregate.column, str) else aggregate.column
+    )["__made"]
+    if aggregate.kind != "sum":
+        return kind.dtype
+    if kind.dtype.is_float():
+        return pl.Float64
+    return pl.UInt64 if kind.dtype.is_unsigned_integer() else pl.Int64
+
+
+def _in_order(cell: Any, descending: bool) -> Any:
+    """Nulls come last either way."""
+    return (cell is None, backwards(rank(cell)) if descending else rank(cell))
+
+
+def _aggregate_name(aggregate: Any) -> str:
+    if not isinstance(aggregate, Value):
+        return aggregate.meta.output_name()
+    if aggregate.called is not None:
+        return aggregate.called
+    return aggregate.kind if aggregate.column is None else _output_name(aggregate.column)
+
+
+def _output_name(column: Any) -> str:
+    return column if isinstance(column, str) else column.meta.output_name()
+
+
+def _listed(columns: Any) -> list[str]:
+    return list(columns) if isinstance(columns, list | tuple) else [columns]
+
+
+def _flat(given: Iterable[Any]) -> list[Any]:
+    return [one for each in given for one in (each if isinstance(each, list) else [each])]
+
+
+def _tuple(made: Any, schema: Schema) -> Row:
+    if isinstance(made, dict):
+        return tuple(made[name] for name in schema)
+    return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+
+def _thawed(value: Any) -> Any:
+    return list(map(_thawed, value)) if isinstance(value, tuple) else value
