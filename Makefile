@@ -145,5 +145,5 @@ $(SOAK_READY): $(READY) requirements-soak.lock
 	@touch $@
 
 $(DOCS_READY): $(READY) requirements-docs.lock
-	@$(PIP) --no-deps -r requirements-docs.lock
+	@$(INSTALL) 'installing what builds the site' --no-compile --no-deps -r requirements-docs.lock
 	@touch $@
