@@ -5,7 +5,7 @@ messages are dropped instead of held, the gap is noticed and all begin again; wh
 of an older execution too; a part of another attempt is refused by the manifest, whose shares must
 end at one frontier; a checkpoint that was published after it had been given up is found by the
 conflict at the next one. And a checkpoint that covers less of the log than the one before
-(`Saver.covers`) needs two owners, both of which retain one checkpoint, and three losses in the
+(`CheckpointSaver.covers`) needs two owners, both of which retain one checkpoint, and three losses in the
 right order: `tests/engine/test_coordinator.py` has it.
 
     python -m tests.chaos.mutants            # how many seeds each one survives
@@ -23,7 +23,7 @@ from unittest import mock
 
 from riverrun.engine import messages as m
 from riverrun.engine.coordinator import coordinator
-from riverrun.engine.coordinator.checkpointing import Saver
+from riverrun.engine.coordinator.checkpointing import CheckpointSaver
 from riverrun.engine.coordinator.coordinator import Coordinator
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
@@ -225,7 +225,7 @@ def epochs_are_reported_again() -> Any:
 
 @mutant
 def attempts_wait_for_the_dead() -> Any:
-    return replaced(Saver, "lost", lambda self, member: None)
+    return replaced(CheckpointSaver, "lost", lambda self, member: None)
 
 
 @mutant
@@ -318,13 +318,13 @@ def whatever_was_logged_counts_as_acknowledged() -> Any:
 
 @mutant
 def published_checkpoints_are_not_surveyed() -> Any:
-    original = Saver.is_due
+    original = CheckpointSaver.is_due
 
-    def is_due(self: Saver, completed: int, now: float | None) -> bool:
+    def is_due(self: CheckpointSaver, completed: int, now: float | None) -> bool:
         self.unsure = False
         return original(self, completed, now)
 
-    return replaced(Saver, "is_due", is_due)
+    return replaced(CheckpointSaver, "is_due", is_due)
 
 
 @mutant

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from riverrun.engine.coordinator.checkpointing import Saver
+from riverrun.engine.coordinator.checkpointing import CheckpointSaver
 from riverrun.engine.coordinator.coordinator import Coordinator, Phase
-from riverrun.engine.coordinator.epochs import Backlog, Entry
+from riverrun.engine.coordinator.epochs import Backlog, BacklogEntry
 from riverrun.engine.messages import (
     CLIENT,
     ORIGIN,
@@ -667,12 +667,12 @@ def test_states_that_cannot_be_read_end_the_run() -> None:
 
 
 def test_by_time() -> None:
-    saver = Saver(every=timedelta(seconds=10))
+    saver = CheckpointSaver(every=timedelta(seconds=10))
     assert not saver.is_due(1, None)
     assert not saver.is_due(1, 100.0)
     assert not saver.is_due(2, 109.0)
     assert saver.is_due(2, 110.0)
-    assert not Saver(every=timedelta(seconds=0)).is_due(0, 1.0)  # nothing has happened
+    assert not CheckpointSaver(every=timedelta(seconds=0)).is_due(0, 1.0)  # nothing has happened
 
 
 def test_rows_that_do_not_fit_are_read_from_the_log_again() -> None:
@@ -719,7 +719,7 @@ def test_of_rows_that_were_recalled_and_not_done_one_epoch_at_a_time_is_kept() -
     rows = {"n": pa.record_batch({"n": [1, 2, 3]})}
     backlog = Backlog(0, keep=0)
     for epoch in range(4):
-        backlog.add(epoch, Entry(epoch + 1, rows))
+        backlog.add(epoch, BacklogEntry(epoch + 1, rows))
         backlog.drop_rows(epoch)
     for position in (4, 3, 1):  # the run went back again and again
         backlog.recalled(position, rows)

@@ -74,7 +74,7 @@ def handed_on(sweeps: list[Sweep], epoch: int, shards: Shards, rows: int) -> lis
 def _readable(views: list[View], epoch: int) -> list[View]:
     later = Spine("later", sweep.PLACES)
     later.advance_upper(type(later.upper)([(epoch + 1,)]))
-    return [view.moved(view.since, later.upper) for view in views]
+    return [view.with_frontiers(view.since, later.upper) for view in views]
 
 
 @pytest.mark.drawn

@@ -118,8 +118,8 @@ def test_a_loop_is_kept_or_built_anew_as_a_whole() -> None:
     assert inside
     assert inside < set(found.rebuild)
     assert set(found.keep) == {"edges:result"}
-    assert not found.flow.inputs
-    assert not found.flow.stuck
+    assert not found.routes.inputs
+    assert not found.routes.stuck
     assert found.rebuild["reach:result"] == "because of 'loop-1/filter-1'"
     plan = plan_of(loop(1))
     assert names_of(plan, found.sources) == {"edges:result"}  # a copy of the rows of the input
@@ -128,7 +128,7 @@ def test_a_loop_is_kept_or_built_anew_as_a_whole() -> None:
         "as the loop 'loop-1' is built anew as a whole",  # what edges are, inside, is as it was
     }
     found = compared(loop(0, edges_kept=False), loop(1, edges_kept=False))
-    assert found.flow.inputs == ("edges",)
+    assert found.routes.inputs == ("edges",)
 
 
 def test_what_is_behind_a_loop_is_built_from_the_result() -> None:
@@ -152,7 +152,7 @@ def test_what_is_behind_a_loop_is_built_from_the_result() -> None:
     whys = {found.rebuild[name] for name in found.rebuild if name.startswith("loop-1/")}
     assert whys == {"as something new is made of what is inside the loop"}
     assert "few:result" in found.keep
-    assert not found.flow.inputs
+    assert not found.routes.inputs
 
 
 def test_of_a_join_of_two_kept_sides_one_is_announced() -> None:
@@ -168,10 +168,10 @@ def test_of_a_join_of_two_kept_sides_one_is_announced() -> None:
         return program
 
     found, plan = compared(build(False), build(True)), plan_of(build(True))
-    assert [(plan.nodes[at].name, side) for at, side in found.flow.announces] == [("join-1", 0)]
-    assert names_of(plan, found.flow.read) == {"names:rows", "arrange-1"}
-    assert not found.flow.pushes
-    assert not found.flow.inputs
+    assert [(plan.nodes[at].name, side) for at, side in found.routes.announces] == [("join-1", 0)]
+    assert names_of(plan, found.routes.read) == {"names:rows", "arrange-1"}
+    assert not found.routes.pushes
+    assert not found.routes.inputs
 
 
 def test_a_kept_copy_of_what_leaves_a_node_is_enough() -> None:
@@ -186,8 +186,8 @@ def test_a_kept_copy_of_what_leaves_a_node_is_enough() -> None:
 
     found, plan = compared(build(False), build(True)), plan_of(build(True))
     assert names_of(plan, found.sources) == {"some:result"}
-    assert names_of(plan, [port.node for _, port in found.flow.copies]) == {"filter-1"}
-    assert not found.flow.inputs
+    assert names_of(plan, [port.node for _, port in found.routes.copies]) == {"filter-1"}
+    assert not found.routes.inputs
 
 
 def test_results_that_depend_on_how_rows_came_cannot_be_built() -> None:
@@ -207,8 +207,8 @@ def test_results_that_depend_on_how_rows_came_cannot_be_built() -> None:
         return program
 
     found = compared(build(0), build(1))
-    assert not found.flow.inputs
-    assert dict(found.flow.stuck) == {
+    assert not found.routes.inputs
+    assert dict(found.routes.stuck) == {
         "recent-rows": "its results depend on how rows came, epoch by epoch",
         "recent-rows:watermark": "its results depend on how rows came, epoch by epoch",
         "latest-1": "its results depend on how rows came, epoch by epoch",
@@ -239,7 +239,7 @@ def test_what_a_fetch_has_answered_is_not_in_what_waits(many: bool) -> None:
 
     found = compared(build(False), build(True))
     why = {"seen:gather" if many else "seen": "what it has given is not kept"}
-    assert dict(found.flow.stuck) == why
+    assert dict(found.routes.stuck) == why
 
 
 def test_an_input_under_another_name_does_not_empty_its_results_silently() -> None:
@@ -263,7 +263,7 @@ def test_without_lineage_only_the_same_program_keeps_states() -> None:
 
     found = compared(degrees, more, lineage=False)
     assert not found.keep
-    assert found.flow.inputs == ("edges",)
+    assert found.routes.inputs == ("edges",)
 
 
 def test_wiring_is_part_of_a_lineage() -> None:

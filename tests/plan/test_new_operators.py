@@ -331,13 +331,13 @@ def compared(old: rr.Dataflow, new: rr.Dataflow) -> Comparison:
 def test_what_can_be_built_anew_is_told() -> None:
     found, plan = compared(program(), program(more=True)), program(more=True).plan
     assert "tally" in found.keep
-    assert found.flow.announces == ((node_of(plan, "newest"), 0),)
-    assert not found.flow.stuck
+    assert found.routes.announces == ((node_of(plan, "newest"), 0),)
+    assert not found.routes.stuck
     found = compared(program(), program(shift=5))
     assert found.rebuild["tally"] == "because of 'shift-1'"
-    assert not found.flow.stuck
+    assert not found.routes.stuck
     found = compared(program(content=False), program(content=False, more=True))
-    assert dict(found.flow.stuck) == {"tally": "what it has given is not kept"}
+    assert dict(found.routes.stuck) == {"tally": "what it has given is not kept"}
 
 
 CHANGES = {

@@ -34,7 +34,7 @@ from riverrun.progress import (
     Timestamp,
     TopologyBuilder,
 )
-from riverrun.progress.crossing import MOST
+from riverrun.progress.crossing import MAX_WAYS
 from tests.progress.model import Place, at_or_before, earliest
 from tests.strategies import Graph, nested_graph, seeds, take_step
 
@@ -84,9 +84,14 @@ class World:
     """All workers, what is under way between them, and the truth."""
 
     def __init__(
-        self, seed: int, size: int, workers: int, kind: type[Border] = Border, most: int = MOST
+        self,
+        seed: int,
+        size: int,
+        workers: int,
+        kind: type[Border] = Border,
+        max_ways: int = MAX_WAYS,
     ) -> None:
-        self.story = f"seed={seed} size={size} workers={workers} most={most}"
+        self.story = f"seed={seed} size={size} workers={workers} max_ways={max_ways}"
         self.rng = rng = random.Random(seed)
         self.graph = nested_graph(seed, size)
         self.crossings = crossings_of(self.graph, rng)
@@ -104,7 +109,7 @@ class World:
             Peer(
                 at,
                 Ledger(topology, start),
-                kind(topology, self.crossings, at, starts, most),
+                kind(topology, self.crossings, at, starts, max_ways),
                 list(start),
             )
             for at, start in enumerate(starts)
@@ -142,7 +147,7 @@ class World:
 
     def check(self) -> None:
         for peer in self.peers:
-            peer.border.look()
+            peer.border.catch_up()
             there = [time for _, time in (*peer.mail, *peer.held)]
             for port, frontier in enumerate(self.from_elsewhere(peer)):
                 if port in self.entered:  # a message comes out of it, to somebody
@@ -250,7 +255,7 @@ class World:
 
     def notify(self, peer: Peer) -> bool:
         """Deliver a notification that nothing can precede as far as the worker knows, if there is one."""
-        peer.border.look()
+        peer.border.catch_up()
         own = earliest(self.graph, peer.held)
         for index, wish in enumerate(peer.wishes):
             if own[wish.port].less_equal(wish.time):
@@ -328,12 +333,12 @@ class World:
         assert all(peer.past == 50 for peer in self.peers), f"an epoch never ends: {self.story}"
 
 
-@given(seeds, st.integers(2, 4), st.integers(2, 4), st.sampled_from([0, 1, 2, MOST]))
+@given(seeds, st.integers(2, 4), st.integers(2, 4), st.sampled_from([0, 1, 2, MAX_WAYS]))
 def test_nothing_comes_too_early_and_nobody_waits_in_vain(
-    seed: int, size: int, workers: int, most: int
+    seed: int, size: int, workers: int, max_ways: int
 ) -> None:
     """With few hubs, and with a hub wherever there can be one."""
-    World(seed, size, workers, most=most).run(steps=60)
+    World(seed, size, workers, max_ways=max_ways).run(steps=60)
 
 
 def test_the_simulation_does_all_it_can_do() -> None:
@@ -384,11 +389,11 @@ class ForgetsWhatIsForIt(Border):
 class LooksAway(Border):
     """A message that was sent is not taken into account until it is told."""
 
-    def look(self) -> bool:
+    def catch_up(self) -> bool:
         return False
 
     def settle(self, changes: Iterable[ProgressChange]) -> None:
-        super().look()
+        super().catch_up()
         super().settle(changes)
 
 
@@ -427,7 +432,9 @@ def test_a_broken_border_is_noticed(kind: type[Border], notices: Sequence[str]) 
     noticed = []
     for seed in range(200):
         try:
-            World(seed, 3, 3, kind, most=1 if "Hubs" in kind.__name__ else MOST).run(steps=80)
+            World(seed, 3, 3, kind, max_ways=1 if "Hubs" in kind.__name__ else MAX_WAYS).run(
+                steps=80
+            )
         except AssertionError as error:
             noticed.append(str(error))
             break
@@ -472,7 +479,7 @@ def test_a_round_takes_one_hop() -> None:
                     (kept, (0, turn + 1), 1),
                 ]
             )
-            border.look()
+            border.catch_up()
             assert not border.could_come(port, (0, turn + 1))
             assert border.could_come(port, (0, turn + 2))
 

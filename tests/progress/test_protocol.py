@@ -10,9 +10,9 @@ Checked after every delivery, on every worker:
 - no port's frontier has passed the true one,
 - no port's frontier has gone back,
 
-at every message: it is not at or before a time that was notified at its port, on any worker (law
-2); and whenever all has been told and heard: all views are the truth, exactly. In the end every
-notification has come without help, and nothing is left.
+at every message: it is not at or before a time that was notified at its port, on any worker (the
+*notification* law); and whenever all has been told and heard: all views are the truth, exactly. In
+the end every notification has come without help, and nothing is left.
 
 That these checks can fail is checked as well, with protocols that are broken on purpose.
 """

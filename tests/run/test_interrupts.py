@@ -35,7 +35,7 @@ from riverrun import interrupts
 from riverrun.engine.instance import Maker
 from riverrun.run import run as run_module
 from riverrun.runtime import cluster
-from riverrun.runtime.carriers import Carrier, Order
+from riverrun.runtime.carriers import Carrier, ClusterRequest
 from riverrun.runtime.network.lending import Borrowed, Lender, Loan
 from riverrun.runtime.remote import RemoteCluster
 from tests.engine.weather import Weather
@@ -777,10 +777,10 @@ class OnThreads(Carrier):
 
     place = "on threads"
 
-    def start(self, order: Order) -> RemoteCluster:
-        launcher = Threads(Maker(order.plan, order.history + 1, order.memory))
-        durability = dict(order.durability)
-        return RemoteCluster(launcher, order.workers, timeout=60, plan=order.plan, **durability)
+    def start(self, request: ClusterRequest) -> RemoteCluster:
+        launcher = Threads(Maker(request.plan, request.history + 1, request.memory))
+        durability = dict(request.durability)
+        return RemoteCluster(launcher, request.workers, timeout=60, plan=request.plan, **durability)
 
     def suitable_workers(self, on: object) -> int:
         return 2

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from riverrun.engine.instance import Maker
-from riverrun.runtime.carriers import Carrier, Order
+from riverrun.runtime.carriers import Carrier, ClusterRequest
 from riverrun.runtime.processes import ProcessLauncher
 from riverrun.runtime.remote import RemoteCluster
-from riverrun.runtime.worker_process import Rendezvous, host
+from riverrun.runtime.worker_process import Rendezvous, host_worker
 
 
 def gone_by(before: set[threading.Thread], seconds: float = 60) -> None:
@@ -47,7 +47,7 @@ class Threads:
     def _live(self, ticket: int) -> None:
         where = replace(self.rendezvous, ticket=ticket)
         try:
-            self.why[ticket] = host(where, self.make_instance)
+            self.why[ticket] = host_worker(where, self.make_instance)
         except Exception as error:
             self.why[ticket] = f"{type(error).__name__}: {error}"
         self.ended(ticket, self.why[ticket])
@@ -93,18 +93,18 @@ class Launched(Carrier):
     place = "by a launcher of the tests"
     takes = frozenset({"balance"})
 
-    def start(self, order: Order) -> RemoteCluster:
+    def start(self, request: ClusterRequest) -> RemoteCluster:
         options: dict[str, Any] = {
-            "timeout": order.timeout,
-            "silence": order.silence,
-            "balance": order.balance,
-            "most": order.most_workers,
-            "plan": order.plan,
-            **order.durability,
+            "timeout": request.timeout,
+            "silence": request.silence,
+            "balance": request.balance,
+            "most": request.most_workers,
+            "plan": request.plan,
+            **request.durability,
             **self.options,
         }
-        launcher = self.launcher(Maker(order.plan, order.history + 1, order.memory))
-        cluster = RemoteCluster(launcher, order.workers, **options)
+        launcher = self.launcher(Maker(request.plan, request.history + 1, request.memory))
+        cluster = RemoteCluster(launcher, request.workers, **options)
         cluster.launcher = launcher  # type: ignore[attr-defined]
         return cluster
 

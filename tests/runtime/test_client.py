@@ -15,7 +15,7 @@ import pytest
 
 from riverrun.errors import TransportError
 from riverrun.runtime import worker_process
-from riverrun.runtime.network.client import Asker, Line, fetch_loans, watched
+from riverrun.runtime.network.client import Asker, QuestionLine, fetch_loans, watched
 from riverrun.runtime.network.connection import Security
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.remote import RemoteCluster
@@ -90,7 +90,7 @@ class Answers:
 
 def test_a_line_answers_until_it_is_closed() -> None:
     asker = Answers()
-    line = Line(asker)  # type: ignore[arg-type]
+    line = QuestionLine(asker)  # type: ignore[arg-type]
     assert line.ask("a", 1) == ("a", 1)
     with pytest.raises(ValueError, match="b"):
         line.ask("wrong", "b")
@@ -103,7 +103,7 @@ def test_a_line_answers_until_it_is_closed() -> None:
 
 def test_a_line_that_was_never_used_is_closed() -> None:
     asker = Answers()
-    Line(asker).close()  # type: ignore[arg-type]
+    QuestionLine(asker).close()  # type: ignore[arg-type]
     assert asker.closed.wait(10)
 
 
@@ -157,7 +157,7 @@ class Mute:
     def rows(self, ticket: Any) -> Any:
         raise NotImplementedError
 
-    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+    def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         next(batches)
         raise ValueError("no")
 
@@ -166,7 +166,7 @@ def test_closing_a_line_ends_its_thread_and_its_connection() -> None:
     security, mute = Security(), Mute()
     with Endpoint("127.0.0.1", mute, security) as endpoint:
         before = set(threading.enumerate())
-        line = Line(Asker(endpoint.address, security))
+        line = QuestionLine(Asker(endpoint.address, security))
         raised: list[TransportError] = []
 
         def ask() -> None:
@@ -195,7 +195,7 @@ def test_an_upload_that_was_refused_leaves_a_connection_that_nobody_uses_again()
         Asker(endpoint.address, security) as asker,
     ):
         batch = pa.record_batch({"n": [1, 2]})
-        stage = asker.stage(1, batch.schema)
+        stage = asker.begin_upload(1, batch.schema)
         with pytest.raises(Exception, match="no"):  # noqa: PT012
             for _ in range(500):
                 stage.write(batch)
@@ -233,7 +233,7 @@ def test_a_question_that_nobody_waits_for_any_more_lends_nothing(
 ) -> None:
     monkeypatch.setattr(worker_process, "ANSWER", 0.05)
     monkeypatch.setattr(worker_process, "BEAT", 0.01)
-    worker = worker_process._Host(
+    worker = worker_process._WorkerHost(
         Rendezvous("tcp://127.0.0.1:1", Security()), graph_maker(), "127.0.0.1"
     )
     asked: list[Any] = []

@@ -565,7 +565,7 @@ def stage(cluster: RemoteCluster, name: str, batches: list[pa.RecordBatch], at: 
     member, address = members[at % len(members)]
     asker = Asker(address, cluster.security)
     try:
-        handing = asker.stage((name, member, execution), batches[0].schema)
+        handing = asker.begin_upload((name, member, execution), batches[0].schema)
         for batch in batches:
             handing.write(batch)
         return handing.done()
@@ -673,7 +673,7 @@ def test_rows_for_a_worker_that_is_no_more_are_refused(tmp_path: Path) -> None:
         member, address = members[0]
         asker = Asker(address, cluster.security)
         for about in (("x-0", member + 9, execution), ("x-0", member, execution + 1), "nonsense"):
-            handing = asker.stage(about, edge_rows([]).schema)
+            handing = asker.begin_upload(about, edge_rows([]).schema)
             with pytest.raises((TransportError, ValueError), match=r"execution|unpack"):  # noqa: PT012
                 handing.write(edge_rows(EDGES))  # the answer may be there before, or not
                 handing.done()

@@ -38,7 +38,7 @@ from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import INLINE, Link
 from riverrun.runtime.remote import RemoteCluster
 from riverrun.runtime.starts import STARTS
-from riverrun.runtime.worker_process import Rendezvous, host
+from riverrun.runtime.worker_process import Rendezvous, host_worker
 from riverrun.spark.security import secured
 from riverrun.state.changes import Changes
 from tests.engine.flows import Model, check, contents, edge_rows, graph_maker
@@ -75,7 +75,7 @@ class Box:
         batches = [pa.record_batch({"n": [at] * 3}) for at in range(ticket)]
         return pa.schema({"n": pa.int64()}), iter(batches)
 
-    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+    def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         if about == "refuse":
             raise TransportError("transport.moved", "cannot take them", hint="again")
         return [about, schema.names, sum(batch.num_rows for batch in batches)]
@@ -157,7 +157,7 @@ def test_questions_rows_and_rows_handed_in(endpoint: Endpoint, security: Securit
     asker = Asker(endpoint.address, security)
     assert asker.ask("what", {"a": (1, None)}) == ["what", {"a": (1, None)}]
     assert [batch.to_pydict()["n"] for batch in asker.rows(2)] == [[0] * 3, [1] * 3]
-    handing = asker.stage("x", pa.schema({"n": pa.int64()}))
+    handing = asker.begin_upload("x", pa.schema({"n": pa.int64()}))
     for _ in range(3):
         handing.write(pa.record_batch({"n": [1, 2]}))
     assert handing.done() == ["x", ["n"], 6]
@@ -165,7 +165,7 @@ def test_questions_rows_and_rows_handed_in(endpoint: Endpoint, security: Securit
         asker.ask("fail")
     assert caught.value.fields == {"node": "a"}
     assert isinstance(caught.value.__cause__, ValueError)
-    refused = asker.stage("refuse", pa.schema({"n": pa.int64()}))
+    refused = asker.begin_upload("refuse", pa.schema({"n": pa.int64()}))
     with pytest.raises(TransportError, match="cannot take them"):
         refused.done()
     asker.close()
@@ -180,7 +180,7 @@ def test_who_has_no_token_is_refused_and_counted(
     attempts: list[Callable[[], Any]] = [
         lambda: asker.ask("what"),
         lambda: list(asker.rows(2)),
-        lambda: asker.stage("x", pa.schema({"n": pa.int64()})).done(),
+        lambda: asker.begin_upload("x", pa.schema({"n": pa.int64()})).done(),
     ]
     for attempt in attempts:
         with pytest.raises(TransportError, match="refuses our token") as caught:
@@ -243,7 +243,7 @@ def test_bytes_that_are_no_frames(endpoint: Endpoint, box: Box, security: Securi
             member.close()
     assert box.writes.empty()
     for head in (source.randbytes(20), pickle.dumps(os.getcwd), pack("no pair")):
-        for kind in (connection.ASK, connection.ROWS, connection.STAGE):
+        for kind in (connection.ASK, connection.ROWS, connection.UPLOAD):
             member = security.connect(endpoint.address)
             member.send(kind, head)
             answer = member.receive()
@@ -533,13 +533,13 @@ def test_a_worker_that_opens_a_link_goes_on_meanwhile(
         return Link(address, sender, Slow(security) if to_peer else security, **options)  # type: ignore[arg-type]
 
     where: list[str] = []
-    join = worker_process._Host.join
+    join = worker_process._WorkerHost.join
 
     def joining(self: Any, rendezvous: Any) -> None:
         where[:] = [rendezvous.address]
         join(self, rendezvous)
 
-    monkeypatch.setattr(worker_process._Host, "join", joining)
+    monkeypatch.setattr(worker_process._WorkerHost, "join", joining)
     monkeypatch.setattr(worker_process, "Link", link)
     with remotely(2, checkpoint=tmp_path, every=None) as cluster:
         model = Model(7)
@@ -634,13 +634,13 @@ def commit(cluster: RemoteCluster, model: Model, rows: int = 6) -> None:
 def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The insides of all workers, as they are made."""
     made: list[Any] = []
-    init = worker_process._Host.__init__
+    init = worker_process._WorkerHost.__init__
 
     def noting(self: Any, *given: Any) -> None:
         made.append(self)
         init(self, *given)
 
-    monkeypatch.setattr(worker_process._Host, "__init__", noting)
+    monkeypatch.setattr(worker_process._WorkerHost, "__init__", noting)
     return made
 
 
@@ -859,7 +859,7 @@ def test_rows_that_were_handed_in_are_there_when_the_epoch_is_done_again(hosts: 
         for member, address in members:
             asker = Asker(address, cluster.security)
             rows = pa.record_batch({"n": [1, 2, 3, 4], "diff": [1, 1, 1, 1]})
-            handing = asker.stage((f"up-{member}", member, execution), rows.schema)
+            handing = asker.begin_upload((f"up-{member}", member, execution), rows.schema)
             handing.write(rows)
             parcels += handing.done()
             asker.close()
@@ -912,10 +912,10 @@ def test_who_comes_uncalled_gets_no_identity(monkeypatch: pytest.MonkeyPatch) ->
         commit(cluster, model)
         said: list[str] = []
         again = Rendezvous(cluster.address, cluster.security, ticket=1)
-        twin = threading.Thread(target=lambda: said.append(host(again, MAKER)))
+        twin = threading.Thread(target=lambda: said.append(host_worker(again, MAKER)))
         twin.start()  # of one that lives: it may be needed yet
         other = Rendezvous(cluster.address, cluster.security, ticket=99)
-        assert host(other, MAKER) == "there is no worker to be"
+        assert host_worker(other, MAKER) == "there is no worker to be"
         commit(cluster, model)
         assert cluster.status()["workers"] == 2
         assert cluster.status()["execution"] == 1
@@ -939,7 +939,7 @@ def test_a_worker_that_is_not_let_in_leaves_nothing_behind(hosts: list[Any]) -> 
     with remotely(1) as cluster:
         wrong = Security()
         with pytest.raises(TransportError, match="refuses our token"):
-            host(Rendezvous(cluster.address, wrong), MAKER)
+            host_worker(Rendezvous(cluster.address, wrong), MAKER)
         assert cluster.status()["refused"] == 1
         where = urlsplit(hosts[-1]._endpoint.address)
 

@@ -25,7 +25,7 @@ from riverrun.plan.kernels_needed import kernels_of
 from riverrun.runtime import worker_process
 from riverrun.runtime.health import signs
 from riverrun.runtime.health.balance import Balancer
-from riverrun.runtime.health.busy import Busy
+from riverrun.runtime.health.busy import BusyTime
 from riverrun.runtime.remote import RemoteCluster
 from riverrun.state.kernels import compiling
 from riverrun.state.shards import CELLS
@@ -391,7 +391,7 @@ def test_time_in_which_others_have_the_processor_is_not_busy() -> None:
 
     def compete() -> None:
         os.sched_setaffinity(0, {core})  # of this thread alone
-        busy = Busy()
+        busy = BusyTime()
         began = time.monotonic()
         while time.monotonic() - began < seconds / 2:
             pass

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from riverrun.runtime.network.connection import Security
-from riverrun.runtime.network.lending import Lender, Part
+from riverrun.runtime.network.lending import ArgumentFor, Lender
 from riverrun.state.shards import Shards
 
 
@@ -17,9 +17,9 @@ def test_what_workers_lent_is_given_back_where_one_answer_cannot_be_read() -> No
     schema = pa.schema({"n": pa.int64()}).serialize().to_pybytes()
     released: list[tuple[str, int]] = []
 
-    def ask(question: str, *, of: Part) -> list[tuple[str, Any]]:
+    def ask(question: str, *, argument_for: ArgumentFor) -> list[tuple[str, Any]]:
         for index in range(3):
-            of(Shards.even(3), index)
+            argument_for(Shards.even(3), index)
         return [("a", ([1], schema)), ("b", ([2], b"no schema")), ("c", ([3], schema))]
 
     lender = Lender(Security(), ask, lambda *loan: released.append(loan), lambda address: False)

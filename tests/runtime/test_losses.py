@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.engine.coordinator.failures import RECOVERIES, Losses, explained
+from riverrun.engine.coordinator.failures import RECOVERIES, Losses, advice_on_exit
 from riverrun.engine.instance import Maker
 from riverrun.errors import TransportError
 from riverrun.runtime import remote
@@ -113,12 +113,12 @@ def test_other_numbers_of_workers_are_no_losses(
 def test_several_at_once_are_one_recovery() -> None:
     losses = Losses(most=1)
     for member in (1, 2, 3):
-        losses.began(1, member - 1, member)
+        losses.took_part(1, member - 1, member)
     for member in (1, 2, 3):
-        losses.went(member, {"pid": member, "host": "here"}, epoch=0, reported=0)
+        losses.lost(member, {"pid": member, "host": "here"}, epoch=0, reported=0)
     assert losses.too_many(reported=0) is None
-    losses.began(2, 0, 4)
-    losses.went(4, {"pid": 4, "host": "here"}, epoch=0, reported=0)
+    losses.took_part(2, 0, 4)
+    losses.lost(4, {"pid": 4, "host": "here"}, epoch=0, reported=0)
     assert losses.too_many(reported=0) is not None
     assert losses.too_many(reported=1) is None  # an epoch is complete
 
@@ -134,4 +134,4 @@ def test_several_at_once_are_one_recovery() -> None:
     ],
 )
 def test_ways_to_end_are_explained(why: str, told: str) -> None:
-    assert told in explained(why)
+    assert told in advice_on_exit(why)

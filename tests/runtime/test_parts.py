@@ -130,7 +130,7 @@ def test_whatever_processes_do_each_incarnation_is_granted_once(seed: int) -> No
             called.append(len(called) + 1)
             starts.call(called[-1])
         elif act == 1 and alive:
-            nobody = [ticket for ticket in alive if starts.who(ticket) is None]
+            nobody = [ticket for ticket in alive if starts.incarnation_of(ticket) is None]
             if nobody:
                 ticket = source.choice(nobody)
                 waiting = starts.ungranted
@@ -143,7 +143,7 @@ def test_whatever_processes_do_each_incarnation_is_granted_once(seed: int) -> No
         elif act == 2 and alive:
             ticket = source.choice(alive)
             over.add(ticket)
-            who = starts.who(ticket)
+            who = starts.incarnation_of(ticket)
             assert starts.ended(ticket) == who
             if who is not None:
                 assert starts.tickets_of(who) == []

@@ -55,7 +55,7 @@ class Quiet:
         batch = unsound() if ticket == "unsound" else pa.record_batch({"word": ["tea"] * ticket})
         return batch.schema, iter([batch])
 
-    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+    def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         return sum(batch.num_rows for batch in batches)
 
 
@@ -316,7 +316,7 @@ def test_a_connection_is_used_again(endpoint: Endpoint, security: Security) -> N
         for at in range(5):
             assert asker.ask("what", at) == at
             assert sum(batch.num_rows for batch in asker.rows(3)) == 3
-            stage = asker.stage("x", pa.schema({"n": pa.int64()}))
+            stage = asker.begin_upload("x", pa.schema({"n": pa.int64()}))
             stage.write(pa.record_batch({"n": [1, 2]}))
             assert stage.done() == 2
         assert len(endpoint._guests) == 1
@@ -383,7 +383,7 @@ def test_a_long_body_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_are_not_sound_are_refused(endpoint: Endpoint, security: Security) -> None:
     """An offset that points elsewhere would show neighbouring memory."""
     with Asker(endpoint.address, security) as asker:
-        stage = asker.stage("x", unsound().schema)
+        stage = asker.begin_upload("x", unsound().schema)
         stage.write(unsound())
         with pytest.raises(TransportError, match="out of bounds") as caught:
             stage.done()

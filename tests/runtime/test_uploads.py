@@ -10,7 +10,7 @@ import pytest
 
 from riverrun.engine.messages import Parcel
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
-from riverrun.runtime.uploads import Staging
+from riverrun.runtime.uploads import ParcelStore
 from riverrun.storage.records import PARCELS
 from riverrun.storage.store import Storage, open_storage
 
@@ -19,7 +19,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(numbers, pa.int64())})
 
 
-def numbers(staging: Staging, parcels: list[Parcel]) -> list[int]:
+def numbers(staging: ParcelStore, parcels: list[Parcel]) -> list[int]:
     return [
         number
         for parcel in parcels
@@ -36,7 +36,7 @@ def storage(request: pytest.FixtureRequest) -> Storage | None:
 @pytest.mark.parametrize("parcel", [1, 20, 1 << 20])
 @pytest.mark.parametrize("budget", [0, 40, 1 << 20])
 def test_rows_come_out_as_they_went_in(storage: Storage | None, parcel: int, budget: int) -> None:
-    staging = Staging(3, storage, parcel=parcel, budget=budget)
+    staging = ParcelStore(3, storage, parcel=parcel, budget=budget)
     handed = [rows(1, 2), rows(), rows(3), rows(4, 5, 6)]
     parcels = staging.take_in("1-0-0", handed)
     assert len(parcels) == {1: 3, 20: 2, 1 << 20: 1}[parcel]
@@ -49,7 +49,7 @@ def test_rows_come_out_as_they_went_in(storage: Storage | None, parcel: int, bud
 
 
 def test_nothing_is_no_parcel(storage: Storage | None) -> None:
-    staging = Staging(1, storage)
+    staging = ParcelStore(1, storage)
     assert staging.take_in("1-0-0", [rows(), rows()]) == []
     assert staging.take_in("1-0-1", []) == []
     staging.close()
@@ -59,7 +59,7 @@ def test_nothing_is_no_parcel(storage: Storage | None) -> None:
 def test_many_senders_that_come_and_go(storage: Storage | None, budget: int) -> None:
     """A model: by name, what was handed in and not let go of."""
     source = random.Random(budget + 5)
-    staging = Staging(1, storage, parcel=1, budget=budget)
+    staging = ParcelStore(1, storage, parcel=1, budget=budget)
     model: dict[str, tuple[Parcel, list[int]]] = {}
     for step in range(120):
         if source.random() < 0.6:
@@ -82,18 +82,18 @@ def test_many_senders_that_come_and_go(storage: Storage | None, budget: int) -> 
 
 def test_forgotten_memory_can_still_be_read_from_the_storage() -> None:
     storage = open_storage("memory:///")
-    staging = Staging(1, storage)
+    staging = ParcelStore(1, storage)
     parcels = staging.take_in("1-0-0", [rows(7)])
     staging.forget([each.name for each in parcels])
     assert numbers(staging, parcels) == [7]
-    another = Staging(2, storage)
+    another = ParcelStore(2, storage)
     assert numbers(another, parcels) == [7]
 
 
 def test_only_the_holder_has_what_is_not_stored() -> None:
-    staging = Staging(1)
+    staging = ParcelStore(1)
     parcels = staging.take_in("1-0-0", [rows(7)])
-    successor = Staging(2)
+    successor = ParcelStore(2)
     successor.take_in("1-0-0", [rows(8)])  # of the same name, and not the same rows
     with pytest.raises(TransportError, match="worker 1 had them") as caught:
         successor.rows(parcels[0])
@@ -103,16 +103,16 @@ def test_only_the_holder_has_what_is_not_stored() -> None:
 
 def test_damage_is_named() -> None:
     storage = open_storage("memory:///")
-    (parcel,) = Staging(1, storage).take_in("1-0-0", [rows(7)])
+    (parcel,) = ParcelStore(1, storage).take_in("1-0-0", [rows(7)])
     assert parcel.file is not None
     storage.put(parcel.file, b"something else")
     with pytest.raises(CheckpointError, match=r"checksum differs") as caught:
-        Staging(2, storage).rows(parcel)
+        ParcelStore(2, storage).rows(parcel)
     assert caught.value.fields["file"] == parcel.file
 
 
 def test_the_losing_attempts_are_let_go_of(storage: Storage | None) -> None:
-    staging = Staging(1, storage, parcel=1)
+    staging = ParcelStore(1, storage, parcel=1)
     won = staging.take_in("5-0-1", [rows(1), rows(2)])
     lost = staging.take_in("5-0-0", [rows(1), rows(2)])
     other = staging.take_in("55-0-0", [rows(9)])
@@ -139,7 +139,7 @@ def test_a_sender_that_fails_halfway_leaves_nothing(storage: Storage | None) -> 
         yield rows(2)
         raise OSError("gone")
 
-    staging = Staging(1, storage, parcel=1)
+    staging = ParcelStore(1, storage, parcel=1)
     with pytest.raises(OSError, match="gone"):
         staging.take_in("1-0-0", halfway())  # type: ignore[arg-type]
     assert staging._bytes == 0
@@ -148,7 +148,7 @@ def test_a_sender_that_fails_halfway_leaves_nothing(storage: Storage | None) -> 
 
 
 def test_handed_in_again_under_one_name_counts_its_memory_once() -> None:
-    staging = Staging(1)
+    staging = ParcelStore(1)
     staging.take_in("1-0-0", [rows(1)])
     parcels = staging.take_in("1-0-0", [rows(2)])
     assert numbers(staging, parcels) == [2]
@@ -158,7 +158,7 @@ def test_handed_in_again_under_one_name_counts_its_memory_once() -> None:
 
 def test_files_go_when_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    staging = Staging(1, budget=0)
+    staging = ParcelStore(1, budget=0)
     staging.take_in("1-0-0", [rows(1)])
     assert len(list(tmp_path.iterdir())) == 1
     staging.close()

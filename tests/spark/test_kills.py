@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.engine.coordinator.failures import explained
+from riverrun.engine.coordinator.failures import advice_on_exit
 from riverrun.spark.launcher import _said
 from tests.chaos.besieged import Siege
 from tests.chaos.kills import suite
@@ -54,4 +54,4 @@ def test_what_spark_says_of_a_killed_worker_is_told_and_explained() -> None:
     )
     said = _said(RuntimeError(java))
     assert "Python worker exited unexpectedly" in said
-    assert "lack of memory" in explained(said)
+    assert "lack of memory" in advice_on_exit(said)

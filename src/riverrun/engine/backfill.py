@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from riverrun.plan.diff import Flow, states_of
+from riverrun.plan.diff import BackfillRoutes, states_of
 from riverrun.plan.operator import Actor, Arranged, Role, present
 from riverrun.progress import Antichain
 from riverrun.state import Spine
@@ -93,10 +93,10 @@ def beginning_of(
     spill: Mapping[str, Any],
 ) -> Beginning:
     """How an instance with these states begins at `epoch`: `resume` says which of the others are built anew then."""
-    if resume is None or states is None or resume.epoch != epoch or not resume.flow.fresh:
+    if resume is None or states is None or resume.epoch != epoch or not resume.routes.fresh:
         return Straight(epoch)
     kept = [node.number for node in plan.nodes if states.keys() & set(states_of(node))]
-    return Backfill(resume.flow, epoch, frozenset(kept), spill)
+    return Backfill(resume.routes, epoch, frozenset(kept), spill)
 
 
 class Backfill(Beginning):
@@ -106,21 +106,25 @@ class Backfill(Beginning):
     """
 
     def __init__(
-        self, flow: Flow, epoch: int, kept: frozenset[int], spill: Mapping[str, Any] | None = None
+        self,
+        routes: BackfillRoutes,
+        epoch: int,
+        kept: frozenset[int],
+        spill: Mapping[str, Any] | None = None,
     ) -> None:
         self.epoch = epoch
         self.first = epoch + 1
-        self.giving = flow.giving
+        self.giving = routes.giving
         self._actors: Mapping[int, Actor] = {}
         self._spill = spill or {}
-        self._flow = flow
+        self._routes = routes
         self._kept = kept
         self._real: dict[int, Spine] = {}
         self._contents: dict[int, Batch] = {}
 
     def gate(self, number: int, take: Take) -> Take:
         """What is done with changes that arrive at a node: where it is closed to content, that is dropped (law 2)."""
-        if number in self._flow.open:
+        if number in self._routes.open:
             return take
         epoch = self.epoch
 
@@ -141,23 +145,23 @@ class Backfill(Beginning):
                 actor.begin(self.epoch)
 
     def content(self, push: Callable[[Port], Push]) -> Iterator[None]:
-        actors, flow, time = self._actors, self._flow, (self.epoch,)
-        for number in flow.read:
+        actors, routes, time = self._actors, self._routes, (self.epoch,)
+        for number in routes.read:
             self._stand_in(actors[number])
             yield
-        for number in flow.pushes:
+        for number in routes.pushes:
             names = actors[number].node.schemas[0].names
             for changes in self._content(_spine(actors[number]), names):
                 actors[number].context.push(changes, 0)
                 yield
-        for number, port in flow.copies:
+        for number, port in routes.copies:
             onward = push(port)
             for changes in self._content(
                 _spine(actors[number]), actors[number].node.schemas[0].names
             ):
                 onward(changes)
                 yield
-        for number, at in flow.announces:
+        for number, at in routes.announces:
             reader = actors[number]
             batch = self._contents[reader.node.inputs[at].node]
             if len(batch):

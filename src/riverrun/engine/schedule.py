@@ -300,7 +300,7 @@ class Together(Schedule):
         Whenever the border may say something else all is looked at again, in order: nothing may be run
         before what is blocked and need not be.
         """
-        if self._border.look():
+        if self._border.catch_up():
             self._unblock()
 
     def _unblock(self) -> None:

@@ -1,1 +1,1 @@
-"""How you say it: the front ends, each of which builds a plan."""
+"""Front ends: what users write programs with. Each of them builds a plan."""

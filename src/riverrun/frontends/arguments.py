@@ -1,6 +1,7 @@
-"""What users give to collections: columns one by one or in lists, functions, spans of time, other collections.
+"""Arguments of the methods of collections: columns in any form, functions, spans of time, other collections.
 
-Each is brought to one form here, or refused in words: what was attempted, what was given, what to give.
+Each function here brings one kind of argument to one form, or refuses it with an error that says what was attempted,
+what was given, and what to give instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from riverrun.errors import PlanError, SchemaError
 from riverrun.rows.column_names import checked_columns, flat
 from riverrun.rows.values import fields_of, show
 
-# What people look for who come from elsewhere, and where it is here.
+# Names from other libraries (Polars, pandas, Spark, SQL), and what to use here instead: hints for missing attributes.
 ELSEWHERE = {
     "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
     "read(...).rows() is sorted",
@@ -73,7 +74,7 @@ ELSEWHERE = {
 
 
 MOST = 1 << 62
-"""Counts and spans are below this."""
+"""Counts and spans are less than this."""
 
 
 def is_time(kind: pa.DataType) -> bool:
@@ -83,11 +84,20 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def named_columns(
-    given: Sequence[Any], named: Mapping[str, Any], columns: Sequence[str], what: str, attempt: str
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+    columns: Sequence[str],
+    what: str,
+    attempt: str,
 ) -> dict[str, Any]:
-    """Columns given by position have the names they output; `what` is the method, for hints."""
+    """Columns by the names of the results. Those given by position are called by the names that they output.
+
+    `what` is the name of the method, for hints.
+    """
     chosen: dict[str, Any] = {}
-    for column in checked_columns(list(flat(given)), columns, attempt, least=0, expressions=True):
+    for column in checked_columns(
+        list(flat(positional)), columns, attempt, least=0, expressions=True
+    ):
         name = column if isinstance(column, str) else output_name(column, what)
         if name in chosen:
             raise _twice(name, what)
@@ -120,84 +130,86 @@ def _twice(name: str, what: str) -> PlanError:
     )
 
 
-def kind_told(given: object) -> str:
-    """What something is, in place of a repr that can fill the screen.
+def type_in_words(value: object) -> str:
+    """The type of a value in words, in place of a repr that can fill the screen.
 
-    >>> kind_told(pl.DataFrame({"a": [1]})), kind_told([(1, 2)])
+    >>> type_in_words(pl.DataFrame({"a": [1]})), type_in_words([(1, 2)])
     ('a polars DataFrame', 'a list')
     """
-    module, name = type(given).__module__.partition(".")[0], type(given).__name__
-    if given is None:
+    module, name = type(value).__module__.partition(".")[0], type(value).__name__
+    if value is None:
         return "None"
     return f"a {name}" if module in ("builtins", "riverrun", "__main__") else f"a {module} {name}"
 
 
-def not_a_collection(code: str, attempt: str, given: object) -> PlanError:
-    """The refusal of anything else where a collection belongs."""
-    if hasattr(given, "agg") and type(given).__module__.startswith("riverrun"):
+def not_a_collection(code: str, attempt: str, value: object) -> PlanError:
+    """The refusal of a value that is no collection where a collection belongs."""
+    if hasattr(value, "agg") and type(value).__module__.startswith("riverrun"):
         hint = "call .agg() or .count() on it: groups are no rows yet"
-    elif isinstance(given, str):
+    elif isinstance(value, str):
         hint = "give the collection itself, not its name"
-    elif hasattr(given, "entries"):
+    elif hasattr(value, "entries"):
         hint = "state.entries() is a collection of what it holds; stream.fetch(state, ...) asks it"
-    elif isinstance(given, list | tuple) and any(
-        hasattr(each, "group_by") or isinstance(each, list | tuple) for each in given
+    elif isinstance(value, list | tuple) and any(
+        hasattr(each, "group_by") or isinstance(each, list | tuple) for each in value
     ):
         hint = "one list is enough: concat([a, b]), or concat(a, b)"
     else:
         hint = "rows from outside are an input: flow.input(name, schema), and insert(name, rows) into the run"
-    return PlanError(code, f"cannot {attempt}: {kind_told(given)} is not a collection", hint=hint)
+    return PlanError(
+        code, f"cannot {attempt}: {type_in_words(value)} is not a collection", hint=hint
+    )
 
 
-def is_count(given: object, least: int = 1) -> bool:
-    """Whether it is a whole number from `least` on, that a machine can count to."""
-    return isinstance(given, int) and not isinstance(given, bool) and least <= given < MOST
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether a value is a whole number from `least` on, and below `MOST`."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < MOST
 
 
-def is_one_of(given: object, choices: Iterable[str]) -> bool:
-    """Whether it is one of some words."""
-    return isinstance(given, str) and given in choices
+def is_one_of(value: object, choices: Iterable[str]) -> bool:
+    """Whether a value is one of some words."""
+    return isinstance(value, str) and value in choices
 
 
 def as_ticks(
-    given: int | timedelta,
+    span: int | timedelta,
     field: pa.Field,
     what: str,
     least: int | None = 1,
     most: int = (1 << 63) - 1,
 ) -> int:
-    """A span in the units of a column."""
+    """A span as a number, in the units of a column."""
     kind = field.type
     ticks: int | None = None
-    if isinstance(given, int) and not isinstance(given, bool) and pa.types.is_integer(kind):
-        ticks = given
-    elif isinstance(given, timedelta) and pa.types.is_date(kind):
+    if isinstance(span, int) and not isinstance(span, bool) and pa.types.is_integer(kind):
+        ticks = span
+    elif isinstance(span, timedelta) and pa.types.is_date(kind):
         units = timedelta(days=1) if pa.types.is_date32(kind) else timedelta(milliseconds=1)
-        ticks = given // units if given % units == timedelta(0) else None
-    elif isinstance(given, timedelta) and pa.types.is_temporal(kind):
+        ticks = span // units if span % units == timedelta(0) else None
+    elif isinstance(span, timedelta) and pa.types.is_temporal(kind):
         per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
-        micros = given // timedelta(microseconds=1)
+        micros = span // timedelta(microseconds=1)
         ticks = micros * per // 10**6 if micros * per % 10**6 == 0 else None
-    elif isinstance(given, int) and given == 0 and least != 1:
+    elif isinstance(span, int) and span == 0 and least != 1:
         ticks = 0
     if ticks is None:
         raise PlanError(
             "plan.span",
-            f"cannot take {show(given)} as {what}: column {field.name!r} is {kind}",
+            f"cannot take {show(span)} as {what}: column {field.name!r} is {kind}",
             hint="give a timedelta for dates and times, a whole number for integers, of whole units of the column",
             column=field.name,
         )
     if abs(ticks) > most:
         raise PlanError(
             "plan.span",
-            f"cannot take {given!r} as {what}: that is longer than all times of column {field.name!r}",
+            f"cannot take {span!r} as {what}: that is longer than all times of column {field.name!r}",
             hint="give a shorter one",
             column=field.name,
         )
     if least is not None and ticks < least:
         raise PlanError(
             "plan.span",
-            f"cannot take {given!r} as {what}: it must {'be positive' if least else 'not be negative'}",
+            f"cannot take {span!r} as {what}: it must {'be positive' if least else 'not be negative'}",
             hint="for instance 60, or timedelta(minutes=1)",
             column=field.name,
         )
@@ -205,43 +217,47 @@ def as_ticks(
 
 
 def function_name(function: Any) -> str:
-    """What plans call a function."""
+    """What a function is called in plans."""
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
 def check_callable(
-    function: object, what: str, attempt: str | None = None, given: str = "rows"
+    function: object, what: str, attempt: str | None = None, parameters: str = "rows"
 ) -> None:
-    """Refuse what cannot be called. `given` is what the function is called with, for the hint."""
+    """Refuse what cannot be called. `parameters` are those that the function is called with, for the hint."""
     if not callable(function):
         raise PlanError(
             "plan.function",
             f"cannot {attempt or what} with {show(function)}: that is not a function",
-            hint=f"give a function: {what}(lambda {given}: ...)",
+            hint=f"give a function: {what}(lambda {parameters}: ...)",
         )
 
 
 class RowsOf(partial[Any]):
-    """A user's function of one row, refused when what it gives is not a list of rows.
+    """A user's function of one row; an error is raised when the result is not a list of rows.
 
-    A partial, so that whoever asks for the code (`plan.identity.code_of`) finds the user's.
+    The class is a partial, so that the identity of the function (`plan.identity.code_of`) is that of the user's own.
     """
 
     def __call__(self, row: dict[str, Any], /) -> Iterable[Any]:
-        made = super().__call__(row)
-        if type(made) is list:
-            return made
-        if isinstance(made, pl.DataFrame):
-            return made.iter_rows(named=True)
-        if isinstance(made, str | bytes) or fields_of(made) is not None or not _is_iterable(made):
+        result = super().__call__(row)
+        if type(result) is list:
+            return result
+        if isinstance(result, pl.DataFrame):
+            return result.iter_rows(named=True)
+        if (
+            isinstance(result, str | bytes)
+            or fields_of(result) is not None
+            or not _is_iterable(result)
+        ):
             raise SchemaError(
                 "schema.rows",
-                f"the function gave {show(made)} for the row {show(row)}, not a list of rows",
+                f"the function gave {show(result)} for the row {show(row)}, not a list of rows",
                 hint="give a list of rows: [row] for one, [] for none; or a Polars frame",
             )
-        rows: Iterable[Any] = made
+        rows: Iterable[Any] = result
         return rows
 
 
-def _is_iterable(given: object) -> bool:
-    return isinstance(given, Iterable)
+def _is_iterable(value: object) -> bool:
+    return isinstance(value, Iterable)

@@ -1,4 +1,6 @@
-"""A dataflow: inputs, what is made of them, and outputs; then it runs.
+"""Dataflow: the program that a user writes: inputs, the collections made of them, and outputs.
+
+A `Dataflow` collects the nodes of a plan. `Dataflow.run` checks the plan and starts a `Run`.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("social")
@@ -65,12 +67,13 @@ class Dataflow:
         *,
         checked: bool = False,
     ) -> Collection:
-        """Declare rows that come from outside, under the `name` by which a run is given them.
+        """Declare rows that come from outside. A run is given them under this `name`: ``run.insert(name, rows)``.
 
         `schema` is a mapping of names to types, text such as "src long, dst long", an Arrow, Polars or Spark
-        schema, a class with annotations, or a frame that looks like the rows. With a `key`, rows replace those with the
-        same key (`Run.upsert`) and are deleted by it. With ``checked=True``, an epoch that deletes a row
-        that is not there is refused; the rows are kept once more for that.
+        schema, a class with annotations, or a frame that looks like the rows. With a `key`, one column or several, a
+        row replaces the row with the same key (`Run.upsert`), and a row is deleted by its key alone. With
+        ``checked=True``, an epoch that deletes a row that is not there is refused. To check that, the input keeps a
+        copy of its rows.
         """
         columns = as_schema(schema, f"declare input {name!r}")
         if not columns.names:
@@ -86,24 +89,29 @@ class Dataflow:
                 "plan.name", f"cannot name an input {CLOCK!r}", hint="that name is ours"
             )
         if key is None:
-            given = Collection(
+            collection = Collection(
                 self._builder, self._builder.add(Input(name), [], [columns], name=name)
             )
             if checked:
-                whole = tuple(columns.names)
-                moved = given._exchanged(whole)
-                given = moved._add(CheckRows(name), [moved], columns, f"{name}:rows", whole)
-            self._inputs[name] = given
-            return given
+                all_columns = tuple(columns.names)
+                moved = collection._exchanged(all_columns)
+                collection = moved._add(
+                    CheckRows(name), [moved], columns, f"{name}:rows", all_columns
+                )
+            self._inputs[name] = collection
+            return collection
         if checked:
             raise PlanError(
                 "plan.input",
                 f"cannot check input {name!r}, which has a key: deleting a key that is not there changes nothing",
                 hint="leave out checked=True, or the key",
             )
-        listed = checked_columns(key, columns.names, f"key input {name!r}")
+        key_columns = checked_columns(key, columns.names, f"key input {name!r}")
         columns = pa.schema(
-            [field.with_nullable(field.nullable and field.name not in listed) for field in columns]
+            [
+                field.with_nullable(field.nullable and field.name not in key_columns)
+                for field in columns
+            ]
         )
         for column in RESERVED:
             if column in columns.names:
@@ -114,14 +122,14 @@ class Dataflow:
                     column=column,
                 )
         commands = commands_schema(columns)
-        port = self._builder.add(Input(name, listed), [], [commands], name=name)
-        moved = Collection(self._builder, port)._exchanged(listed)
-        kept = moved._add(Upsert(listed), [moved], columns, f"{name}:rows", listed)
-        self._inputs[name] = kept
-        return kept
+        port = self._builder.add(Input(name, key_columns), [], [commands], name=name)
+        moved = Collection(self._builder, port)._exchanged(key_columns)
+        last_rows = moved._add(Upsert(key_columns), [moved], columns, f"{name}:rows", key_columns)
+        self._inputs[name] = last_rows
+        return last_rows
 
     def output(self, name: str, collection: Collection) -> None:
-        """Declare a result: a `collection` that can be read by its `name` while the dataflow runs."""
+        """Declare a result: a run can read the `collection` under this `name`."""
         if not isinstance(collection, Collection):
             raise not_a_collection("plan.output", f"output {name!r}", collection)
         if collection._builder is not self._builder:
@@ -160,13 +168,14 @@ class Dataflow:
         tables: Mapping[str, tuple[Any, Any]] | None = None,
         name: str | None = None,
     ) -> Any:
-        """Add an operator of one's own, a class of `Vertex`, as a step called `name`.
+        """Add a step whose operator is a `Vertex` of your own; `name` is what the step is called.
 
-        `make` is a class of vertices, one of which is made on each worker. `inputs` are collections by the names of
-        its ports. `outputs` is the schema of
-        its output, or several by name. `routes` says how the rows of an input travel: a column or
-        columns (equal values meet on one worker), ``rr.TO_ALL``, ``rr.TO_ANY``, ``rr.TO_ONE``; without
-        one they stay where they are. `tables` declares state: by name, the key and the other columns.
+        `make` is a class of vertices: each worker makes one vertex of it. `inputs` maps the names of the input ports to
+        collections. `outputs` is the schema of the one output, which the call returns as a collection; or it maps names
+        to schemas, and the call returns a mapping of these names to collections. `routes` says, by input port, how rows
+        travel to the vertex: by a column or several (rows with equal values meet on one worker), ``rr.TO_ALL``,
+        ``rr.TO_ANY`` or ``rr.TO_ONE``; rows of an input without a route stay on the worker where they are. `tables`
+        declares state: it maps the name of each table to its key columns and its other columns.
         """
         return add_vertex(self._builder, make, inputs, outputs, routes, tables, name)
 
@@ -184,16 +193,22 @@ class Dataflow:
         accelerate: bool = True,
         replies_first: bool = True,
     ) -> State:
-        """Declare a state that streams update and fetch from by key and time.
+        """Declare a state: values by key and time, which streams update and fetch from.
 
-        `name` is what it is called. `key` and `value` are its columns, `time` the type of its times, or a name and a
-        type. No update will come before `start`, if that is given: fetches up to it need not wait. `compact` is what
-        may be left of values that no fetch will be at any more: ``rr.rules.keep_latest``, ``rr.rules.fold``
-        (increments are added up), ``rr.rules.drop_before(span)`` or ``rr.rules.compact(function)``. That is done in
-        passing, to what is touched and now and then to some of the rest, `sweep` rows at the most; with
-        ``compaction="active"`` to everything at once whenever there is progress. With ``accelerate=False``, progress
-        waits for the replies to the updates before it; with ``replies_first=False`` a fetch whose time has passed is
-        answered with its epoch, not before the next records.
+        `name` is what the state is called. `key` and `value` are the columns of its keys and of its values. `time` is
+        the type of its times, in a column called "time"; or a mapping of one name to a type. `start` promises that no
+        update comes before that time, so fetches up to it need not wait.
+
+        `compact` is the rule of what compaction leaves of old values, those that no fetch will ask for any more:
+        ``rr.rules.keep_latest``, ``rr.rules.fold`` (increments are added up), ``rr.rules.drop_before(span)`` or
+        ``rr.rules.compact(function)``. With `compaction` "lazy", the keys that an epoch touches are compacted, and now
+        and then some others, at most `sweep` rows at a time. With ``compaction="active"``, all keys are compacted
+        whenever there is progress.
+
+        Two options make answers come sooner, unless they are switched off. With `accelerate`, reports of progress
+        travel beside the updates; without, they wait for the replies of the state to those updates. With
+        `replies_first`, a fetch whose time has already passed is answered when it arrives, before the records behind
+        it; without, it is answered with its epoch.
         """
         return add_state(
             self._builder, self._builder.root, name, key, value, time, start, compact, compaction,
@@ -201,11 +216,17 @@ class Dataflow:
         )  # fmt: skip
 
     def clock(self) -> Collection:
-        """One row for each epoch, with its number in the column `epoch`: something happens in every one."""
+        """A collection that has one row for each epoch, with the number of the epoch in the column `epoch`.
+
+        So in every epoch a row arrives, even when no input has one.
+        """
         return clock(self._builder)
 
     def loop(self, around: Collection | None = None, *, name: str | None = None) -> Loop:
-        """A loop made by hand, called `name`: inside the loop of the collection `around`, or outside of all loops."""
+        """A loop made by hand, called `name`.
+
+        The loop stands inside the loop that the collection `around` belongs to; without `around`, outside of all loops.
+        """
         if around is not None and not isinstance(around, Collection):
             raise not_a_collection("plan.loop", "make a loop inside that of another", around)
         parent = self._builder.root if around is None else around.scope
@@ -213,7 +234,7 @@ class Dataflow:
 
     @property
     def plan(self) -> Plan:
-        """What was built so far, checked."""
+        """The plan of what was written so far, checked."""
         size = len(self._builder.nodes)
         if self._plan is None or self._plan[0] != size:
             self._plan = size, self._builder.build()
@@ -221,15 +242,15 @@ class Dataflow:
 
     def schema(self, name: str) -> pa.Schema:
         """The columns of the input or output called `name`."""
-        known: dict[Any, Collection] = {**self._inputs, **self._outputs}
-        if type(name) is not str or name not in known:
+        collections: dict[Any, Collection] = {**self._inputs, **self._outputs}
+        if type(name) is not str or name not in collections:
             raise PlanError(
                 "plan.name_unknown",
-                f"cannot tell the columns of {name!r}: the inputs and outputs are: {', '.join(known) or 'none'}",
+                f"cannot tell the columns of {name!r}: the inputs and outputs are: {', '.join(collections) or 'none'}",
                 hint="check the spelling, or declare it: flow.input(...), flow.output(...)",
                 name=name,
             )
-        return known[name].schema
+        return collections[name].schema
 
     @property
     def inputs(self) -> dict[str, Collection]:
@@ -281,38 +302,41 @@ class Dataflow:
         from_checkpoint: int | None = None,
         synced: bool = False,
     ) -> Run:
-        """Start it: in this process, in several processes of this machine, or on Spark.
+        """Start the program: in this process, in several processes of this machine, or on Spark.
 
-        Without `on` everything is in this process, in one thread. With "processes" each worker is a process of this
-        machine. With a SparkSession, or "spark" for a local one that is made for it, each worker is a task that
-        lasts as long as the run. Workers have `timeout` seconds to come up. On Spark, with `tls`, all that travels
-        between them is encrypted (True makes a certificate for the run; or give the files of one and its key).
-        `memory` is how much state each worker keeps in memory ("2g"); the rest is in files.
+        *Where.* Without `on`, everything happens in one thread of this process. With "processes", each worker is a
+        process of this machine. With a SparkSession, each worker is a task of Spark that lasts as long as the run;
+        "spark" starts a local session. Workers have `timeout` seconds to come up. On Spark, `tls` encrypts all that
+        travels between processes: True makes a certificate for the run, a pair of files is a certificate and its key.
+        `memory` bounds the state that each worker keeps in memory ("2g"); the rest lies in files.
 
-        `workers` share the state among them by key. "auto" is as many as there is room for: one in this process,
-        one for each core that this process may use, or as many as the session has slots for. With a `checkpoint`
-        path or URL, what is committed survives the process, and a later run with the same path goes on from there;
-        `every` is how often a checkpoint is made, in epochs or time. `history` is how many epochs back results can
-        be read. When a logged epoch fails on resuming, it is refused if nobody was told that it was complete;
-        otherwise the run does not start, and nothing is lost; with `skip_failing` such an epoch is dropped for
-        good. A `seed` has workers take turns at random, for tests.
+        *Workers.* The `workers` share the state by key. "auto" is as many as there is room for: one in this process; in
+        processes, one for each core that this process may use; on Spark, one for each slot of the session. A `seed` has
+        workers take turns at random, for tests.
 
-        When a worker is lost, another takes its place (`recovery` "replace"), or the others share what it had at
-        once, and give to another one when that is there ("spread"). A worker in a process of its own that gave no
-        sign of life for `silence` seconds is thought dead. A worker that the others wait for is reported
-        (`run.events()`); with `balance` "move" shares of the keys move away from it, with "grow" workers are added,
-        up to `max_workers`.
+        *Checkpoints.* With a `checkpoint` path or URL, what is committed survives the process, and a later run with the
+        same path goes on from there. A checkpoint is made `every` so many epochs, or every timedelta; `retain` is how
+        many checkpoints are kept. `history` is how many epochs back results can be read. With `synced`, a commit to a
+        local disk returns when its epoch would survive a power cut; on an object store every commit does so. While the
+        storage is full or cannot be reached, commits wait, and everything else goes on; with `patience`, in seconds or
+        as a timedelta, a longer wait ends the run.
 
-        `retain` is how many checkpoints are kept. While the storage is full or away, commits wait and the rest goes on;
-        with `patience`, in seconds or as a timedelta, the run ends when that takes longer. A path that another run uses
-        is refused; `take_over` takes it away from that one, which then ends. `from_checkpoint` goes back to an older
-        checkpoint, when the newest is damaged, and does the epochs since then again. With `synced`, a commit on a local
-        disk returns when its epoch would survive a power cut; on an object store it always does.
+        *Resuming.* A path that another run uses is refused; `take_over` takes the path from that run, which then ends.
+        `from_checkpoint` is the number of an older checkpoint to start from, when the newest is damaged: the epochs
+        since then are done again. When a logged epoch fails while it is done again, the epoch is refused if nobody was
+        told that it was complete. Otherwise the run does not start, and nothing is lost; `skip_failing` drops such an
+        epoch for good.
 
-        A program that has changed since takes those states from the checkpoint that are what it would have made
-        itself. If that is not all it needs, it is refused, and told what differs; with `rebuild` the rest is built
-        anew, from the states that are kept. With `keep_inputs` the log keeps all rows, so that whatever changes can be
-        built anew; later runs at the path go on to keep them, until one says False.
+        *A changed program* takes from the checkpoint those states that it would have made itself. If it needs others,
+        the run is refused, and the message says what differs; with `rebuild`, the other states are built anew from
+        those that are kept. With `keep_inputs`, the log keeps all rows, so that any state can be built anew; later runs
+        at the path keep them too, until one says False.
+
+        *Failures.* A worker in a process of its own that gives no sign of life for `silence` seconds counts as lost.
+        With `recovery` "replace", a new worker takes the place of a lost one. With "spread", the other workers share
+        the lost shards at once, and a new worker gets shards when it has come up. A worker that the others wait for is
+        reported (`run.events()`). With `balance` "move", shares of the keys also move away from that worker; with
+        "grow", workers are added, up to `max_workers`.
         """
         if not self._outputs:
             raise PlanError(

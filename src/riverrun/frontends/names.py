@@ -1,20 +1,22 @@
-"""Telling: what people know rows by.
+"""Names: what events and messages call a stream of rows.
 
-While a program is written its lines are at hand, and a message says which one it is about. While it runs, all there
-is of a stream is what it is called (in events, and in messages of an epoch that is refused). Laws:
+While a program is written, a message can show the line that it is about. While the program runs, an event (``late``) or
+the message of a refused epoch can only say what the stream is called. `describe_stream` finds the words for that in the
+nodes that lead to the stream; `step_of` finds the node whose name a message uses while the program is written. Laws:
 
-1. The rows of an input, and of a step that was given a name, go by that name; what we make of a name of our own
-   accord (`asked:gather`, `items:rows`) goes by the name it is made of.
-2. A step without a name goes by what it does, to what of all that has a name, and the line that it is in. Its number
-   among the steps, and steps that no line of the program has, are nobody's business.
+- **Named streams.** The rows of an input, or of a step that was given a name, are called by that name. Where we have
+  derived the name of a node from a name of the user's (`asked:gather`, `items:rows`), the user's part of it counts.
+- **Described streams.** The rows of a step without a name are called by three things: what the step does, the nearest
+  streams with names that lead to the step, and the line of the program that the step stands in. Numbers of nodes, and
+  nodes in between, are never shown.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("shop")
 >>> sales = flow.input("sales", {"item": pl.String, "price": pl.Float64})
->>> known_as(flow._builder.nodes, sales._port)
+>>> describe_stream(flow._builder.nodes, sales._port)
 "'sales'"
 >>> dear = sales.filter(pl.col("price") > 5)
->>> known_as(flow._builder.nodes, dear._port).partition(" (")[0]
+>>> describe_stream(flow._builder.nodes, dear._port).partition(" (")[0]
 "filter of 'sales'"
 """
 
@@ -26,24 +28,28 @@ from riverrun.plan.plan import Node, Port
 
 
 def step_of(nodes: Sequence[Node], port: Port, *, through_loops: bool = False) -> Node:
-    """The node that rows go by: those of an input by the input; or, `through_loops`, what entered or left one."""
+    """The node after which rows are called.
+
+    Nodes that hand on the rows of an input (checks, upserts, wider types) are skipped for the input itself; with
+    `through_loops`, so are nodes that only lead rows into a loop or out of one.
+    """
     node = nodes[port.node]
     while node.operator.known_by_input or (through_loops and node.operator.steps_out):
         node = nodes[node.inputs[0].node]
     return node
 
 
-def known_as(nodes: Sequence[Node], port: Port) -> str:
-    """What people know rows by when no line of the program is at hand."""
+def describe_stream(nodes: Sequence[Node], port: Port) -> str:
+    """What rows are called while the program runs, when no line of it is at hand."""
     node = step_of(nodes, port, through_loops=True)
     if node.named:
-        return _given(node)
+        return _users_name(node)
     seen, waiting = {node.number}, [node]
     names: dict[str, None] = {}
     while waiting:
         for source in (nodes[port.node] for port in waiting.pop(0).inputs):
             if source.named:
-                names[_given(source)] = None
+                names[_users_name(source)] = None
             elif source.number not in seen:
                 seen.add(source.number)
                 waiting.append(source)
@@ -51,6 +57,6 @@ def known_as(nodes: Sequence[Node], port: Port) -> str:
     return f"{node.operator.kind}{whose} ({node.line.partition(': ')[0]})"
 
 
-def _given(node: Node) -> str:
-    """The name that a node was given: what is derived from a name has a colon behind it."""
+def _users_name(node: Node) -> str:
+    """The name that the user gave, quoted: in a name that was derived from it, the part before the colon."""
     return repr(node.name.partition(":")[0])

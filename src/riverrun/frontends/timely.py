@@ -1,9 +1,9 @@
-"""The timely interface: operators of one's own, and loops made by hand.
+"""The timely front end: operators that users write as classes, and loops that they connect by hand.
 
-A :class:`Vertex` handles rows as they arrive and is notified when a time is complete; what it keeps
-across epochs it declares as state. ``flow.vertex`` puts it into a dataflow, where it stands beside
-collections: its inputs and outputs are collections. A :class:`Loop` has an entry, a way back and a way
-out.
+A :class:`Vertex` handles rows as they arrive, and is notified when a time is complete. State that a vertex keeps across
+epochs is declared as tables. ``flow.vertex`` adds a vertex to a dataflow; its inputs and outputs are collections, so
+vertices and methods of collections mix freely. A :class:`Loop` has an entry (`enter`), a way back (`feedback`) and a
+way out (`leave`).
 
 >>> import polars as pl, riverrun as rr
 >>> class Longest(rr.Vertex):
@@ -66,7 +66,7 @@ from riverrun.state.types import are_kept_alike, common_type
 
 @dataclass(frozen=True)
 class Route:
-    """How rows travel to the workers, other than by key."""
+    """How rows travel to the workers where no key decides: to all, to any, or to one."""
 
     way: str
 
@@ -77,48 +77,57 @@ TO_ONE = Route("one")
 
 
 class Vertex:
-    """A user's operator. One is made on each worker, for each execution, so it starts from its state.
+    """An operator that a user writes as a class.
 
-    Across epochs it may keep only what is in its tables; what it keeps in attributes must be gone by
-    the end of the epoch (rows that wait for a notification, for instance).
+    Each worker makes a vertex of its own, and a new one whenever an execution begins: after a failure, a vertex starts
+    from its tables, with fresh attributes. So what has to last longer than an epoch belongs into a table. Attributes
+    are for what is gone by the end of the epoch, such as rows that wait for a notification.
     """
 
     deterministic = False
-    """Say True when results depend neither on how rows are cut nor on the order in which they arrive."""
+    """Set it to True where results depend neither on how rows are cut nor on the order in which they arrive."""
 
     _link: VertexLink
 
     def bind(self, link: VertexLink) -> None:
-        """Connect to the engine."""
+        """Connect to the engine, which calls this method once, before `start`."""
         self._link = link
         self.start()
 
     def start(self) -> None:
-        """Called once, when the state is there."""
+        """Called once, when the tables hold their state and before any row arrives."""
 
     def on_recv(self, port: str, rows: pl.DataFrame, time: Timestamp) -> None:
-        """`rows` of one `time` have arrived at the input `port`; their column `diff` is -1 for deleted ones."""
+        """Called when `rows` of one `time` have arrived at the input `port`.
+
+        The frame has one column more than the input, `diff`: 1 as a rule, and -1 for a row that is deleted.
+        """
         raise NotImplementedError
 
     def on_notify(self, time: Timestamp) -> None:
-        """No row at or before `time` can arrive any more."""
+        """Called when `time` is complete: no row at or before it can arrive any more."""
 
     def send(self, rows: Any, time: Timestamp | None = None, output: str | None = None) -> None:
-        """Send `rows` by an `output`, which may be left out where there is one, at the `time` being handled or later.
+        """Send `rows` from the `output` of that name, at a `time`.
 
-        A frame may have a column `diff`.
+        The `output` may be left out where there is only one. Without a `time`, rows are sent at the time that is being
+        handled; another time is a later round of the same epoch. A Polars frame may have a column `diff`, which says
+        how often each row comes (or goes, where it is negative).
         """
         self._link.send(rows, time, output)
 
     def notify_at(self, time: Timestamp) -> None:
-        """Have ``on_notify`` called when `time` is complete; it is at or after the one being handled."""
+        """Ask for a call of ``on_notify`` when `time` is complete.
+
+        The `time` is the one that is being handled, or a later round of the same epoch.
+        """
         self._link.notify_at(time)
 
     def table(self, name: str) -> Table:
-        """The table that was declared as `name`.
+        """The table that was declared under this `name`.
 
-        Its ``read(keys)`` gives rows with these keys, ``write(rows)`` puts rows in place of those with their keys,
-        ``delete(keys)`` takes rows out, and ``scan()`` gives all rows of this worker, all as Polars frames.
+        ``read(keys)`` gives the rows with these keys and ``scan()`` all rows of this worker, as Polars frames;
+        ``write(rows)`` puts each row in place of the row with the same key, and ``delete(keys)`` takes rows out.
         """
         return self._link.tables[name]
 
@@ -129,7 +138,7 @@ class Vertex:
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """How many workers there are."""
         return self._link.workers
 
 
@@ -158,9 +167,9 @@ def add_vertex(
             hint="flow.vertex(MyVertex, {'rows': collection}, {'column': pl.Int64})",
             line=line,
         )
-    for port, given in inputs.items():
-        if not isinstance(given, Collection):
-            raise not_a_collection("plan.vertex", f"connect input {port!r} of a vertex", given)
+    for port, collection in inputs.items():
+        if not isinstance(collection, Collection):
+            raise not_a_collection("plan.vertex", f"connect input {port!r} of a vertex", collection)
     scope = _deepest(*inputs.values())
     several = (
         isinstance(outputs, Mapping)
@@ -181,7 +190,7 @@ def add_vertex(
     for port, collection in inputs.items():
         entered = collection._into(scope)
         ports.append(_routed(entered, (routes or {}).get(port), port, line)._port)
-    kept = {
+    table_schemas = {
         table: Schema.of(
             as_schema(key, f"declare the key of table {table!r}"),
             as_schema(value, f"declare the rows of table {table!r}"),
@@ -191,31 +200,31 @@ def add_vertex(
     ways = [(routes or {}).get(port) for port in inputs]
     central = all(isinstance(way, Route) and way == TO_ONE for way in ways)
     if not central:
-        for table, schema in kept.items():
+        for table, schema in table_schemas.items():
             _check_met(table, schema, inputs, routes or {}, line)
     operator = VertexOperator(
         make,
         tuple(inputs),
         tuple(collection.schema for collection in inputs.values()),
         tuple(schemas),
-        kept,
+        table_schemas,
         getattr(make, "__qualname__", type(make).__name__),
         not getattr(make, "deterministic", False),
         central=central,
     )
     node = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name).node
-    made = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
-    return made if several else made["out"]
+    collections = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
+    return collections if several else collections["out"]
 
 
 _TABLES = "{'counts': ({'word': pl.String}, {'n': pl.Int64})}"
 
 
-def _check_mapping(given: Any, option: str, form: str) -> None:
-    if not isinstance(given, Mapping):
+def _check_mapping(argument: Any, option: str, form: str) -> None:
+    if not isinstance(argument, Mapping):
         raise PlanError(
             "plan.vertex",
-            f"cannot add a vertex with {option}={show(given)}: that is a mapping, by name",
+            f"cannot add a vertex with {option}={show(argument)}: that is a mapping, by name",
             hint=f"{option}={form}",
         )
 
@@ -237,12 +246,14 @@ def _check_met(
     line: str,
 ) -> None:
     """Refuse a table whose keys could be on a worker that does not own them."""
-    wanted = [field.type for field in schema.key]
+    key_types = [field.type for field in schema.key]
     for port, route in routes.items():
         if not isinstance(route, Route):
             key = _route_key(inputs[port], route, port, line)
-            routed = [inputs[port].schema.field(column).type for column in key]
-            if len(routed) == len(wanted) and all(map(are_kept_alike, routed, wanted)):
+            routed_types = [inputs[port].schema.field(column).type for column in key]
+            if len(routed_types) == len(key_types) and all(
+                map(are_kept_alike, routed_types, key_types)
+            ):
                 return
     raise PlanError(
         "plan.table",
@@ -253,8 +264,8 @@ def _check_met(
     )
 
 
-def _is_callable(given: object) -> bool:
-    return callable(given)
+def _is_callable(value: object) -> bool:
+    return callable(value)
 
 
 def _routed(collection: Collection, route: Any, port: str, line: str) -> Collection:
@@ -266,7 +277,7 @@ def _routed(collection: Collection, route: Any, port: str, line: str) -> Collect
 
 
 def _route_key(collection: Collection, route: Any, port: str, line: str) -> tuple[str, ...]:
-    """The columns that a route goes by."""
+    """The columns by which a route sends rows."""
     if not isinstance(route, str | pl.Expr) and not is_list(route):
         raise PlanError(
             "plan.route",
@@ -278,9 +289,10 @@ def _route_key(collection: Collection, route: Any, port: str, line: str) -> tupl
 
 
 class Loop:
-    """A loop made by hand: rows enter, go back, and leave.
+    """A loop made by hand: rows enter, go back to its start, and leave.
 
-    Every way back adds one to the round, the last coordinate of times inside.
+    Inside a loop, timestamps have one more coordinate at their end, the round. Rows enter at round 0; whenever they go
+    back, the round grows by one.
     """
 
     def __init__(self, builder: PlanBuilder, parent: Scope, name: str | None) -> None:
@@ -295,9 +307,10 @@ class Loop:
         return collection._into(self.scope)
 
     def feedback(self, schema: Any, limit: int | None = None) -> Back:
-        """What comes back from the round before, as a collection with the columns of `schema`.
+        """The rows that come back from the round before: a collection with the columns of `schema`.
 
-        Its ``connect(collection)`` says what that is. With a `limit`, rows go back so many times at the most.
+        The rows that go back are named later, when they have been computed: ``back.connect(collection)``. With a
+        `limit`, rows go back at most so many times.
         """
         columns = as_schema(schema, "declare what goes back in a loop")
         if limit is not None and not is_count(limit, 0):
@@ -323,13 +336,13 @@ class Loop:
         accelerate: bool = True,
         replies_first: bool = True,
     ) -> State:
-        """A state in the loop, for programs whose updates come from its own fetches.
+        """A state inside the loop, for programs in which fetches from a state lead to updates of the same state.
 
         All arguments (`name`, `key`, `value`, `time`, `start`, `compact`, `compaction`, `sweep`, `accelerate`,
         `replies_first`) are those of `Dataflow.state`.
 
-        Such updates, and such reports of progress, go back to it by themselves, one round later; what waits is
-        answered at the round at which it may be.
+        Updates and reports of progress that come from a fetch of the state go back to the state by themselves, one
+        round later. A fetch that waits is answered in the round in which the updates that it waits for are in.
         """
         return add_state(
             self._builder, self.scope, name, key, value, time, start, compact, compaction,
@@ -337,7 +350,10 @@ class Loop:
         )  # fmt: skip
 
     def leave(self, collection: Collection) -> Collection:
-        """What a `collection` inside comes to, outside: its changes of all rounds."""
+        """The rows of a `collection` inside the loop, outside of it: as they are after the last round.
+
+        The changes of all rounds are added up, without their rounds.
+        """
         if not isinstance(collection, Collection):
             raise not_a_collection("plan.loop", "leave a loop", collection)
         port = self._builder.add(
@@ -347,14 +363,14 @@ class Loop:
 
 
 class Back(Collection):
-    """The rows that come back to a loop."""
+    """The rows that come back to the start of a loop: the result of `Loop.feedback`."""
 
     def connect(self, collection: Collection) -> Self:
-        """Have these rows go back.
+        """Say which rows go back: those of `collection`.
 
-        Where a way around the loop keeps no state, and something in the loop takes rows back (a negation, a group),
-        rows are added up before they go back, as in ``iterate``: what cancels would go around for ever. Rows on a
-        way through a vertex go back as the vertex sends them.
+        A row and its deletion that go around together would go around for ever. So equal rows are added up before they
+        go back, as in ``iterate``, where some way around the loop keeps no state and something in the loop takes rows
+        back (a negation, a group). Rows that go through a vertex go back as the vertex sends them.
         """
         if not isinstance(collection, Collection):
             raise not_a_collection("plan.loop", "go back in a loop", collection)

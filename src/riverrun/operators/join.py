@@ -73,9 +73,9 @@ class Join(Operator):
             made |= moved_keys(each.keys, origin)
         return made
 
-    def announced(self, kept: Mapping[int, int]) -> Sequence[int]:
+    def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
         """The left side, once, where both are there: it meets all that the right one has."""
-        return (0,) if len(kept) == 2 else ()
+        return (0,) if len(arrangements) == 2 else ()
 
     def start(self, context: Context) -> Joiner:
         return Joiner(context, self)

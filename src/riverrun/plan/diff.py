@@ -1,24 +1,29 @@
-"""Comparing: what of a checkpoint a program can go on with, and what it has to build anew.
+"""Diff: which states of a checkpoint a program can go on with, and which states it has to build anew.
 
-A checkpoint holds states, and says of the program that wrote it what each node was (its *fingerprint*)
-and, as one word for each node, all that led to it (its *lineage*). A program is compared with that. Laws:
+When a run resumes, `engine.coordinator.resume` calls `compare` with the plan of the program and with what the
+checkpoint says of the program that wrote it: the names of the states; for each node a text of what the node was (the
+*fingerprint*); and for each node one word for what the node was and all that led to it (the *lineage*). The result is a
+`Comparison`: which states are kept, which are built anew and why, and by which routes content comes to the latter.
 
-1. **Same lineage, same state.** A state is kept when some node of the old program, with states of the same
-   kind, had the lineage that its node has now: it then holds what the node would have made. Names do not
-   matter for that, so nodes without a name of their own may be numbered in another way than before.
-   Where results depend on arrival, two nodes of one lineage may hold different rows: there the name counts.
-2. **Lineage.** The word of a node covers what it is (`Operator.identity`), its columns, and the words of the
-   nodes it takes from, in order. In a loop, it covers the loop as it is seen from the node, round before round.
-   What lets all rows pass, to show them or to be asked for progress, is left out.
-3. **Blank.** What has seen nothing yet is empty, and needs no state: what lies behind new inputs only, and
-   joins with that. But a state that the checkpoint has under its name, and that nobody else has kept, is
-   not emptied without a word: it counts as one to be built anew, of nothing.
-4. **Whole loops.** The states of a loop have rounds, which belong together: if one is not kept, or if
-   something outside has to be built from the inside of a loop, none of the loop (the outermost one) is.
-5. **From content.** A state is built anew from what stands before it: from the content of kept states, through
-   nodes that keep nothing, and from other states that are built anew. That is right where a node's result is a
-   function of content (`Operator.from_content`); and it is possible where no way leads back to an input, whose
-   rows are gone. A kept arrangement of just what has left a node ends the way too (`Flow.copies`).
+Laws:
+
+- **Same lineage, same state.** A state is kept when some node of the old program, with states of the same kind, had the
+  lineage that its node has now: that state holds what the node would have made. Names do not matter, so nodes without a
+  name of their own may be numbered in another way than before. Only where results depend on arrival may two nodes of
+  one lineage hold different rows: there the name has to be the same, if several nodes had that lineage.
+- **What a word covers.** The word of a node covers what the node is (`Operator.identity`), its columns, and the words
+  of the nodes it takes from, in order. Inside a loop, the word covers the loop as seen from the node, round before
+  round. Nodes at which all rows pass unchanged (probes, inspections) are left out.
+- **Blank.** A node that has seen no row yet is *blank*: its state is empty and need not be in the checkpoint. Blank are
+  the nodes behind new inputs only, and joins with such nodes. But if the checkpoint has a state under the blank node's
+  name, and no other node has kept that state, the node's state counts as one to be built anew (of nothing), so that
+  nothing is emptied without a word.
+- **Whole loops.** The states of a loop have rounds, which belong together. If one state of a loop is not kept, or if
+  something outside has to be built from the inside of a loop, then no state of the outermost loop around is kept.
+- **From content.** A state is built anew from what stands before it: from the content of kept states, through nodes
+  that keep nothing, and from other states that are built anew. That is right where the result of each node on the way
+  is a function of content (`Operator.from_content`). It is possible where no way leads back to an input, whose rows are
+  gone. A way also ends at a node all of whose given rows are in some kept arrangement (`BackfillRoutes.copies`).
 
 >>> import polars as pl, riverrun as rr
 >>> def program(least):
@@ -35,7 +40,7 @@ changed: 'filter-1'
 kept: 'items:rows'
 not kept: 'few:result', because of 'filter-1'
 
-Cost: some ten microseconds for each node; for those of a loop, times the rounds that it takes to tell them apart.
+Cost: some ten microseconds for each node; for the nodes of a loop, times the rounds that it takes to tell them apart.
 """
 
 from __future__ import annotations
@@ -51,27 +56,30 @@ from riverrun.plan.plan import FROM, Node, Plan, Port, Scope
 
 @dataclass(frozen=True, slots=True)
 class StoredProgram:
-    """What is known of a checkpoint and the program that wrote it."""
+    """What a checkpoint says of its states and of the program that wrote it."""
 
     epoch: int
+    """The checkpoint is of the boundary before this epoch."""
     fingerprint: Mapping[str, str]
+    """For each node, by name, a text of what the node was (`Plan.fingerprint`)."""
     states: frozenset[str]
+    """The names of the states."""
     lineage: Mapping[str, str] | None = None
-    """None in checkpoints that do not say it: their states are kept by the very same program only, which keeps them
-    whatever words it has now."""
+    """For each node, by name, its word (`Plan.lineage`). None in checkpoints that do not say it: then states are kept
+    only by a program of the very same fingerprint, which keeps them whatever words it has now."""
     code: Mapping[str, str] | None = None
-    """Of each function, and what it read, a word for what it was (`identity.Program.words`)."""
+    """For each function of the program, and for what the functions read, a word (`identity.ProgramCode.words`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A node that is not as it was: changed, or new (it `was` nothing), or gone (it is nothing `now`)."""
+    """A node that is not as it was: changed, new (`was` is None), or gone (`now` is None)."""
 
     name: str
     was: str | None
     now: str | None
     why: str | None = None
-    """Which function is not what it was."""
+    """Which function of the node has changed, if one has."""
 
     def __str__(self) -> str:
         if self.was is None:
@@ -83,25 +91,28 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Flow:
-    """Where content comes from and goes to, when states are built anew. Nodes are told by their numbers."""
+class BackfillRoutes:
+    """Where content comes from and goes to when states are built anew (`engine.backfill`). Nodes are given by
+    number."""
 
     fresh: frozenset[int] = frozenset()
     """The nodes whose states are built anew."""
     open: frozenset[int] = frozenset()
-    """The nodes that take content in: the fresh ones, and those on the way to them."""
+    """The nodes that take content: the fresh nodes, and those on the way to them."""
     pushes: tuple[int, ...] = ()
-    """Nodes whose states are kept, and which send their content."""
+    """Nodes whose states are kept, and which send the content of these states as changes."""
     copies: tuple[tuple[int, Port], ...] = ()
-    """Kept arrangements that hold what has left a port, and whose content is sent from there."""
+    """Nodes with a kept arrangement of all rows that have left a port, each with the port: the content leaves from
+    there."""
     announces: tuple[tuple[int, int], ...] = ()
-    """Open nodes that are told of the content of a kept arrangement, and at which input (`Operator.announced`)."""
+    """Open nodes to which the content of a kept arrangement is announced, each with the input
+    (`Operator.announced`)."""
     read: tuple[int, ...] = ()
-    """Kept arrangements that are read meanwhile."""
+    """Nodes with kept arrangements that open nodes read during the backfill."""
     inputs: tuple[str, ...] = ()
-    """Inputs from which all rows would have to come again."""
+    """Inputs from which all rows would have to come again; if there are any, no backfill is possible."""
     stuck: tuple[tuple[str, str], ...] = ()
-    """Nodes that cannot be built from content, or give none, and why."""
+    """Names of nodes that cannot be built from content, or give none, each with the reason; if any, no backfill."""
 
     @property
     def giving(self) -> tuple[Port, ...]:
@@ -112,14 +123,14 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """The ways back from what is built anew, in the order in which they were gone."""
+    """The ways back from the nodes that are built anew, in the order in which they were walked."""
 
     met: dict[int, bool] = field(default_factory=dict)
-    """Nodes, and whether a way ends there, as their states are kept."""
+    """The nodes met; for each, whether the way ends there since its states are kept."""
     copies: dict[Port, int] = field(default_factory=dict)
-    """Outputs at the end of which there is a kept arrangement."""
+    """Ports at which a way ends since a kept arrangement has all their rows, each with the node of the arrangement."""
     inputs: set[str] = field(default_factory=set)
-    """Inputs at the end, whose rows would have to come again."""
+    """Inputs at which a way ends; their rows would have to come again."""
     loops: dict[Scope, None] = field(default_factory=dict)
     """Loops that the ways have entered."""
 
@@ -130,35 +141,37 @@ class _Ways:
 
     @property
     def through(self) -> set[int]:
-        """The nodes on the way, which keep nothing."""
+        """The nodes on the ways, which keep nothing."""
         return {at for at, is_end in self.met.items() if not is_end}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A program, and what it can have of a checkpoint."""
+    """What a program can have of a checkpoint, and what it has to build anew."""
 
     differences: tuple[Difference, ...]
     keep: Mapping[str, str]
-    """Of each state that is kept, the name that it has in the checkpoint."""
+    """For each state that is kept, by its name in the program: its name in the checkpoint."""
     rebuild: Mapping[str, str]
-    """Of each state that has to be built anew, why."""
+    """For each state that has to be built anew: why."""
     dropped: tuple[str, ...]
-    """States of the checkpoint that nobody needs."""
-    flow: Flow = field(repr=False)
+    """States of the checkpoint that the program does not need."""
+    routes: BackfillRoutes = field(repr=False)
 
     @property
     def fresh(self) -> frozenset[int]:
-        return self.flow.fresh
+        """The nodes whose states are built anew."""
+        return self.routes.fresh
 
     @property
     def sources(self) -> frozenset[int]:
-        """The nodes whose content what is fresh is built from."""
-        return frozenset({*self.flow.pushes, *self.flow.read, *(at for at, _ in self.flow.copies)})
+        """The nodes from whose content the fresh states are built."""
+        routes = self.routes
+        return frozenset({*routes.pushes, *routes.read, *(at for at, _ in routes.copies)})
 
     @property
     def is_straight(self) -> bool:
-        """Whether all states that are needed are there."""
+        """Whether all states that the program needs are in the checkpoint."""
         return not self.fresh
 
     def __str__(self) -> str:
@@ -175,13 +188,13 @@ def states_of(node: Node) -> tuple[str, ...]:
 
 
 def compare(plan: Plan, stored: StoredProgram) -> Comparison:
-    """Find out what of a checkpoint a program can go on with."""
+    """Find out which states of a checkpoint a program can go on with, and how it can build the others anew."""
     return _Comparing(plan, stored).result()
 
 
-def _own(said: str) -> str:
-    """What a fingerprint says of a node itself, without where it takes from."""
-    return said.rsplit(FROM, 1)[0]
+def _without_sources(text: str) -> str:
+    """The part of a node's fingerprint that is about the node itself, without the names of the nodes it takes from."""
+    return text.rsplit(FROM, 1)[0]
 
 
 class _Comparing:
@@ -191,20 +204,23 @@ class _Comparing:
         self.plan = plan
         self.stored = stored
         self.same = dict(stored.fingerprint) == plan.fingerprint
-        self.known: dict[str, list[str]] = {}
-        """The nodes of the old program, by lineage."""
+        """Whether the program is the very one that wrote the checkpoint."""
+        self.old_names: dict[str, list[str]] = {}
+        """The names of the nodes of the old program, by the word of their lineage."""
         for name, word in (plan.lineage if self.same else stored.lineage or {}).items():
-            self.known.setdefault(word, []).append(name)
+            self.old_names.setdefault(word, []).append(name)
         self.keep: dict[int, dict[str, str]] = {}
+        """For each node whose states are in the checkpoint: the names of its states, each with its old name."""
         for node in plan.nodes:
-            found = self._found(node)
-            if found is not None:
-                self.keep[node.number] = found
+            old_states = self._old_states(node)
+            if old_states is not None:
+                self.keep[node.number] = old_states
         self.blank = _blank(plan, stored)
         self.why: dict[int, str] = {}
+        """Why a node is built anew although its states are in the checkpoint."""
 
     def result(self) -> Comparison:
-        lost = self.stored.states.difference(*(found.values() for found in self.keep.values()))
+        lost = self.stored.states.difference(*(names.values() for names in self.keep.values()))
         if self.stored.epoch == 0:
             lost = frozenset()
         fresh = {
@@ -215,12 +231,12 @@ class _Comparing:
             and (node.number not in self.blank or lost.intersection(states_of(node)))
         }
         fresh, ways = self._settle(fresh)
-        flow = self._route(fresh, ways)
+        routes = self._route(fresh, ways)
         keep = {
             name: old
-            for number, found in self.keep.items()
+            for number, names in self.keep.items()
             if number not in fresh
-            for name, old in found.items()
+            for name, old in names.items()
         }
         rebuild = {
             name: self.why.get(number) or self._cause(number)
@@ -228,67 +244,79 @@ class _Comparing:
             for name in states_of(self.plan.nodes[number])
         }
         dropped = sorted(self.stored.states.difference(keep.values()))
-        return Comparison(tuple(self.differences), keep, rebuild, tuple(dropped), flow)
+        return Comparison(tuple(self.differences), keep, rebuild, tuple(dropped), routes)
 
-    def _found(self, node: Node) -> dict[str, str] | None:
-        """The states of the checkpoint that are those of a node (law 1)."""
+    def _old_states(self, node: Node) -> dict[str, str] | None:
+        """The names of a node's states, each with the name in the checkpoint (the law *same lineage, same state*).
+
+        None where the checkpoint does not have them.
+        """
         if not node.operator.suffixes:
             return None
-        names = self.known.get(self.plan.lineage[node.name], [])
+        names = self.old_names.get(self.plan.lineage[node.name], [])
         if node.name in names:
             names = [node.name]
         elif node.number in self.plan.arrival_dependent and len(names) > 1:
             return None
         for name in names:
-            found = {f"{node.name}{s}": f"{name}{s}" for s in node.operator.suffixes}
-            if self.stored.states.issuperset(found.values()):
-                return found
+            old_states = {f"{node.name}{s}": f"{name}{s}" for s in node.operator.suffixes}
+            if self.stored.states.issuperset(old_states.values()):
+                return old_states
         return None
 
     # ---- what differs
 
     def _is_known(self, node: Node) -> bool:
+        """Whether the old program had a node of this lineage."""
         while node.operator.passes_all:
             (port,) = node.inputs
             node = self.plan.nodes[port.node]
-        return self.plan.lineage[node.name] in self.known
+        return self.plan.lineage[node.name] in self.old_names
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """What is different in itself, not only behind something that is."""
+        """The nodes that differ by themselves, not only since they stand behind a node that differs."""
         plan, was, now = self.plan, self.stored.fingerprint, self.plan.fingerprint
         words = set(plan.lineage.values())
         old = {} if self.same else self.stored.lineage or {}
-        # Those that go on, be it under another name, are not what one of their old name was.
+        # The old node of such a name goes on in this program, if under another name. So a new node that has its old
+        # name is not a changed form of it.
         moved = {name for name, word in old.items() if word in words}
-        found, related = [], set()
+        differences, related = [], set()
         for node in plan.nodes:
             if node.operator.passes_all or self._is_known(node):
                 continue
-            said = None if node.name in moved else was.get(node.name)
-            if said is not None:
+            before, after = None if node.name in moved else was.get(node.name), now[node.name]
+            if before is not None:
                 related.add(node.name)
                 sources = [self.plan.nodes[port.node] for port in node.inputs]
-                if _own(said) == _own(now[node.name]) and not all(map(self._is_known, sources)):
+                is_same = _without_sources(before) == _without_sources(after)
+                if is_same and not all(map(self._is_known, sources)):
                     continue
-                if said == now[node.name]:
+                if before == after:
                     continue
-            found.append(Difference(node.name, said, now[node.name], self._why_changed(node)))
+            differences.append(Difference(node.name, before, after, self._why_changed(node)))
         gone = [name for name in was if name not in moved and name not in related]
         if self.same:
             gone = []
-        found += [Difference(name, was[name], None) for name in gone if not _is_shown(was[name])]
-        # How rows travel follows from the rest; it is said where there is nothing else to say.
-        told = [each for each in found if not Role.EXCHANGE.begins(each.now or each.was or "")]
-        return told or found
+        differences += [
+            Difference(name, was[name], None) for name in gone if not _is_for_people(was[name])
+        ]
+        # How rows travel follows from the rest: exchanges are named only where nothing else differs.
+        telling = [
+            each for each in differences if not Role.EXCHANGE.begins(each.now or each.was or "")
+        ]
+        return telling or differences
 
     def _why_changed(self, node: Node) -> str | None:
-        """Which function of a node, or which of those that it calls, is not what it was."""
-        said, code = self.plan.fingerprint[node.name], self.stored.code
-        return None if code is None else self.plan.code.reason(_own(said), code)
+        """Which function of a node, or which function that it calls, has changed; None if none is known to have."""
+        fingerprint, old_code = self.plan.fingerprint[node.name], self.stored.code
+        if old_code is None:
+            return None
+        return self.plan.code.reason(_without_sources(fingerprint), old_code)
 
     def _cause(self, number: int) -> str:
-        """The first nodes, on the way to this one, that are not as they were."""
+        """Why a state is not kept, for people: the first nodes on the ways to its node that differ."""
         names = [self.plan.nodes[at].name for at in sorted(self._causes[number])]
         new = [difference.name for difference in self.differences if difference.was is None]
         if not names or (names == [self.plan.nodes[number].name] and names[0] in new):
@@ -297,71 +325,74 @@ class _Comparing:
 
     @cached_property
     def _causes(self) -> dict[int, frozenset[int]]:
-        """Of each node, those that differ first on the ways to it: behind none of them is another that does."""
+        """For each node, the first nodes that differ on the ways to it: no other differing node leads to one of
+        them."""
         plan = self.plan
         differ = {difference.name for difference in self.differences}
-        found: dict[int, frozenset[int]] = {}
+        causes_of: dict[int, frozenset[int]] = {}
         for together in plan.cycles:
             before = {
-                found[port.node]
+                causes_of[port.node]
                 for at in together
                 for port in plan.nodes[at].inputs
-                if port.node in found
+                if port.node in causes_of
             }
             causes = before.pop() if len(before) == 1 else frozenset[int]().union(*before)
             causes = causes or frozenset(at for at in together if plan.nodes[at].name in differ)
-            found.update(dict.fromkeys(together, causes))
-        return found
+            causes_of.update(dict.fromkeys(together, causes))
+        return causes_of
 
     # ---- what is built anew
 
     def _with_loops(self, fresh: set[int]) -> set[int]:
-        """All states of the loops of which one is fresh, and what reads a fresh arrangement (law 4)."""
-        found: set[int] = set()
+        """The nodes that are built anew since others are: by the *whole loops* law, and as readers of fresh
+        arrangements."""
+        more: set[int] = set()
         loops = {self._loops[self.plan.nodes[at].scope.number] for at in fresh} - {None}
         for loop in loops:
             assert loop is not None
-            found |= self._in_loop(loop, f"as the loop {loop.name!r} is built anew as a whole")
+            more |= self._in_loop(loop, f"as the loop {loop.name!r} is built anew as a whole")
         for node in self.plan.nodes:
             operator = node.operator
-            # What keeps a state of the batches that it reads was told of some of them already.
+            # A node that keeps a state of the batches that it reads has had some of these batches already.
             reads = operator.reads_arrangements and bool(operator.suffixes)
             if reads and node.number not in self.blank and node.number not in fresh:
                 for port in node.inputs:
                     if port.node in fresh:
-                        found.add(node.number)
+                        more.add(node.number)
                         self.why[node.number] = f"as {self.plan.nodes[port.node].name!r} is not"
-        return found
+        return more
 
     @cached_property
     def _loops(self) -> dict[int, Scope | None]:
-        """Of each scope, by number, the loop around all others that it is in; None outside."""
-        found: dict[int, Scope | None] = {}
-        for scope in self.plan.scopes:  # a loop comes after the one that it is in
+        """For each scope, by number, the outermost loop that it is in; None for the root."""
+        outermost: dict[int, Scope | None] = {}
+        for scope in self.plan.scopes:  # a loop comes after the scope around it
             parent = scope.parent
-            around = None if parent is None else found[parent.number]
-            found[scope.number] = None if parent is None else around or scope
-        return found
+            around = None if parent is None else outermost[parent.number]
+            outermost[scope.number] = None if parent is None else around or scope
+        return outermost
 
     @cached_property
     def _states_in_loops(self) -> dict[int, list[int]]:
-        """The nodes with states in each outermost loop, by its number."""
-        found: dict[int, list[int]] = {}
+        """For each outermost loop, by number, the nodes in it that have states and are not blank."""
+        nodes_by_loop: dict[int, list[int]] = {}
         for node in self.plan.nodes:
             loop = self._loops[node.scope.number]
             if loop is not None and node.operator.suffixes and node.number not in self.blank:
-                found.setdefault(loop.number, []).append(node.number)
-        return found
+                nodes_by_loop.setdefault(loop.number, []).append(node.number)
+        return nodes_by_loop
 
     def _in_loop(self, loop: Scope, why: str) -> set[int]:
-        found = set(self._states_in_loops.get(loop.number, ()))
-        for number in found:
+        """The nodes with states in a loop; for those whose states would have been kept, note why they are not."""
+        inside = set(self._states_in_loops.get(loop.number, ()))
+        for number in inside:
             if number in self.keep:
                 self.why.setdefault(number, why)
-        return found
+        return inside
 
     def _settle(self, fresh: set[int]) -> tuple[set[int], _Ways]:
-        """All that has to be built anew with what is fresh (law 4), and the ways back from there."""
+        """All nodes that have to be built anew if these are (the *whole loops* law), and the ways back from them."""
         fresh = set(fresh)
         while True:
             fresh |= self._with_loops(fresh)
@@ -375,7 +406,7 @@ class _Comparing:
                 return fresh, ways
 
     def _ways_back(self, fresh: set[int]) -> _Ways:
-        """Go back from what is fresh, through nodes that keep nothing, to what gives content or cannot."""
+        """Walk back from the fresh nodes, through nodes that keep nothing, to kept states, copies and inputs."""
         plan, ways = self.plan, _Ways()
         loops = {self._loops[plan.nodes[at].scope.number] for at in fresh}
         seen: set[Port] = set()
@@ -400,21 +431,23 @@ class _Comparing:
                 waiting += node.inputs
         return ways
 
-    def _route(self, fresh: set[int], ways: _Ways) -> Flow:
-        """Who gives what to whom (law 5)."""
+    def _route(self, fresh: set[int], ways: _Ways) -> BackfillRoutes:
+        """Which nodes give content to which others (the *from content* law)."""
         nodes = self.plan.nodes
-        taken, sources = fresh | ways.through, ways.sources
+        open_, sources = fresh | ways.through, ways.sources
         announces: list[tuple[int, int]] = []
         read: set[int] = set()
-        for node in (nodes[at] for at in sorted(taken)):
+        for node in (nodes[at] for at in sorted(open_)):
             if node.operator.reads_arrangements:
-                kept = {n: port.node for n, port in enumerate(node.inputs) if port.node in sources}
-                announces += [(node.number, n) for n in node.operator.announced(kept)]
-                read.update(kept.values())
-        return Flow(
+                arrangements = {
+                    n: port.node for n, port in enumerate(node.inputs) if port.node in sources
+                }
+                announces += [(node.number, n) for n in node.operator.announced(arrangements)]
+                read.update(arrangements.values())
+        return BackfillRoutes(
             fresh=frozenset(fresh),
-            open=frozenset(taken),
-            pushes=tuple(at for at in sorted(sources) if self._is_pushed(at, taken)),
+            open=frozenset(open_),
+            pushes=tuple(at for at in sorted(sources) if self._is_pushed(at, open_)),
             copies=tuple((at, port) for port, at in ways.copies.items()),
             announces=tuple(announces),
             read=tuple(sorted(read)),
@@ -422,33 +455,34 @@ class _Comparing:
             stuck=tuple(self._stuck(fresh, ways).items()),
         )
 
-    def _is_pushed(self, at: int, taken: set[int]) -> bool:
-        """Whether some node takes the content of a state as changes."""
+    def _is_pushed(self, at: int, open_: set[int]) -> bool:
+        """Whether some open node takes the content of a node's state as changes."""
         return any(
-            taker.number in taken and not taker.operator.reads(input_)
+            taker.number in open_ and not taker.operator.reads(input_)
             for taker, input_ in self.plan.consumers.get(Port(at), [])
         )
 
     def _stuck(self, fresh: set[int], ways: _Ways) -> dict[str, str]:
-        """The nodes that cannot be built from content, or give none, and why."""
-        found = {}
+        """The names of nodes that cannot be built from content, or give none, each with the reason."""
+        reasons = {}
         built = dict.fromkeys(sorted(fresh - self.blank), False)
         for at, is_end in (*built.items(), *ways.met.items()):
             node = self.plan.nodes[at]
             if is_end and not node.operator.gives_content:
-                found[node.name] = "what it has given is not kept"
+                reasons[node.name] = "what it has given is not kept"
             elif not is_end and not node.operator.from_content:
-                found[node.name] = _why_stuck(node)
-        return found
+                reasons[node.name] = _why_stuck(node)
+        return reasons
 
     def _copy(self, port: Port, fresh: set[int]) -> int | None:
-        """A kept arrangement of what leaves a port: there is no need to go further back."""
+        """The node of a kept arrangement that has all rows that left a port, if there is one: a way back can end
+        there."""
         names = self.plan.nodes[port.node].schemas[port.output].names
         for node in self._takers(port):
-            kept = node.number in self.keep and node.number not in fresh
+            is_kept = node.number in self.keep and node.number not in fresh
             by = node.operator.copied_by
-            if kept and by is not None:
-                # Rows have to leave from where they would have left.
+            if is_kept and by is not None:
+                # Each row has to leave from the worker from which it would have left the port.
                 places = {name: at for at, name in enumerate(names)}
                 key = tuple([places[name] for name in by])
                 placed = self._placements[port]
@@ -457,7 +491,7 @@ class _Comparing:
         return None
 
     def _takers(self, port: Port) -> Iterator[Node]:
-        """Those who take what leaves a port as it is."""
+        """The nodes that take the rows of a port as they left it, directly or behind exchanges."""
         for node, _ in self.plan.consumers.get(port, []):
             if node.operator.role is Role.EXCHANGE:
                 if node.operator.deterministic:
@@ -481,17 +515,17 @@ def _why_stuck(node: Node) -> str:
     return "its results depend on how rows came, epoch by epoch"
 
 
-def _is_shown(said: str) -> bool:
-    """Whether a node was there for people only."""
-    return Role.INSPECT.begins(said) or Role.PROBE.begins(said)
+def _is_for_people(fingerprint: str) -> bool:
+    """Whether a node of the old program was there for people only."""
+    return Role.INSPECT.begins(fingerprint) or Role.PROBE.begins(fingerprint)
 
 
 def _blank(plan: Plan, stored: StoredProgram) -> frozenset[int]:
-    """The nodes that have seen nothing as of the checkpoint (law 3)."""
+    """The nodes that had seen no row as of the checkpoint (the *blank* law)."""
     blank = {node.number for node in plan.nodes}
     if stored.epoch == 0:
         return frozenset(blank)
-    before = 0
+    before = 0  # how many were blank in the last pass
     while before != len(blank):
         before = len(blank)
         for node in plan.nodes:
@@ -512,9 +546,9 @@ def _blank(plan: Plan, stored: StoredProgram) -> frozenset[int]:
 
 
 def lineages(plan: Plan) -> dict[str, str]:
-    """By name, the word of each node (law 2)."""
+    """For each node, by name, its word (the law *what a word covers*)."""
     words: dict[int, str] = {}
-    own = {node.number: _own(plan.fingerprint[node.name]) for node in plan.nodes}
+    own = {node.number: _without_sources(plan.fingerprint[node.name]) for node in plan.nodes}
     passed: dict[Port, Port] = {}
     sources = {
         node.number: [_passed(plan, port, passed) for port in node.inputs] for node in plan.nodes
@@ -542,9 +576,11 @@ def _words_around(
 ) -> dict[int, str]:
     """The words of nodes that lead to each other, around the feedbacks of loops.
 
-    Every node is told by what it is and what leads to it, a round of the loop further back each time, until that tells
-    no more nodes apart than before. *Why that is enough:* nodes whose words agree then, in two programs in which the
-    same words occur, have the same nodes before them, and these again: both give the same in every round.
+    The word of each node is made of what the node is and of the words of the nodes that lead to it. This is repeated,
+    each time looking one round of the loop further back, until a repetition tells no more nodes apart than the one
+    before. *Why that is enough:* take two nodes, of two programs in which the same words occur, whose words agree then.
+    The nodes before them agree in their words as well, and so do those before these. So both give the same in every
+    round.
     """
     inside = set(together)
     back = {at for at in together if plan.nodes[at].operator.is_feedback}
@@ -565,18 +601,18 @@ def _words_around(
             if at not in done:
                 done.add(at)
                 order.append(at)
-    known: Mapping[int, str] = dict.fromkeys(inside, "around")
-    told = 0
+    last_words: Mapping[int, str] = dict.fromkeys(inside, "around")
+    distinct = 0
     while True:
         words: dict[int, str] = {}
-        before = _Either(outside, known)
+        before = _Either(outside, last_words)
         now = _Either(outside, words)
         for at in order:
             words[at] = _word(own[at], sources[at], before if at in back else now)
-        known = words
-        if len(set(words.values())) == told:
+        last_words = words
+        if len(set(words.values())) == distinct:
             break
-        told = len(set(words.values()))
+        distinct = len(set(words.values()))
     around = hashlib.sha256(" ".join(sorted(set(words.values()))).encode()).hexdigest()[:16]
     return {
         at: hashlib.sha256(f"{word} {around}".encode()).hexdigest()[:16]
@@ -585,7 +621,7 @@ def _words_around(
 
 
 class _Either(dict[int, str]):
-    """The words of two mappings, without copying them; the second is asked first."""
+    """Two mappings of words as one, without copying them; `inside` is asked first."""
 
     def __init__(self, outside: Mapping[int, str], inside: Mapping[int, str]) -> None:
         super().__init__()
@@ -596,7 +632,7 @@ class _Either(dict[int, str]):
 
 
 def _passed(plan: Plan, port: Port, known: dict[Port, Port]) -> Port:
-    """Where rows come from, behind nodes that let all pass."""
+    """The port that rows come from, behind all nodes at which all rows pass unchanged. `known` caches the answers."""
     way = []
     while port not in known and plan.nodes[port.node].operator.passes_all:
         way.append(port)

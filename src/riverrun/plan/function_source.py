@@ -1,28 +1,30 @@
-"""The source of a function: what it says, apart from how it is written down; and the names that it reads.
+"""The source of a function: a text of what the function says, however it is written down, and the names that it reads.
 
-`plan.identity` tells functions apart by it. A function is looked up where it was written: in its file, in a cell of a
-notebook, in whatever else `linecache` knows. What is said of it is its syntax tree as text. Laws:
+`plan.identity` tells functions apart by this text. A function is looked up where it was written: in its file, in a cell
+of a notebook, or in whatever else `linecache` knows. The text is the function's syntax tree, written out. Laws:
 
-1. **Only what counts.** Comments, formatting, docstrings, line numbers, the names of files and the version of Python
-   make no difference to the text. (Bytecode, which every version of Python writes in another way, would.)
-2. **The code that runs.** A source counts only if it compiles to the very code of the function. A file that was edited
-   after it was imported, or code that was rewritten on its way (as pytest does with ``assert``), has no source here.
-3. **Names that are read** are those that the function, or one inside it, looks up outside of itself, with the
-   attributes behind them: ``shop.rates.least`` is one way, ``("shop", "rates", "least")``. Default values,
-   annotations and decorators are not among them: they are looked up when the function is made, not when it runs.
+- **Only what counts.** Comments, formatting, docstrings, line numbers, file names and the version of Python make no
+  difference to the text. (They would if the text were bytecode, which differs between versions of Python.)
+- **The code that runs.** A source counts only if it compiles to the very code of the function. A file that was edited
+  after it was imported has no source here, nor has code that was rewritten on its way (as pytest does with ``assert``).
+- **Names that are read.** `FunctionSource.reads` has the names that the function, or a function inside it, looks up
+  outside of itself when it runs, with the attributes behind them: ``shop.rates.least`` is one path,
+  ``("shop", "rates", "least")``. Names in default values, annotations and decorators are not among them: these are
+  looked up when the function is made.
 
 >>> def dear(price):
 ...     '''Whether tea is too dear.'''
 ...     return price > limits.most  # for us
->>> said = source_of(dear.__code__, dear.__globals__)
->>> said.reads
+>>> commented = source_of(dear.__code__, dear.__globals__)
+>>> commented.reads
 (('limits', 'most'),)
 >>> def dear(price):
 ...     return price > limits.most
->>> source_of(dear.__code__, dear.__globals__) == said
+>>> source_of(dear.__code__, dear.__globals__) == commented
 True
 
-Cost: a file is parsed and compiled once (about 20 ms for a thousand lines), and remembered by its text.
+Cost: a file is parsed and compiled once (about 20 ms for a thousand lines); the last 64 files are remembered by their
+texts.
 """
 
 from __future__ import annotations
@@ -47,32 +49,39 @@ _FUTURE = functools.reduce(
     __future__.all_feature_names,
     0,
 )
-_UNSAID = {"ctx", "kind", "type_comment", "type_ignores"}
-"""Fields of the syntax tree that follow from others, or compute nothing."""
+_IGNORED_FIELDS = {"ctx", "kind", "type_comment", "type_ignores"}
+"""Fields of the syntax tree that follow from other fields, or make no difference to what is computed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FunctionSource:
     """What a function or a class says."""
 
     text: str
+    """The syntax tree, written out; or the bytecode, where the source is not known."""
     reads: tuple[Path, ...]
-    """Names that are looked up outside, in order of the alphabet."""
+    """The names that are looked up outside, in alphabetical order (the law *names that are read*)."""
     imports: Mapping[str, tuple[str, str | None, int]]
-    """What it imports by itself: of each name, the module, what of it (None: itself), and how many dots lead it."""
+    """The import statements inside. For each name that they bind: the module, the attribute of the module (None for
+    the module itself), and the number of dots before the module's name."""
 
 
-def source_of(code: CodeType, names: dict[str, Any]) -> Source | None:
-    """What a function says, by its code and the names of its module; None where its source is not known (law 2)."""
+def source_of(code: CodeType, names: dict[str, Any]) -> FunctionSource | None:
+    """The source of the function with this code, in a module with these names.
+
+    None where the source is not known (the law *the code that runs*).
+    """
     file, definition = _place_of(code, names)
-    return None if file is None or definition is None else file.said(definition)
+    return None if file is None or definition is None else file.source(definition)
 
 
-def source_of_class(qualname: str, code: CodeType | None, names: dict[str, Any]) -> Source | None:
-    """What the statement of a class says, by its name, the code of one of its methods, and the names of its module.
+def source_of_class(
+    qualname: str, code: CodeType | None, names: dict[str, Any]
+) -> FunctionSource | None:
+    """The source of a class statement. `code` is the code of one of its methods, `names` are those of its module.
 
-    A class without methods has no code that law 2 could be checked by: its source is the only statement of its name
-    in the file of its module.
+    A class without methods has no code by which the law *the code that runs* could be checked. Its source is the only
+    class statement with its name in the file of its module, if there is just one.
     """
     if code is None:
         file = _file_in(str(names.get("__file__", "")), 0, names, True)
@@ -83,11 +92,11 @@ def source_of_class(qualname: str, code: CodeType | None, names: dict[str, Any])
     statements = file.classes.get(qualname, [])
     if code is not None:
         statements = [each for each in statements if _is_around(each, code)]
-    return file.said(statements[0]) if len(statements) == 1 else None
+    return file.source(statements[0]) if len(statements) == 1 else None
 
 
-def bytecode_of(code: CodeType) -> Source:
-    """What a function says where its source is not known: its bytecode, which depends on the version of Python."""
+def bytecode_of(code: CodeType) -> FunctionSource:
+    """The source of a function whose text is not known: its bytecode, which depends on the version of Python."""
     reads: set[Path] = set()
     words: list[str] = []
     waiting: list[Any] = [code]
@@ -101,14 +110,15 @@ def bytecode_of(code: CodeType) -> Source:
         elif isinstance(value, tuple):
             words.append(f"tuple {len(value)}")
             waiting += reversed(value)
-        elif isinstance(value, frozenset):  # in another order in every process
+        elif isinstance(value, frozenset):  # its order differs between processes
             words.append(f"set {sorted(map(_constant, value))}")
         else:
             words.append(_constant(value))
-    return Source("\n".join(words), tuple(sorted(reads)), {})
+    return FunctionSource("\n".join(words), tuple(sorted(reads)), {})
 
 
 def _read_by(code: CodeType, reads: set[Path]) -> None:
+    """Add to `reads` the paths of global names that some bytecode loads."""
     path: Path = ()
     for step in dis.get_instructions(code):
         if path and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -122,7 +132,10 @@ def _read_by(code: CodeType, reads: set[Path]) -> None:
 
 
 def _place_of(code: CodeType, names: dict[str, Any]) -> tuple[_File | None, Definition | None]:
-    """The text in which a function was written, as it was first seen or looked at again, and where in it."""
+    """The file in which a function was written, and its definition there.
+
+    The file is taken as `linecache` has it, and as it is now if the function is not in that.
+    """
     for again in (False, True):
         file = _file_in(code.co_filename, code.co_flags & _FUTURE, names, again)
         definition = None if file is None else file.definition(code)
@@ -147,14 +160,14 @@ def _file(text: str, flags: int) -> _File:
 
 
 class _File:
-    """A text of Python, by the functions in it."""
+    """A parsed and compiled Python file, indexed by the functions and classes in it."""
 
     def __init__(self, text: str, flags: int) -> None:
         self.tree = ast.parse(text)
         self.codes: dict[tuple[str, int], list[CodeType]] = {}
         self.definitions: dict[tuple[str, int], list[Definition]] = {}
         self.classes: dict[str, list[ast.ClassDef]] = {}
-        self._said: dict[ast.AST, Source] = {}
+        self._sources: dict[ast.AST, FunctionSource] = {}
         waiting = [compile(self.tree, "<source>", "exec", flags, dont_inherit=True)]
         while waiting:
             code = waiting.pop()
@@ -175,12 +188,12 @@ class _File:
             inside += [(child, around) for child in ast.iter_child_nodes(node)]
 
     def definition(self, code: CodeType) -> Definition | None:
-        """Where a function is written, if that is what its code was made of."""
+        """The definition of the function with this code, if the file compiles to that very code."""
         at = code.co_name, code.co_firstlineno
         if not any(_are_equal(code, other) for other in self.codes.get(at, ())):
             return None
         fits = [each for each in self.definitions.get(at, ()) if _fits(each, code)]
-        if len(fits) > 1:  # lambdas on one line: the one that all of its steps are inside of
+        if len(fits) > 1:  # lambdas on one line: the innermost around all steps of the code
             spans = [(_span(each), each) for each in fits]
             stretch = _stretch(code)
             around = [(span, each) for span, each in spans if stretch and _is_inside(stretch, span)]
@@ -190,46 +203,45 @@ class _File:
             fits = inner[:1]
         return fits[0] if fits else None
 
-    def said(self, node: Definition | ast.ClassDef) -> Source:
-        """What a function or a class says."""
-        if node not in self._said:
-            self._said[node] = _said(node)
-        return self._said[node]
+    def source(self, node: Definition | ast.ClassDef) -> FunctionSource:
+        """The source of a function or a class in the file."""
+        if node not in self._sources:
+            self._sources[node] = _source_at(node)
+        return self._sources[node]
 
 
-def _said(node: Definition | ast.ClassDef) -> Source:
+def _source_at(node: Definition | ast.ClassDef) -> FunctionSource:
     imports: dict[str, tuple[str, str | None, int]] = {}
     for each in ast.walk(node):
         if isinstance(each, ast.Import):
             for alias in each.names:
                 module = alias.name if alias.asname else alias.name.partition(".")[0]
                 imports[alias.asname or module] = (module, None, 0)
-                if module != alias.name and not alias.asname:  # a.b is imported, and a bound
+                if module != alias.name and not alias.asname:  # imports a.b, and binds a
                     imports[alias.name] = (alias.name, None, 0)
         elif isinstance(each, ast.ImportFrom):
             for alias in each.names:
                 where = each.module or "", alias.name, each.level
                 imports[alias.asname or alias.name] = where
-    return Source(text_of(node), tuple(sorted(_reads(node, imports))), imports)
+    return FunctionSource(text_of(node), tuple(sorted(_reads(node, imports))), imports)
 
 
-Scope = Definition | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-"""What has names of its own. `symtable` tells other names in every version of Python, and is not asked."""
+NameScope = Definition | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+"""Syntax that has names of its own. (`symtable` is not used: its answers differ between versions of Python.)"""
 
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def _reads(root: Definition | ast.ClassDef, imports: Container[str]) -> set[Path]:
-    """What a function reads outside of itself (law 3), and what it reads of what it imports."""
+    """The paths that a function reads outside of itself (the law *names that are read*), or of a module it imports."""
     paths: set[Path] = set()
-    scopes: list[tuple[Scope, frozenset[str]]] = [(root, frozenset())]
+    scopes: list[tuple[NameScope, frozenset[str]]] = [(root, frozenset())]
     while scopes:
         scope, around = scopes.pop()
         known = around
-        if not isinstance(
-            scope, ast.ClassDef
-        ):  # what a class binds is not seen by the functions in it
+        # The functions in a class do not see the names that the class binds.
+        if not isinstance(scope, ast.ClassDef):
             binds, globals_ = _bound_by(scope)
             known = (around | binds) - globals_
         waiting = _inside(scope)
@@ -244,7 +256,7 @@ def _reads(root: Definition | ast.ClassDef, imports: Container[str]) -> set[Path
             if isinstance(node, ast.Name):
                 if node.id in imports or (node.id not in known and isinstance(node.ctx, ast.Load)):
                     paths.add((node.id, *reversed(behind)))
-            elif isinstance(node, Scope):
+            elif isinstance(node, NameScope):
                 scopes.append((node, known))
                 waiting += _outside(node)
             elif isinstance(node, ast.AnnAssign) and not isinstance(scope, ast.ClassDef):
@@ -254,8 +266,8 @@ def _reads(root: Definition | ast.ClassDef, imports: Container[str]) -> set[Path
     return paths
 
 
-def _inside(scope: Scope) -> list[ast.AST]:
-    """What of a scope looks up names in it."""
+def _inside(scope: NameScope) -> list[ast.AST]:
+    """The parts of a scope whose names are looked up in the scope."""
     if isinstance(scope, _COMPREHENSIONS):
         parts = list(ast.iter_child_nodes(scope))
         first = scope.generators[0]
@@ -263,19 +275,19 @@ def _inside(scope: Scope) -> list[ast.AST]:
     return [scope.body] if isinstance(scope, ast.Lambda) else list(scope.body)
 
 
-def _outside(scope: Scope) -> list[ast.AST]:
-    """What of a scope looks up names around it."""
+def _outside(scope: NameScope) -> list[ast.AST]:
+    """The parts of a scope whose names are looked up around the scope, such as default values."""
     if isinstance(scope, _COMPREHENSIONS):
         return [scope.generators[0].iter]
     if isinstance(scope, ast.ClassDef):
         return [*scope.decorator_list, *scope.bases, *scope.keywords]
     decorators = [] if isinstance(scope, ast.Lambda) else scope.decorator_list
-    given = [each for each in scope.args.kw_defaults if each is not None]
-    return [*decorators, *scope.args.defaults, *given]
+    keyword_defaults = [each for each in scope.args.kw_defaults if each is not None]
+    return [*decorators, *scope.args.defaults, *keyword_defaults]
 
 
-def _bound_by(scope: Scope) -> tuple[set[str], set[str]]:
-    """The names that a scope gives values to, and those that it says are global."""
+def _bound_by(scope: NameScope) -> tuple[set[str], set[str]]:
+    """The names that a scope binds, and the names that it declares global."""
     binds: set[str] = set()
     globals_: set[str] = set()
     if isinstance(scope, Definition):
@@ -295,7 +307,7 @@ def _bound_by(scope: Scope) -> tuple[set[str], set[str]]:
     waiting: list[tuple[ast.AST, bool]] = [(each, False) for each in _inside(scope)]
     while waiting:
         node, in_comprehension = waiting.pop()
-        if isinstance(node, ast.NamedExpr):  # binds around a comprehension
+        if isinstance(node, ast.NamedExpr):  # binds in the scope around a comprehension
             binds.add(node.target.id)
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             if not in_comprehension:
@@ -310,7 +322,7 @@ def _bound_by(scope: Scope) -> tuple[set[str], set[str]]:
             globals_.update(node.names)
         if isinstance(node, _COMPREHENSIONS):
             in_comprehension = True
-        elif isinstance(node, Scope):
+        elif isinstance(node, NameScope):
             binds.update([node.name] if isinstance(node, _NAMED) else [])
             waiting += [(each, in_comprehension) for each in _outside(node)]
             continue
@@ -319,7 +331,7 @@ def _bound_by(scope: Scope) -> tuple[set[str], set[str]]:
 
 
 def text_of(root: ast.AST) -> str:
-    """A syntax tree as text (law 1)."""
+    """A syntax tree as text (the law *only what counts*)."""
     words: list[str] = []
     waiting: list[Any] = [root]
     while waiting:
@@ -335,7 +347,7 @@ def text_of(root: ast.AST) -> str:
                     value = [each for each in value if not _does_nothing(each)]
                 if name == "values" and isinstance(part, ast.JoinedStr):
                     value = _joined(value)
-                if name not in _UNSAID and value is not None and value != []:
+                if name not in _IGNORED_FIELDS and value is not None and value != []:
                     fields += [f".{name}", value if _is_tree(value) else _constant(value)]
             if isinstance(part, ast.Constant) and part.value is None:
                 fields.append("None")
@@ -350,13 +362,13 @@ def _is_tree(value: object) -> bool:
 
 
 def _does_nothing(statement: ast.AST) -> bool:
-    """Docstrings, other values that nobody takes, and ``pass``."""
+    """Whether a statement is a docstring, another constant that nobody takes, or ``pass``."""
     is_value = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return is_value or isinstance(statement, ast.Pass)
 
 
 def _joined(values: list[ast.expr]) -> list[ast.expr]:
-    """The pieces of an f-string, cut in the same places by every version of Python."""
+    """The pieces of an f-string, cut at the same places whatever the version of Python."""
     pieces: list[ast.expr] = []
     for each in values:
         last = pieces[-1] if pieces else None
@@ -371,12 +383,12 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
 
 def _constant(value: object) -> str:
     if type(value) is int:
-        return f"int {value:x}"  # decimal digits are limited
+        return f"int {value:x}"  # Python limits the length of decimal texts
     return f"{type(value).__name__} {value!a}"
 
 
 def _are_equal(one: CodeType, other: CodeType) -> bool:
-    """Whether two codes do the same, wherever they stand."""
+    """Whether two codes do the same, at whatever lines they stand."""
     return (
         one.co_code == other.co_code
         and one.co_names == other.co_names
@@ -408,11 +420,11 @@ def _are_equal_constants(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 Span = tuple[tuple[int, int], tuple[int, int]]
-"""From where to where: lines and columns."""
+"""Where something starts and where it ends, each a line and a column."""
 
 
 def _fits(node: Definition, code: CodeType) -> bool:
-    """Whether the arguments are called the same."""
+    """Whether the arguments of a definition and of a code have the same names."""
     names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
     names += [each.arg for each in node.args.kwonlyargs]
     return tuple(names) == code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -425,12 +437,12 @@ def _span(node: Definition) -> Span:
 
 
 def _stretch(code: CodeType) -> Span | None:
-    """From the first to the last place of what a code does; None where places are not kept."""
+    """From the first to the last place of the steps of a code; None where the code does not keep places."""
     places = [
         ((line, column), (end, end_column))
         for line, end, column, end_column in code.co_positions()
         if line is not None and end is not None and column is not None and end_column is not None
-        if (column, end_column) != (0, 0)  # where it starts, before its first step
+        if (column, end_column) != (0, 0)  # the start of the code, before its first step
     ]
     if not places:
         return None

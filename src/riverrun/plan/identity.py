@@ -78,7 +78,13 @@ from types import (
 from typing import Any
 
 from riverrun.errors import PlanError
-from riverrun.plan.function_source import Path, Source, bytecode_of, source_of, source_of_class
+from riverrun.plan.function_source import (
+    FunctionSource,
+    Path,
+    bytecode_of,
+    source_of,
+    source_of_class,
+)
 
 MOST = 200_000
 """How many values may count for one function, data aside."""
@@ -118,7 +124,7 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramCode:
     """The functions and values of a program, by name: what a refusal names. Picklable."""
 
     words: Mapping[str, str] = field(default_factory=dict)
@@ -210,14 +216,14 @@ class Walk:
         return word
 
     @property
-    def program(self) -> Program:
+    def program_code(self) -> ProgramCode:
         """All that was looked at, by name."""
         words: dict[str, set[str]] = {}
         reads: dict[str, dict[str, None]] = {}
         files: dict[str, str] = {}
         for graph in self._graphs.values():
             graph.describe(words, reads, files)
-        return Program(
+        return ProgramCode(
             {name: _word(*sorted(each)) for name, each in sorted(words.items())},
             {name: tuple(each) for name, each in reads.items() if each},
             dict(self._roots),
@@ -232,7 +238,7 @@ class _Graph:
         self.own = own
         self.entries: list[_Entry] = []
         self._places: dict[int, int] = {}
-        self._sources: dict[CodeType, Source] = {}
+        self._sources: dict[CodeType, FunctionSource] = {}
 
     def add(self, root: object) -> int:
         """The place of a value, which has a word from then on, as has all that it is made of."""
@@ -264,7 +270,7 @@ class _Graph:
         self.entries.append(_Entry(value, parts))
         return at
 
-    def said_by(self, function: FunctionType) -> Source:
+    def said_by(self, function: FunctionType) -> FunctionSource:
         """What a function says."""
         code = function.__code__
         if code not in self._sources:
@@ -824,7 +830,9 @@ def _is_given(value: object) -> bool:
     return _is_own(type(value))
 
 
-def _globals(said: Source, function: FunctionType, bound: set[str]) -> Iterator[tuple[str, object]]:
+def _globals(
+    said: FunctionSource, function: FunctionType, bound: set[str]
+) -> Iterator[tuple[str, object]]:
     """What a function reads by global names, and by what it imports itself."""
     for path in said.reads:
         name = path[0]
@@ -850,7 +858,7 @@ def _globals(said: Source, function: FunctionType, bound: set[str]) -> Iterator[
         yield f"global {'.'.join(path[:at])}", value
 
 
-def _imported(said: Source, name: str, names: Mapping[str, Any]) -> object:
+def _imported(said: FunctionSource, name: str, names: Mapping[str, Any]) -> object:
     """What a function imports itself: what is installed is not imported for that, the user's own is."""
     module, attribute, dots = said.imports[name]
     package = names.get("__package__") or ""

@@ -1,20 +1,20 @@
-"""Operators: what a node does with the changes that arrive, and what is alive of it while it runs.
+"""Operators: the interface of what a node does with the changes that arrive, and of what lives of it on a worker.
 
-An :class:`Operator` is a value in the plan. Three kinds:
+An :class:`Operator` is a value in the plan, the same on all workers. There are three kinds:
 
-- :class:`Linear`: keeps nothing and waits for nothing; ``apply`` turns some changes into others, row
-  by row (f(a + b) = f(a) + f(b)), so chains of them are fused into one call.
-- :class:`Exchanging`: ``dispatch`` says which worker each row goes to.
-- all others ``start`` an :class:`Actor` on each worker: it keeps state, or waits for times to be
+- a :class:`Linear` operator keeps nothing and waits for nothing. Its ``apply`` turns changes into changes, row by row
+  (f(a + b) = f(a) + f(b)), so a chain of linear operators is fused into one call.
+- an :class:`Exchanging` operator says which worker each row goes to (``dispatch``).
+- every other operator has an :class:`Actor` on each worker (``start``), which keeps state or waits for times to be
   complete.
 
-Whoever looks at a plan (placements, comparing, pictures, the engine, front ends) asks the operator what they need
-to know of it: no list of operator classes stands anywhere else.
+Who uses it: the catalogue in `operators` implements this interface. Whoever looks at a plan (placements, `plan.diff`,
+pictures, the engine, front ends) asks the operator, so no list of operator classes stands anywhere else.
 
-An actor is told of changes (``receive``), asks to be run at their times (``request``), and is run at
-time t when no change at or before t can arrive any more (``run``): law 2 of DESIGN. It sends at that
-time or later only: law 1. What it keeps across epochs is in spines that it declared; these, and
-nothing else, are in a checkpoint.
+An actor is handed changes (``receive``) and asks to be run at their times (``Context.request``). The engine runs the
+actor at time t (``run``) when no change at or before t can arrive at it any more: the *notification* law of DESIGN. The
+actor then sends changes at t or later only: the *capability* law. State that an actor keeps across epochs is in spines
+that the actor has declared (`Context.spine`), or is given by `Actor.saved`; a checkpoint contains nothing else.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 Columns = tuple[int, ...]
 Placement = set[Columns] | None
-"""By which keys the rows of an output are placed, each key as positions of columns (`plan.placement`); None, where no
-row ever comes, stands for all keys."""
+"""The keys by which the rows of an output are placed, each key as positions of columns (`plan.placement`). None stands
+for all keys: the placement of an output at which no row ever comes."""
 
 
 def moved_keys(keys: Iterable[Columns], places: Mapping[int, int]) -> set[Columns]:
-    """The keys all of whose columns are there still, by where they are now."""
+    """The keys all of whose columns have a new place in `places`, with each column at its new place."""
     return {tuple([places[at] for at in key]) for key in keys if all(at in places for at in key)}
 
 
 class PlacedInput(NamedTuple):
-    """An input as the rule of a placement sees it."""
+    """An input of an operator, as `Operator.placement` sees it: the placement of its rows, and their schema."""
 
     keys: Placement
     schema: pa.Schema
@@ -60,30 +60,32 @@ class PlacedInput(NamedTuple):
 
 
 class Role(Enum):
-    """What a node is to a program as a whole, where that is more than changes made of changes.
+    """What part a node has in the program as a whole.
 
-    The value is the word of the role. Law **Words**: the `identity` of an operator whose role is `PROBE`, `INSPECT` or
-    `EXCHANGE` begins with the word of the role, and that of no other operator does; of an operator that a program does
-    not have any more, its identity is all that a checkpoint has.
+    The value is the word of the role. Law:
+
+    - **Words.** The `identity` of an operator begins with the word `PROBE`, `INSPECT` or `EXCHANGE` stands for exactly
+      when the operator has that role. (A checkpoint knows the operators of an older program by their identities only.)
     """
 
     STEP = "step"
+    """Makes changes of changes: the role of most operators."""
     INPUT = "input"
-    """Rows come in from outside; its actor can be fed."""
+    """Rows come in from outside: the engine feeds them to the actor."""
     CLOCK = "clock"
-    """A row comes in for each epoch; its actor can be fed."""
+    """One row comes in for each epoch: the engine feeds it to the actor."""
     OUTPUT = "output"
-    """A result that can be read from outside; its actor shows the arrangement that is its one input."""
+    """A result that can be read from outside. The actor shows the arrangement that is the node's only input."""
     PROBE = "probe"
-    """A place at which one can ask which times can still come. Gives what it gets."""
+    """A place whose frontier a run can tell. Rows pass unchanged."""
     INSPECT = "inspect"
-    """Shows rows to people. Gives what it gets."""
+    """Shows rows to people. Rows pass unchanged."""
     EXCHANGE = "exchange"
     """Rows travel between workers: an `Exchanging`."""
     FEEDBACK = "feedback"
-    """Leads back to the start of a loop, at the next round."""
+    """Leads rows back to the start of a loop, at the next round."""
     DELAY = "delay"
-    """Moves rows to the next round without leading back."""
+    """Moves rows to the next round, and leads them onward rather than back."""
     NEGATE = "negate"
     """Gives every diff the other sign."""
     CONCAT = "concat"
@@ -91,83 +93,93 @@ class Role(Enum):
 
     @property
     def is_source(self) -> bool:
-        """Whether rows come in here that no other node gives."""
+        """Whether rows come into the plan at a node with this role."""
         return self in (Role.INPUT, Role.CLOCK)
 
     def begins(self, identity: str) -> bool:
-        """Whether an identity is that of an operator with this role (law "words")."""
+        """Whether an identity is that of an operator with this role; for the roles that the *words* law names."""
         return identity.startswith(f"{self.value} ")
 
 
 class Operator:
     r"""What a node does. Frozen, comparable, and the same on every worker.
 
-    An operator answers for itself: what the rest of the project knows of it is asked here, so a new operator is one
-    class in one file. Every answer that is not given is the safe one: nothing is promised. There are three ways for a
-    node to work: a `Linear` operator is applied, an `Exchanging` one dispatches rows, and every other `start`\ s an
-    actor. Laws of the answers:
+    The rest of the project asks an operator whatever it has to know of it, so a new operator is one class in one file.
+    An answer that a class does not give has a safe default, which promises nothing. A node works in one of three ways:
+    a `Linear` operator is applied, an `Exchanging` operator dispatches rows, and every other operator `start`\ s an
+    actor. In the laws, the operator *takes* changes at its inputs and *gives* changes at its outputs.
+
+    Laws of the answers:
 
     - **Identity.** Operators of one identity give the same results of the same changes. A checkpoint compares
       identities letter by letter, so the identity of an operator never changes while its results do not.
-    - **Placement is sound and monotone** (`placement`). If rows lie as the placements of the inputs say, the rows that
-      are made of them lie as the answer says; and fewer keys of an input never give more keys of the output.
-    - **Added up** (`adds_up`). What is given in an epoch is the same however the changes of the epoch came: equal rows
-      are added up, and none of them cancel.
-    - **From content** (`from_content`). What is given adds up, as of an epoch, to a function of what was taken up to
-      then, added up.
-    - **Content** (`gives_content`). What was given adds up, as of a boundary, to what the state under the name of the
-      node holds then, in the columns of that state that have the names of the output's.
-    - **Nothing of nothing** (`needs_all_inputs`). An operator gives nothing where nothing has come to any of its inputs
-      (but those of the clock); one that needs all inputs gives nothing either where one of them has had nothing.
+    - **Placement.** The rule of an operator (`placement`) is sound: if rows lie as the placements of the inputs say,
+      the rows made of them lie as the answer says. The rule is monotone: fewer keys of an input never give more keys of
+      the output.
+    - **Added up** (`adds_up`). The changes given in an epoch do not depend on how the changes of the epoch arrived:
+      equal rows are added up, and no two of the changes cancel.
+    - **From content** (`from_content`). The changes given up to an epoch add up to a function of the changes taken up
+      to that epoch, added up.
+    - **Content** (`gives_content`). The changes given before a boundary add up to what the state under the name of the
+      node holds at that boundary, in the columns of the state that have the names of the output's columns.
+    - **Nothing of nothing** (`needs_all_inputs`). An operator, other than the clock's, gives nothing as long as nothing
+      has come to any of its inputs. An operator that needs all inputs also gives nothing as long as nothing has come to
+      one of them.
     """
 
     kind: ClassVar[str]
-    """What it is called, on one word, where a node has no name of its own."""
+    """One word for what the operator does. A node without a name of its own is called by this word and a number."""
     role: Role = Role.STEP
     deterministic: bool = True
-    """Whether results depend only on the changes, not on how they were cut or when they arrived."""
+    """Whether results depend on the changes alone, neither on how they were cut into batches nor on when they
+    arrived."""
     keeps_state: ClassVar[bool] = False
+    """Whether an actor keeps a state under the name of the node."""
     steps_out: ClassVar[int] = 0
-    """How many loops its output is outside of its input: 1 when it leaves one, -1 when it enters one."""
+    """By how many loops the output lies further out than the input: 1 for leaving a loop, -1 for entering one."""
     reads_arrangements: ClassVar[bool] = False
-    """Whether its inputs are read as arrangements, batch by batch, rather than as changes."""
+    """Whether the operator reads the arrangements at its inputs, batch by batch, rather than takes changes."""
     tracked: ClassVar[bool] = True
-    """Whether progress is tracked at its ports; time passes the others unchanged and at once. An operator that sends
-    when it is told of a batch, without having asked for the time, is not tracked: what it reads may send then."""
+    """Whether progress is tracked at the ports of the node. Time passes a node that is not tracked unchanged and at
+    once. An operator that sends as soon as a batch is announced to it, without having asked for the time, is not
+    tracked: it sends by the right of the arrangement that it reads."""
     may_be_tracked: ClassVar[bool] = True
-    """Whether a plan may have it tracked all the same."""
+    """Whether a plan may track progress at the node although `tracked` is false (`Plan.origins`)."""
     same_rows: ClassVar[bool] = False
-    """Whether each row that it gives is one that it took, with the same columns, on the same worker."""
+    """Whether each row given is a row that was taken, with the same columns, on the same worker."""
     gives_content: ClassVar[bool] = False
-    """Whether what it has given is in its state (law "content"); then others can be built anew from that."""
+    """Whether the state holds all that was given (the *content* law), so that other states can be built anew from
+    it."""
     needs_all_inputs: ClassVar[bool] = False
+    """Whether nothing is given while one of the inputs has had nothing (the *nothing of nothing* law)."""
     may_cancel: ClassVar[bool] = False
-    """Whether it may give a row and take it back in one epoch, in some order of arrival and not in another."""
+    """Whether there is an order of arrival in which a row is given and taken back in one epoch, and one in which
+    neither happens."""
     is_users: ClassVar[bool] = False
-    """Whether a function of the user's decides, change by change, what it sends and when."""
+    """Whether a function of the user's decides, change by change, what is sent and when."""
     known_by_input: ClassVar[bool] = False
-    """Whether its rows are, to people, those of its first input: they go by the name of that."""
+    """Whether messages to people call the rows of this node by the name of the node's first input."""
 
-    # -- what it is to a program
+    # -- its part in the program
 
     @property
     def public_name(self) -> str:
-        """What those outside call an input, an output or a probe; empty for others."""
+        """The name that users know an input, an output or a probe by; empty for every other operator."""
         return ""
 
     @property
     def upsert_key(self) -> Sequence[str]:
-        """The columns by which a row that is put into an input replaces the one before; none where rows add up."""
+        """Of an input: the columns by which a new row replaces the row before it; empty where rows add up."""
         return ()
 
     @property
     def time_column(self) -> str | None:
-        """The column of its state that has the user's own time, in whose type U and F of the state are shown."""
+        """The column of a shared state that has the user's own time; U and F are shown in the type of this column."""
         return None
 
     @property
     def round_limit(self) -> int | None:
-        """After how many rounds a feedback leads nothing back any more; None for no limit."""
+        """Of a feedback: the number of rounds after which nothing is led back any more; None for no limit."""
         return None
 
     @property
@@ -176,105 +188,109 @@ class Operator:
 
     @property
     def passes_all(self) -> bool:
-        """Whether it gives what it gets, and is there for people only."""
+        """Whether all rows pass unchanged, as the node is there for people only."""
         return self.role in (Role.PROBE, Role.INSPECT)
 
     def describe(self) -> str:
-        """What it does, on one line, for people."""
+        """What the operator does, on one line, for people."""
         return self.kind
 
     def identity(self) -> str:
-        """What tells it from others that would give other results: a checkpoint is resumed by the same only."""
+        """A text that differs from those of all operators that give other results (the *identity* law)."""
         return self.describe()
 
     def check(self, plan: Plan, node: Node) -> None:
-        """Refuse a plan, once it is whole, in which the node cannot do its work."""
+        """Raise a `PlanError` if the node cannot do its work in this plan. Called when the plan is whole."""
 
-    # -- what it makes of rows
+    # -- how rows are taken and given
 
     def reads(self, at: int) -> bool:
-        """Whether what comes to its input `at` is read where it is kept, rather than sent as changes."""
+        """Whether input `at` reads an arrangement, rather than takes changes."""
         return self.reads_arrangements
 
     @property
     def adds_up(self) -> bool:
-        """Whether what it gives in an epoch is added up, whatever it gets (law "added up")."""
+        """Whether the changes given in an epoch are added up, whatever was taken (the *added up* law)."""
         return self.keeps_state
 
     @property
     def takes_back(self) -> bool:
-        """Whether it may give a row with a negative sign for one that came with a positive one."""
+        """Whether a change with a negative diff may be given for changes that all came with positive diffs."""
         return self.adds_up
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
-        """By which keys the rows of its first output, with this schema, are placed, given those of its inputs."""
+        """The keys by which the rows of the first output, which has this schema, are placed, given the placements of
+        the inputs (the *placement* law)."""
         if not self.same_rows:
             return set()
-        known = [each.keys for each in inputs if each.keys is not None]
-        return set.intersection(*known) if known else None
+        finite = [each.keys for each in inputs if each.keys is not None]
+        return set.intersection(*finite) if finite else None
 
     @property
     def dealt_by(self) -> Columns | None:
-        """By which columns the rows of an input that it takes are best dealt to workers: () for evenly, None where
-        its work is so little that it makes no difference."""
+        """The columns by which rows of an input are best dealt to workers when this operator takes them. Empty: evenly.
+        None: this operator does so little with a row that it makes no difference."""
         return ()
 
     def summary(self, depth: int) -> Summary | None:
-        """What happens to times between input and output; None for nothing."""
+        """How times change from input to output; None where they do not change."""
         return None
 
-    # -- what it keeps
+    # -- state
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What the names of its states have behind the name of the node, one for each state."""
+        """One suffix for each state: the name of a state is the name of the node and the suffix."""
         return ("",) if self.keeps_state else ()
 
     @property
     def from_content(self) -> bool:
-        """Whether it can be built anew from content (law "from content"); otherwise only by all epochs again."""
+        """Whether the states can be built anew from the content of others (the *from content* law). Otherwise they can
+        be built anew only by running all epochs again."""
         return self.deterministic
 
     @property
     def copied_by(self) -> Sequence[str] | None:
-        """Where its state is a copy of just what it was given: the columns by which that is split among workers."""
+        """Where the state is a copy of all rows that were taken: the columns by which these are split among workers.
+        None where the state is something else."""
         return None
 
-    def announced(self, kept: Mapping[int, int]) -> Sequence[int]:
-        """The inputs whose content it is told (`Actor.announced`) when it takes part in building states anew.
+    def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
+        """The inputs at which content is announced to the actor (`Actor.announced`) in a backfill (`engine.backfill`).
 
-        `kept` has, of each input that is an arrangement with its content there, the node of that arrangement; what
-        comes to the other inputs is announced as it comes. By default each such arrangement is announced once.
+        `arrangements` has the inputs that read an arrangement which was kept, each with the node of that arrangement.
+        Batches that come to other inputs are announced as they come. By default each kept arrangement is announced
+        once, at the first input that reads it.
         """
-        first: dict[int, int] = {}
-        for at, source in kept.items():
-            first.setdefault(source, at)
-        return sorted(first.values())
+        first_input: dict[int, int] = {}
+        for at, source in arrangements.items():
+            first_input.setdefault(source, at)
+        return sorted(first_input.values())
 
-    # -- how it works on a worker
+    # -- on a worker
 
     @property
     def as_linear(self) -> Linear | None:
-        """Itself, where it is linear."""
+        """The operator itself if it is linear, otherwise None."""
         return None
 
     @property
     def as_exchange(self) -> Exchanging | None:
-        """Itself, where rows travel by it."""
+        """The operator itself if it is an exchange, otherwise None."""
         return None
 
     @property
     def has_actor(self) -> bool:
-        """Whether something of it is alive on a worker."""
+        """Whether the operator has an actor on each worker."""
         return self.as_linear is None and self.as_exchange is None
 
     def start(self, context: Context) -> Actor:
-        """What is alive of it on a worker."""
+        """Start the actor of the operator on one worker."""
         raise NotImplementedError
 
 
 class Linear(Operator):
-    """Works on each change by itself."""
+    """An operator that works on each change by itself: no state, no waiting."""
 
     tracked: ClassVar[bool] = False
 
@@ -284,15 +300,16 @@ class Linear(Operator):
 
     @property
     def used(self) -> Sequence[int] | None:
-        """Which columns of its input it looks at; None for all."""
+        """The columns of the input that `apply` looks at; None for all."""
         return None
 
     def apply(self, changes: Changes) -> Changes | None:
+        """The changes to give for some changes taken; None for none."""
         raise NotImplementedError
 
 
 class Exchanging(Operator):
-    """Says which worker each row goes to; the engine carries them."""
+    """An operator that says which worker each row goes to. The engine carries the rows there."""
 
     role = Role.EXCHANGE
     known_by_input: ClassVar[bool] = True
@@ -308,21 +325,23 @@ class Exchanging(Operator):
 
     @property
     def goes_by_content(self) -> bool:
-        """Whether the columns of a row alone say where it goes: rows that are there already do not move."""
+        """Whether the columns of a row alone decide which worker it goes to. Rows that lie there already do not
+        move."""
         return False
 
     @property
     def may_pass(self) -> bool:
-        """Whether it only has equal rows meet: where they do, since they are placed by some key, it passes them on."""
+        """Whether the only purpose is that equal rows meet on one worker. Where rows are placed by some key, equal rows
+        have met already, and the exchange may pass them on."""
         return False
 
     def dispatch(self, changes: Changes, shards: Shards, turn: int) -> Sequence[Changes | None]:
-        """What each worker gets."""
+        """The changes for each worker, by index; None for a worker that gets none. `turn` grows from call to call."""
         raise NotImplementedError
 
 
 class Context:
-    """What an actor is given: its node, its place among the workers, and what it may ask for."""
+    """What an actor works with: its node, its place among the workers, its states, and the calls that it may make."""
 
     __slots__ = (
         "_spill", "actors", "arrive", "epoch", "has_consumers", "history", "index", "needed", "node", "note", "push",
@@ -346,7 +365,7 @@ class Context:
         self.shards = shards
         self.workers = shards.workers
         self.actors = actors or {}
-        """The actors of this worker by the number of their node: of those before it, while it is being made."""
+        """The actors of this worker, by the number of their node. While an actor is started, only those before it."""
         self.states = states
         self._spill = spill or {}
         self.sources = sources
@@ -354,25 +373,31 @@ class Context:
         self.epoch = epoch
         """The first epoch of this execution."""
         self.has_consumers = True
-        """Whether anybody takes what it sends; its arrangement may have readers all the same."""
+        """Whether some input takes the changes that the actor sends. Its arrangement may have readers besides."""
         self.needed: Sequence[int] | None = None
-        """Which columns of what it sends are looked at; None for all."""
+        """The columns of the changes it sends that takers look at; None for all."""
         self.arrive: Callable[[int, Timestamp], None] = _nothing
-        """To be told when a batch of an arrangement arrives at an input."""
+        """To be called when a batch of an arrangement arrives: with the input and the time."""
         self.push: Callable[[Changes, int], None] = _unbound
+        """To be called to send: with changes, and the output that they leave."""
         self.request: Callable[[Timestamp], None] = _unbound
+        """To be called to be run (`Actor.run`) at a time; until then the actor may send at that time."""
         self.note: Callable[..., None] = _unnoted
-        """To have something told to who watches the run (`engine.events`): a kind, and fields."""
+        """To be called with a kind and fields, to have an event recorded for whoever watches the run
+        (`engine.events`)."""
 
     def spine(self, schema: Schema, suffix: str = "") -> Spine:
-        """The state that this node declares under its name: restored, or empty."""
+        """The state that the node declares under its name and `suffix`: as restored, or empty."""
         name = self.node.name + suffix
         if name not in self.states:
             self.states[name] = Spine(name, schema, depth=self.node.depth, **self._spill)
         return self.states[name]
 
     def restored(self, schema: Schema, suffix: str = "") -> pa.RecordBatch | None:
-        """What was saved of a state that the node keeps in a form of its own (`Actor.saved`); a last column counts."""
+        """The rows saved of a state that the actor keeps in a form of its own (`Actor.saved`), or None.
+
+        The last column counts how often a row is there.
+        """
         spine = self.states.pop(self.node.name + suffix, None)
         if spine is None:
             return None
@@ -393,46 +418,50 @@ def _unnoted(kind: str, **fields: Any) -> None:
 
 
 class Actor:
-    """A node as it lives on one worker."""
+    """What lives of an operator on one worker while it runs."""
 
     waits: bool = True
-    """Whether it is run at t only when t is complete, or as soon as may be."""
+    """Whether the actor is run at t only when no change at or before t can arrive; otherwise as soon as may be."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.node = context.node
 
     def receive(self, port: int, changes: Changes) -> None:
-        """Take changes in; nothing is sent here."""
+        """Take changes at an input. Nothing is sent during this call."""
         raise NotImplementedError
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
-        """No change at or before `time` can arrive any more, nor any at a time that is not at or after `upper`."""
+        """Work at `time`: no change at or before `time` can arrive any more, and none at a time not at or after
+        `upper`."""
         raise NotImplementedError
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
-        """A batch has come to an arrangement that it reads; or, while states are built anew, that is its content."""
+        """A batch was appended to the arrangement at an input; in a backfill, the batch is the arrangement's
+        content."""
         raise NotImplementedError
 
     def boundary(self, epoch: int) -> None:
-        """All epochs before `epoch` are complete here: nothing of them is left, and nothing will come."""
+        """All epochs before `epoch` are complete here: nothing of them is under way, and nothing of them will come."""
 
     def begin(self, epoch: int) -> None:
-        """Its state is built anew in `epoch`, from nothing; or, of an output, that of the arrangement it shows."""
+        """A backfill builds the actor's state anew in `epoch`, from nothing. (An output has no state of its own: it
+        begins so when the arrangement that it shows is built anew.)"""
         if epoch:
             self.boundary(epoch)
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """What else there is to say of states, by name, for people. Any thread may ask."""
+        """More numbers about states, by name of the state, for people. Any thread may ask."""
         return {}
 
     def saved(self, epoch: int) -> dict[str, View]:
-        """At a boundary: the states that it keeps in a form of its own, by name, as they are to be saved."""
+        """At a boundary: the states that the actor keeps in a form of its own, by name, as they are to be saved."""
         return {}
 
 
 class Arrangement:
-    """A spine that several nodes read: they hear of every batch, in order, before anything else happens."""
+    """A spine that several nodes read: each batch is announced to all readers, in order, before anything else
+    happens."""
 
     __slots__ = ("before", "keeps_before", "readers", "rows", "spine")
 
@@ -440,13 +469,14 @@ class Arrangement:
         self.spine = spine
         self.readers: list[Callable[[Batch, Timestamp], None]] = []
         self.rows = 0
-        """How many changes were appended so far."""
+        """The number of changes appended so far."""
         self.keeps_before = False
+        """Whether a reader asked for `before`."""
         self.before: View | None = None
-        """While a batch is announced: the state without it, where a reader asked for that."""
+        """While a batch is announced, if `keeps_before`: the state without that batch."""
 
     def append(self, batch: Batch, time: Timestamp) -> None:
-        """Append the changes of one time, and announce them."""
+        """Append the changes of one time, and announce them to all readers."""
         if self.keeps_before:
             self.before = self.spine.view()
         self.spine.append(batch)
@@ -467,21 +497,22 @@ class Arranged(Actor):
 
 
 def hold(
-    held: dict[Timestamp, list[Changes]],
+    waiting: dict[Timestamp, list[Changes]],
     changes: Changes,
     request: Callable[[Timestamp], None],
 ) -> None:
-    """Keep changes until their time is run, and ask for that."""
+    """Add changes to those that wait for their time, and ask to be run at each time that is new."""
     for time, piece in by_time(changes):
-        if time in held:
-            held[time].append(piece)
+        if time in waiting:
+            waiting[time].append(piece)
         else:
-            held[time] = [piece]
+            waiting[time] = [piece]
             request(time)
 
 
 def settle(spine: Spine, epoch: int, depth: int) -> None:
-    """Nothing before `epoch` comes any more; earlier epochs are kept apart only as far as somebody holds them."""
+    """Advance a state to the boundary `epoch`: no change before it comes any more, and compaction may no longer tell
+    earlier epochs apart, as far as no read hold keeps them."""
     upper = Antichain.boundary(epoch, depth)
     if spine.upper != upper:
         spine.advance_upper(upper)
@@ -489,19 +520,19 @@ def settle(spine: Spine, epoch: int, depth: int) -> None:
 
 
 def so_far(spine: Spine, upper: Antichain) -> View:
-    """A state as it is if nothing more comes before `upper`: what its owner compares with before it appends."""
+    """A view of a state, as if nothing more came before `upper`: the owner compares with it before it appends."""
     view = spine.view()
-    return view.moved(view.since, upper)
+    return view.with_frontiers(view.since, upper)
 
 
 def present(spine: Spine) -> tuple[View, Timestamp]:
-    """A state as it stands at a boundary, and the time as of which to read that."""
+    """A view of a state at a boundary, and the time as of which to read the view to have all that is in it."""
     (now,) = spine.upper
     return so_far(spine, Antichain([(now[0] + 1, *now[1:])])), now
 
 
 def by_time(changes: Changes) -> Iterator[tuple[Timestamp, Changes]]:
-    """The changes of each time by themselves."""
+    """Split changes by time."""
     if len(changes.times) == 1:
         yield changes.times[0], changes
         return
@@ -512,7 +543,7 @@ def by_time(changes: Changes) -> Iterator[tuple[Timestamp, Changes]]:
 
 
 def failed_function(error: Exception, doing: str, **fields: Any) -> OperatorFailed:
-    """The error of a user's function, for the node to be added (`located`)."""
+    """The error of a user's function. The engine adds the node to it (`located`)."""
     failure = OperatorFailed(
         "operator.failed", f"{doing} failed: {type(error).__name__}: {error}", **fields
     )
@@ -521,7 +552,7 @@ def failed_function(error: Exception, doing: str, **fields: Any) -> OperatorFail
 
 
 def located(node: Node, error: Exception) -> RiverrunError:
-    """An error that rose in a node, with the node and the user's line."""
+    """The error that rose in a node, with the name of the node and the user's line added."""
     if isinstance(error, OperatorFailed) and "node" in error.fields:
         return error
     if isinstance(error, RiverrunError):

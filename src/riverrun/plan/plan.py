@@ -1,21 +1,22 @@
-"""A plan: what a program is, before anything runs. Nodes, edges between them, scopes around them.
+"""A plan: a whole program as data, before anything runs: nodes, the edges between them, and the scopes around them.
 
-Every front end builds one, and the engine knows nothing else of a program. A node holds an
-*operator* (`operator.Operator`): what is done with the rows that arrive. It has one output for each
-list of columns in `schemas`, and stands in a *scope*: the root, or a loop inside another scope. The
-times at a node have one coordinate for the epoch and one for each loop around it.
+Every front end builds a plan (with `PlanBuilder`), and the engine knows nothing else of a program. Each node holds an
+*operator* (`operator.Operator`), which says what is done with the rows that arrive at the node. A node has one output
+port for each schema in its `schemas`, and stands in a *scope*: the root, or a loop inside another scope. The times at a
+node have one coordinate for the epoch and one for each loop around the node.
 
 Laws:
 
-1. An edge connects nodes of one scope. A loop is entered, gone around and left through nodes that do
-   just that (``Enter``, ``Feedback``, ``Leave``).
-2. Every cycle goes through the feedback of a loop that all of it is in, so no row comes back at or
-   before the time at which it set out (law 2 of ``progress.topology``).
-3. A node that keeps state has a name that is the same whenever the same program is built: a
-   checkpoint finds its states by it.
+- **One scope.** An edge connects nodes of one scope. Rows enter a loop, go around it and leave it through nodes that do
+  nothing else (``Enter``, ``Feedback``, ``Leave``).
+- **Cycles advance.** Every cycle of edges goes through the feedback of a loop that contains the whole cycle. So no row
+  comes back at or before the time at which it set out (as `progress.topology` demands and verifies).
+- **Stable names.** A node that keeps state has the same name whenever the same program is built: a checkpoint finds the
+  states of a node by the node's name.
 
-A node is *deterministic* when its result does not depend on how rows were cut and in which order
-they arrived (law 4 of DESIGN); others are marked, and so is all that lies behind them.
+A node is *deterministic* when its result depends neither on how rows were cut into batches nor on the order in which
+they arrived (the *cuts invisible* law of DESIGN). Operators that are not deterministic say so, and the plan knows the
+nodes that hold them and all nodes behind those (`Plan.arrival_dependent`).
 
 >>> from riverrun.operators.sources import Input
 >>> from riverrun.operators.linear import Negate
@@ -40,7 +41,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from riverrun.errors import PlanError, users_line
-from riverrun.plan.identity import Program, walking
+from riverrun.plan.identity import ProgramCode, walking
 from riverrun.plan.operator import Operator, Role
 from riverrun.progress import Topology, TopologyBuilder
 from riverrun.progress.topology import NodePorts
@@ -49,12 +50,13 @@ from riverrun.state.types import type_text
 OperatorKind = TypeVar("OperatorKind", bound=Operator)
 MANY_ORIGINS = 16
 FROM = " <- "
-"""In a fingerprint, between what a node is and the names of the nodes it takes from: in no name is such a sign."""
+"""In a fingerprint, this stands between what a node is and the names of the nodes it takes from. No name contains
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The root, or a loop. `depth` is how many coordinates times have here."""
+    """The root, or a loop. `depth` is the number of coordinates of the times in this scope."""
 
     number: int
     name: str
@@ -62,7 +64,7 @@ class Scope:
 
     depth: int = field(init=False, compare=False, repr=False)
     path: str = field(init=False, compare=False, repr=False)
-    """The names of the loops around it and its own, each with a slash behind it; empty for the root."""
+    """The names of the loops around this scope, then its own name, each followed by a slash; empty for the root."""
 
     def __post_init__(self) -> None:
         parent = self.parent
@@ -70,7 +72,7 @@ class Scope:
         object.__setattr__(self, "path", "" if parent is None else f"{parent.path}{self.name}/")
 
     def is_inside(self, other: Scope) -> bool:
-        """Whether this is `other`, or a loop in it."""
+        """Whether this scope is `other`, or a loop inside `other`."""
         scope: Scope | None = self
         while scope is not None and scope.depth >= other.depth:
             if scope.number == other.number:
@@ -89,7 +91,7 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One step of a program, and the line of the program it was written in."""
+    """One step of a program, with the line of the user's program in which the step was written."""
 
     number: int
     name: str
@@ -99,11 +101,11 @@ class Node:
     schemas: tuple[pa.Schema, ...]
     line: str
     named: bool = True
-    """Whether its name was given, or made of what it does and a number."""
+    """Whether the user chose the name. Otherwise the name is the kind of the operator and a number."""
 
     @property
     def depth(self) -> int:
-        """How many coordinates the times of what it gives have."""
+        """How many coordinates the times at the node's outputs have."""
         return self.scope.depth
 
     def __repr__(self) -> str:
@@ -120,37 +122,38 @@ class Plan:
 
     @cached_property
     def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
-        """Who takes what an output gives, and as which of its inputs."""
-        found: dict[Port, list[tuple[Node, int]]] = {}
+        """For each output, the nodes that take from it, each with the index of the input that does."""
+        consumers: dict[Port, list[tuple[Node, int]]] = {}
         for node in self.nodes:
             for at, port in enumerate(node.inputs):
-                found.setdefault(port, []).append((node, at))
-        return found
+                consumers.setdefault(port, []).append((node, at))
+        return consumers
 
     @cached_property
     def inputs(self) -> dict[str, Node]:
-        """The nodes at which rows are put in, by what people call the input."""
+        """The nodes at which rows come in from outside, by the name that users know the input by."""
         return self._public(Role.INPUT)
 
     @cached_property
     def outputs(self) -> dict[str, Node]:
-        """The nodes whose results can be read, by what people call the output."""
+        """The nodes whose results can be read, by the name that users know the output by."""
         return self._public(Role.OUTPUT)
 
     @cached_property
     def probes(self) -> dict[str, Node]:
-        """The nodes at which one can ask which times can still come, by what people call the probe."""
+        """The nodes whose frontier a run can tell, by the name that users know the probe by."""
         return self._public(Role.PROBE)
 
     def _public(self, role: Role) -> dict[str, Node]:
-        found = [node for node in self.nodes if node.operator.role is role]
-        return {node.operator.public_name: node for node in found}
+        return {
+            node.operator.public_name: node for node in self.nodes if node.operator.role is role
+        }
 
     @cached_property
     def clock(self) -> Node | None:
-        """The node that gives a row for each epoch, if there is one."""
-        found = [node for node in self.nodes if node.operator.role is Role.CLOCK]
-        return found[0] if found else None
+        """The node that gives a row for each epoch, if the program has such a node."""
+        clocks = [node for node in self.nodes if node.operator.role is Role.CLOCK]
+        return clocks[0] if clocks else None
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -158,16 +161,17 @@ class Plan:
 
     @property
     def ports(self) -> tuple[NodePorts | None, ...]:
-        """Where each node is in `topology`, in the order of nodes; None where time just passes."""
-        return self._built[1]
+        """For each node, in order, its ports in `topology`; None for a node that time passes unchanged (not
+        tracked)."""
+        return self._topology_and_ports[1]
 
     @property
     def topology(self) -> Topology:
-        """The plan as progress tracking sees it; building it checks law 2."""
-        return self._built[0]
+        """The plan as progress tracking sees it. Building the topology checks the law *cycles advance*."""
+        return self._topology_and_ports[0]
 
     @cached_property
-    def _built(self) -> tuple[Topology, tuple[NodePorts | None, ...]]:
+    def _topology_and_ports(self) -> tuple[Topology, tuple[NodePorts | None, ...]]:
         builder = TopologyBuilder()
         ports: list[NodePorts | None] = []
         for node in self.nodes:
@@ -196,46 +200,52 @@ class Plan:
         return builder.build(), tuple(ports)
 
     def origins(self, port: Port) -> frozenset[Port]:
-        """The tracked outputs from which what leaves `port` comes, through nodes that time just passes."""
-        found = self._origins.get(port.node)
-        return frozenset({port}) if found is None else found
+        """The tracked outputs from which the rows that leave `port` come, through nodes that are not tracked."""
+        origins = self._origins.get(port.node)
+        return frozenset({port}) if origins is None else origins
 
     def _is_tracked(self, node: Node) -> bool:
-        """Whether progress is tracked at a node: as its operator says, or since very many ways meet at it."""
+        """Whether progress is tracked at a node: its operator says so, or the ways from very many outputs meet
+        there."""
         return node.number not in self._origins
 
     @cached_property
     def _origins(self) -> dict[int, frozenset[Port]]:
-        """Of each node that is not tracked, where what it gives comes from.
+        """For each node that is not tracked, the tracked outputs from which its rows come.
 
-        A node at which the ways from more than `MANY_ORIGINS` outputs meet is tracked: otherwise each of them
-        would be an arc to each place that the rows go to from there, which is the square of the plan's size.
+        A node at which the ways from more than `MANY_ORIGINS` outputs meet is tracked although its operator need not
+        be. Otherwise the topology would have an arc from each of those outputs to each place behind the node: as many
+        as the square of the plan's size.
         """
-        found: dict[int, frozenset[Port]] = {}
+        origins: dict[int, frozenset[Port]] = {}
         tracked = {node.number for node in self.nodes if node.operator.tracked}
         for node in self.nodes:
             waiting = [node.number]
             while waiting:
                 at = waiting[-1]
-                sources = () if at in tracked or at in found else self.nodes[at].inputs
-                missing = [p.node for p in sources if p.node not in tracked and p.node not in found]
+                sources = () if at in tracked or at in origins else self.nodes[at].inputs
+                missing = [
+                    p.node for p in sources if p.node not in tracked and p.node not in origins
+                ]
                 if missing:
                     waiting += missing
                     continue
                 waiting.pop()
-                if at in tracked or at in found:
+                if at in tracked or at in origins:
                     continue
-                each = {found[p.node] if p.node in found else frozenset({p}) for p in sources}
-                whole = each.pop() if len(each) == 1 else frozenset[Port]().union(*each)
-                if len(whole) > MANY_ORIGINS and self.nodes[at].operator.may_be_tracked:
+                by_input = {
+                    origins[p.node] if p.node in origins else frozenset({p}) for p in sources
+                }
+                union = by_input.pop() if len(by_input) == 1 else frozenset[Port]().union(*by_input)
+                if len(union) > MANY_ORIGINS and self.nodes[at].operator.may_be_tracked:
                     tracked.add(at)
                 else:
-                    found[at] = whole
-        return found
+                    origins[at] = union
+        return origins
 
     @cached_property
     def sources(self) -> list[int]:
-        """The ports of `topology` at which rows come in."""
+        """The output ports, as numbered in `topology`, at which rows come into the plan."""
         return [
             ports.outputs[0]
             for node, ports in zip(self.nodes, self.ports, strict=True)
@@ -247,14 +257,15 @@ class Plan:
 
     @cached_property
     def cycles(self) -> list[list[int]]:
-        """The nodes, those that lead to each other together, each after all that leads to it from elsewhere.
+        """The strongly connected components of the plan: lists of nodes that lead to each other, most of length one.
 
-        Strongly connected components, as Tarjan finds them, walked along inputs with a stack of our own.
+        A component comes after every other component that leads to it. Tarjan's algorithm, walking from nodes to their
+        inputs, with a stack of our own in place of recursion.
         """
-        found: list[list[int]] = []
+        components: list[list[int]] = []
         index: dict[int, int] = {}
         least: dict[int, int] = {}
-        pending: dict[int, None] = {}  # an ordered set: what is in no component yet
+        pending: dict[int, None] = {}  # an ordered set: nodes visited that are in no component yet
         for root in range(len(self.nodes)):
             if root in index:
                 continue
@@ -280,38 +291,39 @@ class Plan:
                         together: list[int] = []
                         while not together or together[-1] != at:
                             together.append(pending.popitem()[0])
-                        found.append(sorted(together))
-        return found
+                        components.append(sorted(together))
+        return components
 
     @cached_property
     def arrival_dependent(self) -> frozenset[int]:
-        """The nodes whose results may depend on arrival: those marked, and all behind them."""
-        found = {node.number for node in self.nodes if not node.operator.deterministic}
-        waiting = list(found)
+        """The nodes whose results may depend on how rows arrive: those not deterministic, and all nodes behind them."""
+        dependent = {node.number for node in self.nodes if not node.operator.deterministic}
+        waiting = list(dependent)
         while waiting:
             number = waiting.pop()
             for output in range(len(self.nodes[number].schemas)):
                 for node, _ in self.consumers.get(Port(number, output), []):
-                    if node.number not in found:
-                        found.add(node.number)
+                    if node.number not in dependent:
+                        dependent.add(node.number)
                         waiting.append(node.number)
-        return frozenset(found)
+        return frozenset(dependent)
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """By name, what each node is: what the program that wrote a checkpoint is compared with."""
-        found, _ = self._identities
-        return found
+        """For each node, by name, a text of what the node is. A program is compared with a checkpoint by these
+        texts."""
+        fingerprint, _ = self._identities
+        return fingerprint
 
     @property
-    def code(self) -> Program:
-        """The user's functions in it, and what they read."""
-        _, program = self._identities
-        return program
+    def code(self) -> ProgramCode:
+        """The user's functions in the program, and the functions and values that they read."""
+        _, code = self._identities
+        return code
 
     @cached_property
-    def _identities(self) -> tuple[dict[str, str], Program]:
-        found = {}
+    def _identities(self) -> tuple[dict[str, str], ProgramCode]:
+        fingerprint = {}
         with walking() as walk:
             for node in self.nodes:
                 columns = "; ".join(
@@ -320,13 +332,15 @@ class Plan:
                 )
                 sources = ", ".join(self.nodes[port.node].name for port in node.inputs)
                 origin = f"{FROM}{sources}" if sources else ""
-                found[node.name] = f"{node.operator.identity()} ({columns}){origin}"
-        return found, walk.program
+                fingerprint[node.name] = f"{node.operator.identity()} ({columns}){origin}"
+        return fingerprint, walk.program_code
 
     @cached_property
     def lineage(self) -> dict[str, str]:
-        """By name, a word for what each node gives: what it is, and all that leads to it. No names are in it but those
-        of inputs, so what gives the same in two programs has the same word, whatever it is called.
+        """For each node, by name, a *word*: a digest of what the node is and of all that leads to it.
+
+        A word contains no names but those that users know inputs and outputs by. So nodes that give the same in two
+        programs have the same word, whatever the nodes are called.
         """
         from riverrun.plan.diff import lineages
 
@@ -335,18 +349,19 @@ class Plan:
 
 @dataclass
 class PlanBuilder:
-    """Collects nodes. What is wrong with one is said when it is added, with the user's line."""
+    """Collects the nodes of a plan. A mistake in a node raises when the node is added, with the user's line."""
 
     name: str
     nodes: list[Node] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=lambda: [Scope(0, "")])
     shared: dict[Any, Any] = field(default_factory=dict)
-    """What front ends have made once and use again: arrangements, rows that entered a loop."""
-    _open: dict[int, Node] = field(default_factory=dict)  # feedbacks that nothing leads to yet
-    _names: set[str] = field(
-        default_factory=set
-    )  # of nodes and, with a slash behind them, of loops
-    _numbers: dict[str, int] = field(default_factory=dict)  # the last ones of names that we make
+    """Nodes that front ends add once and use again, such as arrangements and rows that entered a loop, by their own
+    keys."""
+    _open: dict[int, Node] = field(default_factory=dict)  # feedbacks without an input so far
+    _names: set[str] = field(default_factory=set)  # of nodes; and of loops, with a slash at the end
+    _numbers: dict[str, int] = field(
+        default_factory=dict
+    )  # by prefix, the last number of a name made here
 
     @property
     def root(self) -> Scope:
@@ -366,7 +381,8 @@ class PlanBuilder:
 
     @contextmanager
     def whole_or_not(self) -> Iterator[None]:
-        """What is added inside is forgotten when something raises: a program goes on as if it were not written."""
+        """Forget all that was added inside the ``with`` block when the block raises: the builder is as it was
+        before."""
         nodes, scopes = list(self.nodes), len(self.scopes)
         shared, waiting = dict(self.shared), dict(self._open)
         names, numbers = set(self._names), dict(self._numbers)
@@ -388,7 +404,8 @@ class PlanBuilder:
         scope: Scope | None = None,
         name: str | None = None,
     ) -> Port:
-        """Add a node; return its first output. Without a name it is called after what it does."""
+        """Add a node and return its first output. A node without a name is called by its operator's kind and a
+        number."""
         line = users_line()
         _check_text(name)
         if scope is None:
@@ -427,7 +444,7 @@ class PlanBuilder:
         del self._open[feedback.node]
 
     def lead(self, source: Port, to: Port, operator: Operator | None = None) -> None:
-        """Lead `source` into one more input of a node, which may be another operator with it."""
+        """Give a node one more input, fed by `source`; with `operator`, also replace the operator of the node."""
         node = self.nodes[to.node]
         if self.nodes[source.node].scope is not node.scope:
             raise self._scope_error(node.operator, source, users_line())
@@ -436,13 +453,13 @@ class PlanBuilder:
         )
 
     def operator_at(self, port: Port, kind: type[OperatorKind]) -> OperatorKind:
-        """The operator of a node, for whoever added that node and knows of which kind it is."""
+        """The operator of a node, for callers who added that node and know of which class its operator is."""
         operator = self.nodes[port.node].operator
         assert isinstance(operator, kind)
         return operator
 
     def build(self) -> Plan:
-        """Check the whole and return it."""
+        """Check the whole plan and return it."""
         for node in self._open.values():
             raise PlanError(
                 "plan.loop_open",
@@ -462,13 +479,13 @@ class PlanBuilder:
     def _name(self, operator: Operator, scope: Scope, name: str | None) -> str:
         if name is not None:
             for part in str(name).split(":"):
-                check_name(part)  # what we derive from a name has a colon, which no name has
+                check_name(part)  # derived names have a colon, which no name of a user has
             self.check_free(name, scope)
             return f"{scope.path}{name}"
         return self._numbered(f"{scope.path}{operator.kind}")
 
     def _numbered(self, kind: str, behind: str = "") -> str:
-        """The first name of a kind that is free: with a number."""
+        """The first free name of the form ``kind-number``; `behind` is put behind it when names are looked up."""
         number = self._numbers.get(kind, 0) + 1
         while f"{kind}-{number}{behind}" in self._names:
             number += 1
@@ -476,7 +493,7 @@ class PlanBuilder:
         return f"{kind}-{number}"
 
     def check_free(self, name: str, scope: Scope) -> None:
-        """Refuse a name that a node has."""
+        """Raise if a node of the scope already has the name."""
         full = f"{scope.path}{name}"
         if full in self._names:
             raise self._name_taken(full)
@@ -502,13 +519,13 @@ class PlanBuilder:
 
 
 def _check_text(name: object) -> None:
-    """Refuse a name that is not even text; names that are made of others may have a colon in them."""
+    """Refuse a name that is not text. Other rules do not hold here: names derived from others have a colon in them."""
     if name is not None and not isinstance(name, str):
         check_name(name)
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot be the name of a node: it becomes part of the names of files."""
+    """Refuse a text that cannot be the name of a node. Names of nodes become part of the names of files."""
     if isinstance(name, str) and 0 < len(name) <= 100:
         allowed = all(c.isalnum() or c in "-_. ()" for c in name)
         if allowed and name.strip() == name and not name.startswith("."):

@@ -1,15 +1,17 @@
-"""Progress: when is a time finished?
+"""Progress tracking: which times can still arrive at which port, and so which times are complete.
 
-This folder knows times and the shape of a graph, and nothing of data, workers or I/O. It imports
-the standard library only.
+``engine.schedule`` asks this room when an operator may run at a time. Batches, spines and checkpoints use its
+frontiers. The room knows times and the shape of a graph, and nothing of data, workers or I/O. It imports the standard
+library and ``riverrun.errors`` only.
 
 - ``timestamp``: tuples of an epoch and rounds, their partial order, join and meet.
-- ``summary``: what travelling along a path does to a time.
-- ``frontier``: which times can still come: antichains, and frontiers held by counts.
-- ``topology``: ports and how time passes between them; refuses graphs that would never finish.
-- ``reachability``: what can still arrive where, as one worker knows it from what all have done,
-  and why that is safe.
-- ``crossing``: the same among workers, who tell each other only of what crosses between them.
+- ``summary``: how a path through the graph changes a time.
+- ``frontier``: sets of times that can still come, as values (antichains) and held by counts.
+- ``topology``: ports and how time passes between them; a graph in which a time would never complete is refused.
+- ``reachability``: the progress protocol. Workers tell each other every message and capability, each works out what
+  can still arrive at every port; with the proof that no worker believes a time complete too early.
+- ``crossing``: the same protocol, in which workers tell each other only what crosses from one worker to another. This
+  is what runs.
 
 >>> builder = TopologyBuilder()
 >>> source = builder.node("source", outputs=[1])

@@ -1,59 +1,65 @@
-"""Crossings: progress among workers, where only what crosses between them is told.
+"""Crossings: the progress protocol among workers, who tell each other only what crosses between them.
 
-Most ports of a dataflow are a worker's own business: what happens there concerns others when it leads to a
-message for them, and messages cross between workers at few nodes, the *crossings*. So workers tell each
-other three things, and nothing of what lies between:
+Most ports of a dataflow are a worker's own business: what happens there concerns other workers only when it leads to
+a message for them. Messages go from worker to worker at few nodes, the *crossings* (exchanges that move rows). On each
+of several workers, ``engine.schedule`` has a :class:`Border`: it says what this worker tells the others, and works out
+from what they tell which times can still come to a port from another worker. Workers tell each other three things,
+and nothing of what lies between crossings:
 
-- the *leaving* frontier of each crossing: the earliest times at which something that this worker holds may
-  still be sent into it;
+- the *leaving frontier* of each crossing: the earliest times at which something that this worker holds may still be
+  sent into the crossing;
 - each message that was sent, with the worker it is for, the crossing and the time;
 - each message that was handled.
 
-This is the protocol of ``reachability`` on a smaller graph (``Topology.contracted``), where the input of a
-crossing holds the rights to send and its output the messages on their way; what holds there holds here:
+What this worker holds itself is not in its border: the schedule knows that, and runs it in order.
 
-*It is the protocol.* An event ends elements of leaving frontiers and messages, and begins others. Each that
-begins could result from one that the worker had: something held now came of something held before or of a
-message handled, whose times at every crossing are at or before its own, or was hidden behind an element that
-ended; and a message is sent by right of what is held. A batch is what a run of whole events changed in total
-(a), and a leaving frontier is never anybody else's (c). Hence the claim: for everything whose end a view has
-not seen, there is a pointstamp with a positive count that could result in it.
+Why it is right
+---------------
+*It is the protocol of* ``reachability``, on a smaller graph (``Topology.contracted``). In that graph the input of a
+crossing holds the rights to send into the crossing, and the output of a crossing holds its messages on their way. The
+proof there needs three things. First, everything that an event begins could result from something that the worker
+had. A new element of a leaving frontier belongs to a capability; either the capability came of something held before
+or of a message handled, whose times at every crossing are at or before its own; or the element was hidden behind an
+element that ended. And a message is sent by right of what is held. Second (condition a), a batch is the total change
+of a run of whole events. Third (condition c), a leaving frontier is never another worker's. Hence the claim of
+``reachability``: for everything whose end a view has not seen, there is a pointstamp with a positive count that could
+result in it.
 
-*Messages for others do not hold up what happens here.* All messages count alike for what can come of them.
-But of those that are already on their way, only the ones for this worker can arrive here: so what can come
-out of a crossing *here* is what can still be sent into it, by whomever, and the messages for this worker.
-(Take what a view with messages for here and for elsewhere counted apart would say. If a message for here
-is positive in it, that is seen. Else something that can still lead to a sending is; that has not been seen
-to end, so by the claim for the coarser view, which adds the two up, something positive there leads to it.)
-So a round of a loop with one exchange takes one hop: what was sent in it and the news that nothing more
-will be sent in it travel together.
+*Messages for other workers do not hold up what happens here.* All messages count alike for what they can lead to. But
+of the messages already on their way, only those for this worker can arrive here. So what can come out of a crossing
+*here* is what any worker can still send into the crossing, and the messages for this worker. (Take a finer view, in
+which messages for here and messages for elsewhere are counted apart. If a message for here is positive in the finer
+view, the border sees it. Otherwise something else, whose end has not been seen, can still lead to the sending; so by
+the claim for the coarser view, which adds the two kinds up, something positive there leads to that.) So a round of a
+loop with one exchange takes one hop: the messages sent in the round, and the news that nothing more will be sent in
+it, travel together.
 
-*Hubs.* Where many ports lead into one, and that to many crossings, the ways are as many as pairs of them. Such a port
-is told of in the place of all crossings behind it: what is held before it counts as the right to reach it, until it
-has been passed. A path from what is held to a crossing comes to a hub or a crossing first, and from a hub it goes on
-likewise, so all that was said of leaving frontiers holds with hubs among them. The same is done with the ways on
-which things come: what can come to a port of many crossings is known to a hub there, by a tracker of its own.
+*Hubs.* Where many ports lead into one port, and that port leads to many crossings, there are as many ways as pairs.
+Such a port, a *hub*, stands in for all crossings behind it: what is held before the hub counts as a right to reach the
+hub, until the hub has been passed. Every path from what is held to a crossing comes to a hub or a crossing first, and
+goes on from a hub in the same manner, so all that was said of leaving frontiers holds with hubs among the crossings.
+The same is done on the ways from crossings: a hub there knows, by a tracker of its own, what can come to a port that
+many crossings lead to.
 
-*What is held here is not in it*: its owner knows it, and has it in order (``engine.scheduling``).
+*An epoch ends on each worker by itself*: when this worker holds nothing of the epoch, and nothing of it can come out of
+any crossing here. When the epoch has ended on all workers, nothing of it is left anywhere. ``engine.coordinator``
+counts the workers on which an epoch has ended; the workers need not tell each other.
 
-*An epoch ends on each worker by itself*: when nothing of it is held here, and nothing of it can come out of any
-crossing here. When it has ended on all of them nothing of it is left anywhere; who has to know that counts them,
-and they need not tell each other (``engine.coordinator``).
+When a worker tells
+-------------------
+:meth:`Border.tell` gives a batch when something ended for which nothing held here stands in: at some crossing, a time
+that this worker held back before can be passed. Otherwise changes go on adding up, and rights that begin and end in
+between are never heard of. ``tell`` may be called between any two events, and must be called when a worker is at rest.
+To call it while there is more to do lets the other workers go on meanwhile: if they told only at rest, two workers
+would take turns in a loop, each two rounds ahead and then waiting for the other.
 
-When to tell
-------------
-:meth:`Border.tell` gives a batch when something ended in it that nothing held here stands in for: at some
-crossing its time has been passed. Otherwise it keeps on adding up. It may be
-called between any two events, and is called at rest. Rights begun and ended in between are never heard of.
-Told early, while there is more to do here, it lets the others go on meanwhile: told only at rest, two
-workers would take turns in a loop, each two rounds ahead and then waiting for the other.
-
-*Nobody waits in vain.* Suppose all are at rest, nothing is on its way, and something is outstanding. Of all
-notifications that are asked for take one, at p, that nothing else outstanding could result in. It does not
-come: so in its worker's view something that could result in p has not ended, but it has ended in truth, on
-some worker that did not tell. That one holds something that stands in for it, which is outstanding, and could
-result in p, since whatever comes to another worker does so through a crossing. That is against the choice
-of p. The same with the end of an epoch on a worker for p, when nothing of the epoch is outstanding.
+*Nobody waits in vain.* Suppose all workers are at rest, no batch or message is on its way, and something is
+outstanding. Of all notifications that are asked for take one, at p, that nothing else outstanding could result in.
+Suppose it does not come. Then in its worker's view something that could result in p has not ended; in truth that has
+ended, on some worker that did not tell. So this other worker holds something that stands in for what ended. What it
+holds is outstanding and could result in p, since whatever comes to another worker does so through a crossing. That is
+against the choice of p. The same argument, with the end of an epoch on a worker for p, shows that an epoch ends on
+every worker when nothing of it is outstanding.
 
 >>> from riverrun.progress import Ledger, TopologyBuilder
 >>> builder = TopologyBuilder()
@@ -70,23 +76,23 @@ of p. The same with the end of an epoch on a worker for p, when nothing of the e
 >>> ledger.record(
 ...     [(swap.inputs[0], (0,), 1), (source.outputs[0], (0,), -1), (source.outputs[0], (1,), 1)]
 ... )
->>> one.sends(0, to=1, times=[(0,)])  # what was recorded, with the worker that it is for
+>>> one.sends(0, to=1, times=[(0,)])  # the message that was recorded, and the worker that it is for
 >>> one.settle(ledger.take())
->>> told = one.tell()
+>>> batch = one.tell()
 >>> two.could_come(count.inputs[0], (0,))
 True
->>> two.hear(told)
->>> two.look(), two.could_come(count.inputs[0], (0,))  # there is a message
+>>> two.hear(batch)
+>>> two.catch_up(), two.could_come(count.inputs[0], (0,))  # there is a message
 (True, True)
 >>> two.takes(0, times=[(0,)])
->>> two.look()
+>>> two.catch_up()
 True
 >>> two.could_come(count.inputs[0], (0,)), two.could_come(count.inputs[0], (1,))
 (False, True)
 
-Cost: 1 to 3 us for each change of what is held and each message, where they have not cancelled; all that is
-heard between two looks is one walk of a tracker over the crossings. Making a border takes time linear in the number of
-arcs, times the most ways of a port (`MOST`).
+Cost: 1 to 3 us for each change of what is held and for each message, where these have not cancelled. All that is heard
+between two calls of ``catch_up`` is one walk of a tracker over the crossings. Making a border takes time linear in the
+number of arcs, times the most ways of a port (`MAX_WAYS`).
 """
 
 from __future__ import annotations
@@ -102,20 +108,22 @@ from .topology import Location, NodePorts, Topology, Ways
 
 __all__ = ["Border"]
 
-MOST = 16
-"""A port from which more ways lead to crossings, or to which more lead from them, is a hub."""
+MAX_WAYS = 16
+"""A port with more ways to crossings than this, or with more ways from crossings, is a hub."""
 
 Links: TypeAlias = list[tuple[int, Summary | None]]
-"""Crossings and hubs, and how time gets there or comes from there; None where it stays what it is."""
+"""Crossings and hubs by their index, each with the summary of a way to it or from it; None for the identity."""
 
 
 class Border:
-    """What worker `me` knows of the others, and what they are to know of it.
+    """What worker `me` knows of the progress of the other workers, and what it has yet to tell them.
 
-    ``crossings`` are nodes with one input and one output, which time passes unchanged; ``held`` are the
-    capabilities with which each worker starts. In a batch, a right to send into a crossing has the number
-    of that, a right to reach a hub one of those after them, and after these comes one for each crossing and worker:
-    the messages.
+    ``crossings`` are nodes with one input and one output, which time passes unchanged. ``held`` are, for each worker,
+    the capabilities with which it starts. ``max_ways`` bounds the ways of a port, by hubs.
+
+    A batch consists of (place, time, delta). With c crossings, h hubs and w workers, place n < c is the right to send
+    into crossing n, place c + n the right to reach hub n, and place c + h + n * w + k a message at crossing n for
+    worker k.
     """
 
     def __init__(
@@ -124,7 +132,7 @@ class Border:
         crossings: Sequence[NodePorts],
         me: int,
         held: Sequence[Sequence[Pointstamp]],
-        most: int = MOST,
+        max_ways: int = MAX_WAYS,
     ) -> None:
         self._topology = topology
         self._workers = len(held)
@@ -133,26 +141,29 @@ class Border:
         inputs = [node.inputs[0] for node in crossings]
         outputs = [node.outputs[0] for node in crossings]
         ports = {*inputs, *outputs}
-        hubs = [port for port in topology.hubs(inputs, most) if port not in ports]
+        hubs = [port for port in topology.hubs(inputs, max_ways) if port not in ports]
         self._messages = len(crossings) + len(hubs)
-        """The first place of messages."""
+        """The first place that stands for messages."""
         self._exits = _links(topology.ways, [*inputs, *hubs])
-        """From every port, the crossings and hubs that come next."""
-        joins = [port for port in topology.hubs_from(outputs, most) if port not in ports]
+        """For every port, the crossings and hubs to which ways lead from it."""
+        joins = [port for port in topology.hubs_from(outputs, max_ways) if port not in ports]
         self._entries = _links(topology.ways_from, [*outputs, *joins])
-        """To every port, the crossings and hubs from which something comes."""
+        """For every port, the crossings and hubs from which ways lead to it."""
         self._after = [self._exits[port] for port in outputs]
-        # Of this worker.
+        """For every crossing, the crossings and hubs to which ways lead from its output."""
+        # What this worker holds, and the messages on their way to it.
         self._leaving: list[CountedFrontier] = []
-        """Of crossings, then of hubs."""
-        self._epochs = CountedFrontier()  # of all that is held
-        self._coming = [CountedFrontier() for _ in crossings]
-        self._passed: list[ProgressChange] = []  # messages that are not counted yet
+        """The leaving frontiers of the crossings, then of the hubs."""
+        self._epochs = CountedFrontier()  # the epochs of all that is held
+        self._incoming = [CountedFrontier() for _ in crossings]
+        """For every crossing, the times of messages for this worker."""
+        self._uncounted: list[ProgressChange] = []  # messages sent and handled since `catch_up`
         self._untold: Counts[Pointstamp] = Counts()
-        # Of the others: input and output of crossing n are 2n and 2n + 1, and hubs come after them.
+        # All workers. The ports of this tracker: 2n and 2n + 1 are input and output of crossing n, then come the hubs.
         self._tracker = Tracker(topology.contracted(crossings, hubs))
-        self._sent = [self._tracker.reach(2 * at) for at in range(len(crossings))]
-        # What comes out of crossings, on its way to hubs here.
+        self._sendable = [self._tracker.reach(2 * at) for at in range(len(crossings))]
+        """For every crossing, the times at which some worker may still send into it."""
+        # From the outputs of crossings to the hubs on the ways behind them.
         self._joining = (
             Tracker(topology.contracted(crossings, joins, cut=inputs)) if joins else None
         )
@@ -161,43 +172,43 @@ class Border:
             for at in range(len(joins))
             if self._joining
         ]
-        self._heard = False  # something that is not weighed yet
-        for worker in (*range(me), *range(me + 1, len(held)), me):  # itself at last
+        self._tracker_lags = False  # whether changes were counted since the tracker was propagated
+        for worker in (*range(me), *range(me + 1, len(held)), me):  # this worker last
             self._leaving = [CountedFrontier() for _ in range(self._messages)]
             self._epochs = CountedFrontier()
             self._project((location, time, 1) for location, time in held[worker])
-            told = self._untold.drain()
+            changes = self._untold.drain()
             if worker != me:
-                self.hear([(place, time, delta) for (place, time), delta in told])
-        self.look()
+                self.hear([(place, time, delta) for (place, time), delta in changes])
+        self.catch_up()
 
     # ---- what happens here
 
     def sends(self, crossing: int, to: int, times: Iterable[Timestamp]) -> None:
-        """A message for another worker is sent."""
+        """This worker has sent messages at ``times`` to worker ``to``."""
         place = self._messages + crossing * self._workers + to
-        self._passed += [(place, time, 1) for time in times]
+        self._uncounted += [(place, time, 1) for time in times]
 
     def takes(self, crossing: int, times: Iterable[Timestamp]) -> None:
-        """A message from another worker is handled."""
+        """This worker has handled messages at ``times`` from another worker."""
         place = self._messages + crossing * self._workers + self._me
-        self._passed += [(place, time, -1) for time in times]
+        self._uncounted += [(place, time, -1) for time in times]
 
-    def look(self) -> bool:
-        """Take messages and what was heard into account; whether there was any of it.
+    def catch_up(self) -> bool:
+        """Take into account the messages sent and handled here, and all that was heard; whether there was anything.
 
-        To be called before it is asked what could come: of a message sent something may come back. What is
-        heard of together is weighed together: a message, its beginning heard of and its end our own, costs
-        next to nothing.
+        To be called before ``could_come`` and ``coming``, since a message that was sent may cause another to come
+        back. All that has gathered is taken into account at once: a message whose beginning was heard of, and whose
+        end is our own, cancels and costs next to nothing.
         """
-        if self._passed:
-            for place, time, delta in self._passed:
+        if self._uncounted:
+            for place, time, delta in self._uncounted:
                 self._untold.add((place, time), delta)
                 self._count(place, time, delta)
-            self._passed.clear()
-        if not self._heard:
+            self._uncounted.clear()
+        if not self._tracker_lags:
             return False
-        self._heard = False
+        self._tracker_lags = False
         changed = self._tracker.propagate()
         if self._joining is not None:
             for crossing in range(self._crossings):
@@ -207,12 +218,12 @@ class Border:
         return True
 
     def settle(self, changes: Iterable[ProgressChange]) -> None:
-        """Take whole events into account: messages, and what a ledger says was done to what is held."""
-        self.look()
+        """Take whole events of this worker into account: messages sent and handled, and ``changes`` from its ledger."""
+        self.catch_up()
         self._project(changes)
 
     def tell(self) -> tuple[ProgressChange, ...]:
-        """What all the others are to be told now; empty when that would help nobody."""
+        """Return the batch that all other workers are to be told now; empty when it would help nobody."""
         untold = self._untold
         for (place, time), delta in untold:
             if delta < 0 and not self._stands_in(place, time):
@@ -220,7 +231,7 @@ class Border:
         return ()
 
     def _stands_in(self, place: int, time: Timestamp) -> bool:
-        """Whether something held here could result in all that what ended could have."""
+        """Whether something held here could result in all that could result from `time` at `place`, which has ended."""
         leaving = self._leaving
         if place < self._messages:
             return leaving[place].less_equal(time)
@@ -230,7 +241,7 @@ class Border:
         )
 
     def _project(self, changes: Iterable[ProgressChange]) -> None:
-        """Carry changes of what is held on to where it leaves."""
+        """Carry changes of what this worker holds on to the leaving frontiers."""
         is_input = self._topology.is_input
         for location, time, delta in changes:
             if is_input[location]:
@@ -244,11 +255,12 @@ class Border:
     # ---- what happens elsewhere
 
     def hear(self, batch: Iterable[ProgressChange]) -> None:
-        """Take note of what a worker has told; it counts from the next ``look`` on."""
+        """Take note of the batch of another worker; it counts from the next ``catch_up`` on."""
         for place, time, delta in batch:
             self._count(place, time, delta)
 
     def _count(self, place: int, time: Timestamp, delta: int) -> None:
+        """Add a change of a batch, of this worker or another, to the tracker."""
         if place < self._crossings:
             self._tracker.update(2 * place, time, delta)
         elif place < self._messages:
@@ -257,14 +269,14 @@ class Border:
             crossing, to = divmod(place - self._messages, self._workers)
             self._tracker.update(2 * crossing + 1, time, delta)
             if to == self._me:
-                changes = self._coming[crossing].change(time, delta)
+                changes = self._incoming[crossing].change(time, delta)
                 if self._joining is not None:
                     for moved, sign in changes:
                         self._joining.update(2 * crossing + 1, moved, sign)
-        self._heard = True
+        self._tracker_lags = True
 
     def could_come(self, port: Location, time: Timestamp) -> bool:
-        """Whether something at or before a time may yet come to a port here from another worker."""
+        """Whether something at or before ``time`` may yet come to a port of this worker from another worker."""
         for source, summary in self._entries[port]:
             if summary is not None:
                 if any(less_equal(summary.results_in(t), time) for t in self._arriving(source)):
@@ -272,28 +284,28 @@ class Border:
             elif source >= self._crossings:
                 if self._joined[source - self._crossings].less_equal(time):
                     return True
-            elif self._coming[source].less_equal(time) or self._sent[source].less_equal(time):
+            elif self._incoming[source].less_equal(time) or self._sendable[source].less_equal(time):
                 return True
         return False
 
     def coming(self, port: Location) -> Iterator[Timestamp]:
-        """The earliest times at which something may yet come to a port here from another worker."""
+        """The earliest times at which something may yet come to a port of this worker from another worker."""
         for source, summary in self._entries[port]:
             for time in self._arriving(source):
                 yield time if summary is None else summary.results_in(time)
 
     def _arriving(self, source: int) -> Iterator[Timestamp]:
-        """What comes out of a crossing, or through a hub, here."""
+        """The earliest times at which something may come out of a crossing, or through a hub, on this worker."""
         if source >= self._crossings:
             yield from self._joined[source - self._crossings].elements
         else:
-            yield from self._coming[source].elements
-            yield from self._sent[source].elements
+            yield from self._incoming[source].elements
+            yield from self._sendable[source].elements
 
     def is_past(self, epoch: int) -> bool:
-        """Whether nothing of an epoch, or of one before, is held here or may yet come here.
+        """Whether this worker holds nothing of ``epoch`` or an epoch before, and nothing of them may yet come here.
 
-        What is held here counts as of the last ``settle``.
+        What this worker holds counts as of the last ``settle``.
         """
         if self._epochs.less_equal((epoch,)):
             return False
@@ -307,10 +319,14 @@ class Border:
 def _links(
     walk: Callable[[Collection[Location]], list[Ways]], ends: Sequence[Location]
 ) -> list[Links]:
-    """For every port, the ends that ways between it and them lead to, by their index."""
+    """For every port, the ways that ``walk`` finds between it and ``ends``: the index of the end, and the summary."""
     number = {end: at for at, end in enumerate(ends)}
     return [
-        [(number[end], _unless_identity(each)) for end, some in ways.items() for each in some]
+        [
+            (number[end], _unless_identity(summary))
+            for end, summaries in ways.items()
+            for summary in summaries
+        ]
         for ways in walk(number)
     ]
 

@@ -1,22 +1,28 @@
 """Frontiers: which times can still come.
 
-A frontier is an antichain, a set of times none of which is before another. It stands for all times
-at or after one of its elements: those can still come, all others cannot. As work finishes the
-frontier moves on, and when it is empty nothing can come any more. The same object describes state:
-``upper`` says which changes can still come, ``since`` which versions can no longer be told apart.
+A frontier is an antichain, a set of times none of which is before another. A frontier *lets through*
+all times at or after one of its elements: these times can still come, all others cannot. As work
+finishes the frontier moves on, and when it is empty nothing can come any more. ``Antichain`` is a
+frontier as a value, ``CountedFrontier`` a frontier that follows counts as they change; trackers use the
+second. State is described by two antichains: ``upper`` says which changes can still come, ``since``
+which versions can no longer be told apart.
 
 Laws:
 
-1. An ``Antichain`` holds the minimal elements of what it was made from, and equality is equality of
-   sets: ``less_equal(t)`` for some element of the input exactly when for some element kept.
-2. ``dominates`` is a partial order of frontiers with the empty one last; ``meet`` is the greatest
-   frontier that dominates both (what either lets through), ``join`` the least that both dominate.
-3. ``advance`` picks the representative of a time under a ``since`` frontier: for every time s that
-   the frontier lets through, ``less_equal(t, s)`` exactly when ``less_equal(advance(t), s)``; and
-   times that no such s can tell apart have the same representative. (If ``f <= s`` and ``t <= s``
-   then ``join(t, f) <= s``, so the meet of those joins is too; and it is never before t.)
-4. A ``CountedFrontier`` is the antichain of the times whose count is positive, whatever the order
-   in which the counts came, and its changes sum up to the difference of the frontiers.
+- **Minimal elements.** An ``Antichain`` holds the minimal elements of the times it was made from: it
+  lets a time through exactly when one of those times is at or before it. Two antichains are equal
+  exactly when they hold the same set of times.
+- **Order of frontiers.** ``dominates`` is a partial order of frontiers, with the empty frontier last.
+  ``meet`` is the greatest frontier that dominates both (it lets through what either lets through),
+  ``join`` the least frontier that both dominate (it lets through what both let through).
+- **Representatives.** ``advance`` gives the representative of a time t under a ``since`` frontier: for
+  every time s that the frontier lets through, ``less_equal(t, s)`` exactly when
+  ``less_equal(advance(t), s)``; and times that no such s can tell apart have the same representative.
+  (If f is an element, ``f <= s`` and ``t <= s``, then ``join(t, f) <= s``. So the meet of these joins
+  over all f is at or before s as well; and it is never before t.)
+- **Counted.** A ``CountedFrontier`` is the antichain of the times whose count is positive, whatever
+  the order in which the counts came; the changes that it returns sum up to the difference between the
+  frontier before and after.
 
 >>> frontier = Antichain([(0, 3), (1, 0), (1, 2)])
 >>> frontier
@@ -24,12 +30,12 @@ Antichain([(0, 3), (1, 0)])
 >>> frontier.less_equal((0, 2)), frontier.less_equal((1, 1))
 (False, True)
 >>> counted = CountedFrontier([((0,), 1), ((1,), 2)])
->>> counted.change((0,), -1)  # what was only behind (0,) becomes the frontier
+>>> counted.change((0,), -1)  # (1,) was behind (0,), and is the frontier now
 [((0,), -1), ((1,), 1)]
 
-Cost: an antichain of n times answers in O(n), and n is nearly always 1. A counted frontier does a
-change in O(n), and looks through all the times it counts only when an element leaves the frontier
-while others wait behind it.
+Cost: an antichain of n times answers in O(n), and n is nearly always 1. A counted frontier handles a
+change in O(n); only when an element leaves the frontier while other times wait behind it does the
+counted frontier look through all the times that it counts.
 """
 
 from __future__ import annotations
@@ -76,9 +82,9 @@ class Antichain:
         return Antichain([(0,) * depth])
 
     @staticmethod
-    @lru_cache(maxsize=64)  # each state asks for the same one
+    @lru_cache(maxsize=64)  # every state asks for the boundary of the same epoch
     def boundary(epoch: int, depth: int = 1) -> Antichain:
-        """Return the frontier of a place where all before an epoch is complete.
+        """Return the frontier of a place where all epochs before ``epoch`` are complete.
 
         >>> Antichain.boundary(3, depth=2)
         Antichain([(3, 0)])
@@ -120,9 +126,9 @@ class Antichain:
         return any(element != time and less_equal(element, time) for element in self.elements)
 
     def dominates(self, other: Antichain) -> bool:
-        """Whether all that ``other`` lets through this one does too; the order of frontiers.
+        """Whether this frontier lets through all that ``other`` lets through; the order of frontiers.
 
-        ``a.dominates(b)``: every element of b is at or after some element of a; b has moved on.
+        ``a.dominates(b)``: every element of b is at or after some element of a; b is a, or has moved on.
 
         >>> Antichain([(0, 2)]).dominates(Antichain([(0, 3), (1, 2)]))
         True
@@ -132,12 +138,12 @@ class Antichain:
         return all(self.less_equal(time) for time in other.elements)
 
     def meet(self, other: Antichain) -> Antichain:
-        """Return the lower envelope: lets through what either lets through.
+        """Return the lower envelope: the frontier that lets through what either lets through.
 
         >>> Antichain([(0, 2)]).meet(Antichain([(1, 0), (1, 3)]))
         Antichain([(0, 2), (1, 0)])
         """
-        if len(self.elements) == len(other.elements) == 1:  # as nearly all are
+        if len(self.elements) == len(other.elements) == 1:  # nearly all frontiers
             (mine,), (theirs,) = self.elements, other.elements
             if len(mine) == len(theirs):
                 if less_equal(mine, theirs):
@@ -147,7 +153,7 @@ class Antichain:
         return Antichain(self.elements + other.elements)
 
     def join(self, other: Antichain) -> Antichain:
-        """Return the upper envelope: lets through what both let through.
+        """Return the upper envelope: the frontier that lets through what both let through.
 
         >>> Antichain([(0, 2)]).join(Antichain([(1, 0)])), Antichain([(0, 2)]).join(Antichain())
         (Antichain([(1, 2)]), Antichain([]))
@@ -155,9 +161,9 @@ class Antichain:
         return Antichain(join(a, b) for a in self.elements for b in other.elements)
 
     def advance(self, time: Timestamp) -> Timestamp:
-        """Return the representative of ``time`` where only times in this frontier are asked for.
+        """Return the representative of ``time`` for readers who ask only as of times that this frontier lets through.
 
-        Under the empty frontier nobody asks any more, and the time is left as it is.
+        Nobody asks under the empty frontier; the time is then left as it is.
 
         >>> since = Antichain([(2, 0)])
         >>> since.advance((0, 5)), since.advance((1, 5)), since.advance((3, 1))
@@ -175,7 +181,7 @@ class Antichain:
 
 
 def as_antichain(frontier: object, attempt: str) -> Antichain:
-    """Return ``frontier``, or say that it is none.
+    """Return ``frontier`` if it is an ``Antichain``, and raise otherwise; ``attempt`` is what the caller was doing.
 
     >>> as_antichain((1,), "compact the state")
     Traceback (most recent call last):
@@ -194,8 +200,8 @@ def as_antichain(frontier: object, attempt: str) -> Antichain:
 
 
 def _minimal(times: Iterable[Timestamp]) -> tuple[Timestamp, ...]:
-    """Return the minimal elements, sorted."""
-    if times.__class__ is list and len(times) == 1:  # as nearly all are
+    """Return the minimal elements of ``times``, sorted."""
+    if times.__class__ is list and len(times) == 1:  # nearly all antichains
         (time,) = times
         if type(time) is tuple and min(time, default=0) >= 0:
             return (time,)
@@ -208,15 +214,15 @@ def _minimal(times: Iterable[Timestamp]) -> tuple[Timestamp, ...]:
     if len(ordered) <= 1:
         return tuple(ordered)
     check_depth(ordered, len(ordered[0]), "make an antichain")
-    kept: list[Timestamp] = []
-    for time in ordered:  # lexicographic: what is before `time` has been seen
-        if not any(less_equal(element, time) for element in kept):
-            kept.append(time)
-    return tuple(kept)
+    minimal: list[Timestamp] = []
+    for time in ordered:  # in lexicographic order: all times before `time` have been looked at
+        if not any(less_equal(element, time) for element in minimal):
+            minimal.append(time)
+    return tuple(minimal)
 
 
 class Counts(Generic[T]):
-    """Accumulates changes of counts, and forgets what sums up to zero.
+    """Counts of items: changes are added up, and an item whose count is zero is forgotten.
 
     >>> counts = Counts([("a", 1), ("b", 2)])
     >>> counts.add("a", -1)
@@ -249,7 +255,7 @@ class Counts(Generic[T]):
             self.add(item, delta)
 
     def drain(self) -> list[tuple[T, int]]:
-        """Return what has accumulated, and start again from nothing."""
+        """Return all counts, and forget them."""
         changes = list(self._counts.items())
         self._counts.clear()
         return changes
@@ -270,13 +276,13 @@ class Counts(Generic[T]):
 class CountedFrontier:
     """A frontier held by counts: the minimal times whose count is positive.
 
-    Counts may be negative for a while (the end of something may be heard of before its beginning);
-    a time that is not counted positively holds nothing.
+    A count may be negative for a while, since a worker may hear of the end of something before its beginning. Only
+    times with a positive count are in the frontier, or keep later times out of it.
 
     >>> counted = CountedFrontier()
     >>> counted.change((1,), 2)
     [((1,), 1)]
-    >>> counted.change((0,), -1)  # heard of the end first
+    >>> counted.change((0,), -1)  # the end is heard of before the beginning
     []
     >>> counted.change((0,), 1)
     []
@@ -289,12 +295,12 @@ class CountedFrontier:
     def __init__(self, changes: Iterable[tuple[Timestamp, int]] = ()) -> None:
         self._counts: dict[Timestamp, int] = {}
         self._elements: list[Timestamp] = []
-        self._positive = 0  # how many times are counted positively
-        self._frontier: Antichain | None = None  # made when asked for
+        self._positive = 0  # how many times have a positive count
+        self._frontier: Antichain | None = None  # built when it is first asked for
         self.update(changes)
 
     def change(self, time: Timestamp, delta: int) -> Sequence[FrontierChange]:
-        """Add ``delta`` to the count of ``time``; return what that changes in the frontier.
+        """Add ``delta`` to the count of ``time``; return which times join or leave the frontier.
 
         >>> counted = CountedFrontier([((0, 1), 1), ((1, 0), 1)])
         >>> counted.change((0, 0), 1)
@@ -314,6 +320,7 @@ class CountedFrontier:
         return self._disappear(time) if before > 0 else []
 
     def _appear(self, time: Timestamp) -> list[FrontierChange]:
+        """The count of ``time`` has become positive."""
         self._positive += 1
         elements = self._elements
         changes = [(time, 1)]
@@ -329,6 +336,7 @@ class CountedFrontier:
         return changes
 
     def _disappear(self, time: Timestamp) -> list[FrontierChange]:
+        """The count of ``time`` is no longer positive."""
         self._positive -= 1
         elements = self._elements
         if time not in elements:
@@ -336,10 +344,10 @@ class CountedFrontier:
         elements.remove(time)
         self._frontier = None
         changes = [(time, -1)]
-        if self._positive > len(elements):  # some wait behind the frontier, perhaps behind `time`
+        if self._positive > len(elements):  # times wait behind the frontier, perhaps behind `time`
             waiting = [t for t, n in self._counts.items() if n > 0 and less_equal(time, t)]
             if len(waiting) > 1:
-                waiting.sort()  # what is before another comes first
+                waiting.sort()  # a time comes after all times before it
             for other in waiting:
                 for element in elements:
                     if less_equal(element, other):
@@ -350,7 +358,7 @@ class CountedFrontier:
         return changes
 
     def update(self, changes: Iterable[tuple[Timestamp, int]]) -> list[FrontierChange]:
-        """Apply all of ``changes`` as one; return what they change in the frontier together.
+        """Apply all of ``changes``; return which times join or leave the frontier, after all of them.
 
         >>> counted = CountedFrontier([((0,), 1)])
         >>> counted.update([((0,), -1), ((1,), 1), ((2,), 1)])
@@ -362,7 +370,7 @@ class CountedFrontier:
         return net.drain()
 
     def hold(self, times: Iterable[Timestamp]) -> None:
-        """Count these times once, none of which is before another, and nothing else any more.
+        """Replace all counts: each of ``times`` is counted once. None of ``times`` may be before another.
 
         >>> counted = CountedFrontier([((0,), 2)])
         >>> counted.hold([(3,)])
@@ -387,7 +395,7 @@ class CountedFrontier:
 
     @property
     def elements(self) -> Sequence[Timestamp]:
-        """The frontier as it is kept, in no order; it goes on to change.
+        """The elements of the frontier, in no order: the list itself, which later changes alter or replace.
 
         >>> CountedFrontier([((0, 1), 1), ((1, 0), 3), ((0, 2), 1)]).elements
         [(0, 1), (1, 0)]
@@ -414,7 +422,7 @@ class CountedFrontier:
         return self._counts.get(time, 0)
 
     def __iter__(self) -> Iterator[tuple[Timestamp, int]]:
-        """Every time with its count, positive or not.
+        """Iterate over every time with its count, positive or not.
 
         >>> sorted(CountedFrontier([((3,), 2), ((5,), 1), ((4,), -1)]))
         [((3,), 2), ((4,), -1), ((5,), 1)]

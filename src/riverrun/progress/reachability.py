@@ -1,22 +1,25 @@
-"""Reachability: which times can still arrive at which port, as one worker knows it.
+"""Reachability: which times can still arrive at which port, as far as one worker knows.
 
 A *pointstamp* is a location and a time at which something is outstanding: at an input port a
-message that was sent and is not yet handled, at an output port a capability, the right to send at
-that time or later. A pointstamp *could result in* another if some path leads from its location to
-the other's, and the time at the end of the path is at or before the other's. (A pending
-notification is a capability kept for it.) A :class:`Tracker` counts pointstamps and knows, for
-every port, the frontier of all that they could result in. A :class:`Ledger` is where one worker
-writes down what it does to them, to be told to all workers, itself included, in batches.
+message that was sent and is not yet handled; at an output port a capability, the right to send at
+that time or later. (A notification that was asked for counts as the capability kept for its
+delivery.) A pointstamp *could result in* another one if some path leads from the location of the first to the
+location of the second, and carries the time of the first to a time at or before the time of the
+second. A :class:`Tracker` counts pointstamps and knows, for every port, the frontier of all that
+these could result in. In a :class:`Ledger` one worker writes down what it does to pointstamps; in
+batches, its entries go to all workers, itself included.
 
-The laws of the design that live here, with the numbers they have there:
+``engine.schedule`` has a ledger on each worker of several, and ``crossing`` runs trackers on a smaller
+graph. Laws, both of the design:
 
-1. A worker never sends at a time not reachable from a capability it holds. ``Ledger.record``
-   refuses the event otherwise. (While a message is handled it gives the rights that its time
-   gives.)
-2. A notification at t is delivered only when no message at a time <= t can still reach that port,
-   on any worker: that is, when ``not tracker.could_arrive(port, t)``. It never waits for the
-   capability kept for it, if the port has a path to the output for which that is kept. A node that
-   waits for several inputs has to see to that, where it cuts paths (a summary ``None``).
+- **Capability.** A worker never sends at a time that no capability it holds reaches. ``Ledger.record``
+  refuses the event otherwise. (While a worker handles a message, the message gives the same rights
+  as a capability would.)
+- **Notification.** A notification at t is delivered only when no message at or before t can still
+  reach the port, on any worker: when ``not tracker.could_arrive(port, t)``. The capability kept for
+  a notification never delays that notification, if the port has a path to the output at which the
+  capability is kept. A node that waits for several inputs and cuts paths (a summary ``None``) has to
+  see to that itself.
 
 >>> from riverrun.progress import TopologyBuilder
 >>> builder = TopologyBuilder()
@@ -41,67 +44,74 @@ True
 Why the protocol is safe
 ------------------------
 What a worker does is a sequence of events. An event handles a message or uses a capability; in one
-stroke it ends some pointstamps (the message handled, capabilities given up) and begins others, each
-of which could result from one that it held (law 1). The conditions:
+stroke the event ends some pointstamps (the message handled, capabilities given up) and begins
+others, each of which could result from one that the worker held (the *capability* law). The
+conditions:
 
 a. a batch is a run of whole, consecutive events of one worker, and is applied as one,
 b. the batches of one sender are applied in the order in which they were sent,
 c. a capability never moves to another worker (only messages do),
 d. all views start with the initial capabilities of all workers.
 
-What one worker has applied, its *view* V, is then the initial capabilities and a prefix of every
-worker's events. Of a message begun by one worker and ended by another V may know the end and not
-the beginning; so counts may be negative, and the question is whether a frontier can be wrong.
+The *view* V of a worker is all that the worker has applied. By the conditions V is the initial
+capabilities and a prefix of every worker's events. Where one worker began a message and another
+ended it, V may know the end and not the beginning; so counts may be negative, and the question is
+whether a frontier can be wrong.
 
-*Claim.* For everything that V has not seen the end of, be it outstanding or not even begun, there
-is a pointstamp with a positive count in V that could result in it.
+*Claim.* For everything whose end V has not seen, be it outstanding or not even begun, there is a
+pointstamp with a positive count in V that could result in it.
 
-*Proof.* Let p be such a thing. Call an instance of a pointstamp *alive* in V if V has seen its
-beginning and not its end. Some instance alive in V could result in p: follow the causes of p back,
-event by event, to an initial capability, which is in V. If V has all of these events, it is p
-itself. Else the earliest of them that V lacks used an instance that V has seen begin, and V has not
-seen it end, since it ended in that event, or later on that same worker (a, b, c).
+*Proof.* Let p be something whose end V has not seen. Call an instance of a pointstamp *alive* in V
+if V has seen its beginning and not its end. Some instance alive in V could result in p: follow the
+causes of p back, event by event, to an initial capability, which is in V. If V has all of these
+events, p itself is alive in V. Else take the earliest of these events that V lacks. The event used
+an instance that V has seen begin; and V has not seen that instance end, since it ended in that
+event, or later on the same worker (a, b, c).
 
-Of the instances alive in V that could result in p, take one, at pointstamp m, that no other one is
-strictly before (there are finitely many, and could-result-in is a partial order: law 2 of
-``topology``). The count of m in V is the number of its alive instances, less the number of those
-whose end is in V and whose beginning is not. Suppose there is one of the latter. It is no
-capability: that begins and ends on one worker, and V saw the end (b, c). So it is a message, begun
-by an event that V lacks. That event held something at another location that could result in m,
-strictly before m, and as above something alive in V could result in that: strictly before m, and it
-could result in p, against the choice of m. So the count of m is the number of its alive instances,
-at least one. QED.
+Of the instances alive in V that could result in p take one, at pointstamp m, that no other of them
+is strictly before. (They are finitely many, and could-result-in is a partial order: the *no early
+return* law of ``topology``.) The count of m in V is the number of instances at m that are alive, less
+the number of instances at m whose end is in V and whose beginning is not. Suppose there is an
+instance of the latter kind. It is no capability: a capability begins and ends on one worker, so V,
+which has the end, would have the beginning (b, c). So it is a message, begun by an event that V
+lacks. In that event its worker held something at another location, strictly before m, that could
+result in m; and as above something alive in V could result in what the worker held. That alive
+instance is strictly before m and could result in p, against the choice of m. So the count of m is
+the number of its alive instances, at least one. QED.
 
-It follows that a view's frontier never passes what is outstanding anywhere, hence law 2; and that a
-view's frontier never goes back, since whatever holds it back later had not been seen to end. When
-nothing is under way a view is exact: every beginning and end is in it.
+It follows that the frontier of a view never passes what is outstanding anywhere: hence the
+*notification* law. It follows too that the frontier of a view never goes back: the view had not seen
+the end of whatever holds the frontier back later. When nothing is under way a view is exact: every
+beginning and every end is in it.
 
 How the tracker works
 ---------------------
-For each location it keeps two counted frontiers: ``own``, of the pointstamps there, and ``reach``,
-which counts every time at which something can arrive: once for each element of ``own``'s frontier,
-and once for each element of the ``reach`` frontier of each location before it, carried along the
-arc. When a frontier changes, the changes are carried on as changes of counts.
+For each location the tracker keeps two counted frontiers. ``own`` counts the pointstamps at the
+location. ``reach`` counts every time at which something can arrive: once for each element of the
+frontier of ``own``, and once for each element of the ``reach`` frontier of each location with an arc
+to this one, carried along the arc. When a frontier changes, its changes are carried along the arcs
+as changes of counts.
 
-It is right when it comes to rest, because the equations have one solution: an element of a frontier
-is there because of a pointstamp, or because of an element of a frontier before it, which is earlier
-in ``Topology.order``; there are no infinite descents in that order, so it is there because of a
-pointstamp in the end, and nothing can keep itself alive around a cycle.
+The tracker is right when it comes to rest, because the equations have one solution. An element of a
+frontier is there because of a pointstamp, or because of an element of the frontier one arc before,
+which is earlier in ``Topology.order``. That order has no infinite descents, so in the end every
+element is there because of a pointstamp, and nothing can keep itself alive around a cycle.
 
-It comes to rest, because changes are handled in that order, and those for the same location and
-time are summed up first. Take the end of a message in a loop at round 3. The frontier of the loop
-loses 3 and, since 3 had been carried around, uncovers 4, which is not true: it is taken back when
-the loss of 3 has come around. One by one, losses and uncovered rounds chase each other for ever. In
-our order, what a change causes is always later than it, so when the turn of
-(location, time) comes, all that concerns it has been summed up: the change applied is the
-difference between the old solution and the new one, and each (location, time) has one turn. Both
-solutions are finite. The changes that cancel are dropped, and with them what they would cause.
+The tracker comes to rest, because it handles changes in that order, and first sums up the changes
+for the same location and time. Why that is needed: take the end of a message in a loop at round 3.
+The frontier of the loop loses 3 and, since 3 had been carried around, uncovers 4, which is not true:
+4 is taken back when the loss of 3 has come around. Handled one by one, losses and uncovered rounds
+would chase each other for ever. In our order a change causes only changes later than itself. So when
+the turn of a (location, time) comes, all changes for it have been summed up: the change applied is
+the difference between the old solution and the new one, and each (location, time) has one turn. Both
+solutions are finite. Changes that cancel are dropped, and with them all that they would cause.
 
-Where there is no loop, every time is an epoch and stays what it is along every arc, the same equations
-are solved in one walk: what can arrive is the least of what is there and of what can arrive before it.
+Where there is no loop, every time is an epoch and stays the same along every arc. Then one walk over
+the ports solves the same equations: the least epoch that can arrive at a port is the least of the
+epochs at the port and of those that can arrive at the ports before it.
 
 Cost: about 5 us for each port whose frontier moves (a message once around a loop of six nodes,
-propagated at every hop: 70 us); a change behind another pointstamp costs a dictionary update.
+propagated at every hop: 70 us). A change behind another pointstamp costs a dictionary update.
 """
 
 from __future__ import annotations
@@ -122,18 +132,18 @@ __all__ = ["Ledger", "Pointstamp", "ProgressChange", "Tracker"]
 Pointstamp: TypeAlias = tuple[Location, Timestamp]
 
 ProgressChange: TypeAlias = tuple[Location, Timestamp, int]
-"""How many more (or fewer) are outstanding at a location and time."""
+"""A location, a time, and how many more (or fewer) pointstamps are outstanding there."""
 
-_CHECKED = 4096
+_MAX_CHECKED = 4096  # how many times are remembered as well-formed
 
 Causes: TypeAlias = list[tuple[Location, list[tuple[Location, Summary | None]]]]
-"""Outputs, each with the inputs from which time passes to it, and how; None where it is unchanged."""
+"""Outputs, each with the inputs of its node from which time passes to it, and the summary; None for the identity."""
 
 
 class Tracker:
-    """Counts pointstamps, and knows from them what can still arrive where.
+    """Counts pointstamps, and works out from the counts which times can still arrive at which port.
 
-    ``initial`` is all that is outstanding at the start, on all workers.
+    ``initial`` are the pointstamps that are outstanding at the start, on all workers.
 
     >>> from riverrun.progress import TopologyBuilder
     >>> builder = TopologyBuilder()
@@ -161,7 +171,7 @@ class Tracker:
         self._reach = [CountedFrontier() for _ in topology.depths]
         self._pending: dict[Pointstamp, int] = {}
         self._checked: set[Timestamp] = set()
-        # Most summaries change nothing; None for them saves the call.
+        # Most summaries change nothing; None in their place saves a call.
         self._arcs: list[list[tuple[Location, Summary | None]]] = [
             [(to, None if s == Summary.identity(depth) else s) for to, s in arcs]
             for depth, arcs in zip(topology.depths, topology.arcs, strict=True)
@@ -172,7 +182,7 @@ class Tracker:
         self.propagate()
 
     def _without_loops(self) -> list[tuple[Location, tuple[Location, ...]]] | None:
-        """Where no time ever changes: all ports in order, each with those before it."""
+        """All ports in order, each with the ports one arc before it; None if some arc changes times."""
         topology = self.topology
         if any(depth != 1 for depth in topology.depths):
             return None
@@ -182,7 +192,7 @@ class Tracker:
         return [(at, tuple([source for source, _ in topology.back[at]])) for at in ordered]
 
     def update(self, location: Location, time: Timestamp, delta: int) -> None:
-        """Add ``delta`` to the count of a pointstamp; it takes effect with ``propagate``."""
+        """Add ``delta`` to the count of a pointstamp; the change takes effect with ``propagate``."""
         pointstamp, pending = (location, time), self._pending
         if pointstamp in pending:
             pending[pointstamp] += delta
@@ -204,14 +214,14 @@ class Tracker:
         return self.propagate()
 
     def propagate(self) -> dict[Location, list[FrontierChange]]:
-        """Let updates take effect; return how frontiers changed, for each port where one did."""
+        """Let updates take effect; return the changes of the frontier for each port whose frontier changed."""
         if not self._pending:
             return {}
         pending, self._pending = self._pending, {}
         if self._walk is not None:
             return self._propagate_along(self._walk, pending)
         order, reach, arcs_of = self._order, self._reach, self._arcs
-        # The sums of changes whose turn has not come, and their turns.
+        # The summed changes whose turn has not come, and the order of these turns.
         work: dict[Pointstamp, int] = {}
         turns: list[tuple[tuple[int, ...], Pointstamp]] = []
         for (location, time), delta in pending.items():
@@ -249,15 +259,15 @@ class Tracker:
                         heappush(turns, (order(target, moved), pointstamp))
         result = {}
         for location, net in changed.items():
-            kept = [(time, sign) for time, sign in net.items() if sign]
-            if kept:
-                result[location] = kept
+            frontier_changes = [(time, sign) for time, sign in net.items() if sign]
+            if frontier_changes:
+                result[location] = frontier_changes
         return result
 
     def _propagate_along(
         self, walk: list[tuple[Location, tuple[Location, ...]]], pending: dict[Pointstamp, int]
     ) -> dict[Location, list[FrontierChange]]:
-        """The same where there are no loops: frontiers have one element at the most."""
+        """The same where no arc changes times: frontiers then have at most one element."""
         own, reach = self._own, self._reach
         moved = {
             location
@@ -270,13 +280,13 @@ class Tracker:
         for location, sources in walk:
             if location not in moved and changed.keys().isdisjoint(sources):
                 continue
-            could = [*own[location].elements]
+            candidates = [*own[location].elements]
             for source in sources:
-                could += reach[source].elements
-            was, now = reach[location].elements, [min(could)] if could else []
-            if was != now:
-                changed[location] = [(time, -1) for time in was] + [(time, 1) for time in now]
-                reach[location].hold(now)
+                candidates += reach[source].elements
+            old, new = reach[location].elements, [min(candidates)] if candidates else []
+            if old != new:
+                changed[location] = [(time, -1) for time in old] + [(time, 1) for time in new]
+                reach[location].hold(new)
         return changed
 
     def frontier(self, location: Location) -> Antichain:
@@ -285,27 +295,27 @@ class Tracker:
         return self._reach[location].frontier
 
     def could_arrive(self, location: Location, time: Timestamp) -> bool:
-        """Whether something at or before ``time`` can still arrive at (or leave from) a port.
+        """Whether something at or before ``time`` can still arrive at an input, or be sent from an output.
 
-        Inside a loop a time has a round too: that an epoch is finished is asked of a port outside.
+        At a port inside a loop ``time`` has a round too; whether a whole epoch is complete is asked at a port outside.
         """
         _check(self.topology, location, time, set())
         return self._reach[location].less_equal(time)
 
     def reach(self, location: Location) -> CountedFrontier:
-        """Return what ``frontier`` tells, as it is kept: it goes on to change with every ``propagate``."""
+        """Return the counted frontier behind ``frontier`` itself: it goes on to change with every ``propagate``."""
         _check_place(self.topology, location)
         return self._reach[location]
 
     def outstanding(self) -> dict[Pointstamp, int]:
-        """Return the counts that are not zero, as far as they have been propagated."""
+        """Return the counts of pointstamps that are not zero, as of the last ``propagate``."""
         return {
             (location, time): count for location, own in enumerate(self._own) for time, count in own
         }
 
 
 class Ledger:
-    """What one worker holds, and what it has done that the others have not been told.
+    """The capabilities that one worker holds, and what the worker has done since ``take`` was last called.
 
     ``held`` are the capabilities with which this worker starts.
 
@@ -331,20 +341,21 @@ class Ledger:
         self._topology = topology
         self._held = [CountedFrontier() for _ in topology.depths]
         self._causes: dict[Location, Causes] = {}
-        self._checked: set[Timestamp] = set()  # times that are times, of late
+        self._checked: set[Timestamp] = set()  # times that were found well-formed lately
         self._untold: Counts[Pointstamp] = Counts()
         for location, time in held:
             _check(topology, location, time, self._checked)
             self._held[location].change(time, 1)
 
     def record(self, event: Iterable[ProgressChange]) -> None:
-        """Write down one event, whole: what it ended (-1) and what it began (+1), in any order.
+        """Write down one whole event: what the event ended (-1) and what it began (+1), in any order.
 
-        At an input, -1 is a message that this worker handled and +1 one that it sent, to whichever
-        worker; 0 is one that it sent and handled, in this event, which nobody hears of but which has to
-        keep the law. At an output, +1 and -1 are capabilities of this worker. An event that breaks
-        law 1, or ends a capability that is not held, is refused and nothing of it is written. (That a
-        message was handled that nobody sent cannot be seen here.)
+        At an input, -1 is a message that this worker handled and +1 a message that this worker sent, to
+        whichever worker. 0 is a message that was both sent and handled in this event: no other worker
+        hears of it, but it has to keep the *capability* law. At an output, +1 and -1 are capabilities of
+        this worker. An event that breaks the *capability* law, or ends a capability that is not held, is
+        refused, and nothing of the event is written. (A ledger cannot see whether a message that was
+        handled was ever sent.)
         """
         topology, checked, held = self._topology, self._checked, self._held
         is_input = topology.is_input
@@ -376,7 +387,7 @@ class Ledger:
     def _may_begin(
         self, location: Location, time: Timestamp, handled: dict[Location, list[Timestamp]]
     ) -> bool:
-        """Whether law 1 allows it: by what is held, or by a message handled in this event."""
+        """Whether the *capability* law allows a pointstamp: by what is held, or by a message handled in this event."""
         for output, inputs in self._causes.get(location) or self._before(location):
             if self._held[output].less_equal(time):
                 return True
@@ -388,7 +399,7 @@ class Ledger:
         return False
 
     def _before(self, location: Location) -> Causes:
-        """From which outputs something begins at a port, and from which inputs these are reached."""
+        """The outputs that can begin something at a port (an output: itself), with the inputs that lead to them."""
         back = self._topology.back
         into = self._topology.is_input[location]
         outputs = [source for source, _ in back[location]] if into else [location]
@@ -438,10 +449,10 @@ class Ledger:
         return [(location, time) for location, held in enumerate(self._held) for time, _ in held]
 
     def take(self) -> tuple[ProgressChange, ...]:
-        """Return what the others have not been told, to be sent to all; maybe empty.
+        """Return all changes since the last ``take``, to be sent to all workers; maybe none.
 
-        Only whole events are in it, and all of those before; so whatever cancelled inside it may
-        stay untold (conditions a and b).
+        The batch is a run of whole events (conditions a and b above); so changes that cancel inside of it
+        are left out.
         """
         return tuple([(location, time, delta) for (location, time), delta in self._untold.drain()])
 
@@ -449,7 +460,10 @@ class Ledger:
 def _check(
     topology: Topology, location: Location, time: Timestamp, checked: set[Timestamp]
 ) -> None:
-    """Refuse what is no time at that place; `checked` are times that are times, of late."""
+    """Refuse a location that is no port, and a time that does not fit there.
+
+    ``checked`` are times that were found well-formed lately.
+    """
     if (
         time in checked
         and location.__class__ is int
@@ -465,7 +479,7 @@ def _check(
         if coordinate.__class__ is not int or coordinate < 0:
             as_timestamp(time, f"count or ask for a time at {topology.describe(location)}")
             break
-    if len(checked) >= _CHECKED:
+    if len(checked) >= _MAX_CHECKED:
         checked.clear()
     checked.add(time)
 

@@ -1,19 +1,21 @@
-"""Path summaries: what travelling along a path does to a time.
+"""Path summaries: how a path through the graph changes the time of a message that takes the path.
 
-A summary keeps the first few coordinates of a time, adds constants to them, forgets the others, and
-appends constants of its own:
+``topology`` gives every arc of a graph a summary, and progress tracking follows paths by following
+one summary with another. A summary keeps the first few coordinates of a time, adds constants to
+these, forgets the other coordinates, and appends constants of its own:
 
     ``(t[0] + advance[0], ..., t[keep - 1] + advance[keep - 1], *append)``
 
-Entering a loop appends a round 0, feedback adds one to the innermost round, leaving forgets it, and
-whatever one can build by following one with another has the same form. The form is canonical: two
-summaries are equal exactly when they do the same to every time.
+Entering a loop appends a round 0, feedback adds one to the innermost round, and leaving forgets the
+innermost round. Any sequence of these steps has the same form. The form is canonical: two summaries
+are equal exactly when they change every time in the same way.
 
 Laws:
 
-1. ``a.followed_by(b).results_in(t) == b.results_in(a.results_in(t))``.
-2. ``a.less_equal(b)`` exactly when ``less_equal(a.results_in(t), b.results_in(t))`` for all t.
-3. Summaries are monotone: ``less_equal(s, t)`` implies the same of their results.
+- **Composition.** ``a.followed_by(b).results_in(t) == b.results_in(a.results_in(t))``.
+- **Exact order.** ``a.less_equal(b)`` exactly when ``less_equal(a.results_in(t), b.results_in(t))``
+  for all t.
+- **Monotone.** ``less_equal(s, t)`` implies ``less_equal(a.results_in(s), a.results_in(t))``.
 
 >>> into, around, out = Summary.enter(1), Summary.feedback(2), Summary.leave(2)
 >>> into.followed_by(around).followed_by(around).results_in((5,))
@@ -21,7 +23,7 @@ Laws:
 >>> into.followed_by(around).followed_by(out) == Summary.identity(1)
 True
 
-Cost: a fraction of a microsecond each; nothing depends on the length of the path.
+Cost: a fraction of a microsecond a call, however long the path is.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ __all__ = ["Summary"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a path does to times of ``input_depth`` coordinates.
+    """How a path changes times of ``input_depth`` coordinates.
 
     >>> Summary(3, advance=(0, 1), append=(0,)).results_in((4, 4, 4))
     (4, 5, 0)
@@ -65,7 +67,7 @@ class Summary:
 
     @staticmethod
     def identity(depth: int) -> Summary:
-        """Leave a time as it is.
+        """Return the summary of a path that leaves a time as it is.
 
         >>> Summary.identity(2).results_in((3, 4))
         (3, 4)
@@ -74,7 +76,7 @@ class Summary:
 
     @staticmethod
     def enter(depth: int) -> Summary:
-        """Enter a loop from ``depth``: round 0 is appended.
+        """Return the summary of entering a loop from ``depth``: round 0 is appended.
 
         >>> Summary.enter(1).results_in((3,))
         (3, 0)
@@ -83,7 +85,7 @@ class Summary:
 
     @staticmethod
     def leave(depth: int) -> Summary:
-        """Leave the innermost loop at ``depth``: its round is forgotten.
+        """Return the summary of leaving the innermost loop at ``depth``: the last round is forgotten.
 
         >>> Summary.leave(2).results_in((3, 4))
         (3,)
@@ -92,7 +94,7 @@ class Summary:
 
     @staticmethod
     def feedback(depth: int, by: int = 1) -> Summary:
-        """Go around the innermost loop at ``depth``: its round moves on.
+        """Return the summary of going around the innermost loop at ``depth``: the last round grows by ``by``.
 
         >>> Summary.feedback(2).results_in((3, 4)), Summary.feedback(2, by=3).results_in((3, 4))
         ((3, 5), (3, 7))
@@ -101,7 +103,7 @@ class Summary:
 
     @property
     def keep(self) -> int:
-        """How many leading coordinates survive.
+        """How many leading coordinates of a time the path keeps.
 
         >>> Summary.leave(3).keep
         2
@@ -110,7 +112,7 @@ class Summary:
 
     @property
     def output_depth(self) -> int:
-        """How many coordinates the results have.
+        """How many coordinates a time has at the end of the path.
 
         >>> Summary.enter(1).output_depth
         2
@@ -128,9 +130,9 @@ class Summary:
         return time[: len(self.advance)] + self.append
 
     def followed_by(self, other: Summary) -> Summary:
-        """Return the summary of this path and then ``other``.
+        """Return the summary of taking this path and then ``other``.
 
-        Leaving forgets what was counted inside, also what this path itself appended:
+        Leaving a loop forgets its round, also a round that this path itself appended:
 
         >>> Summary.enter(1).followed_by(Summary.leave(2)) == Summary.identity(1)
         True
@@ -146,8 +148,8 @@ class Summary:
                 output_depth=self.output_depth,
                 input_depth=other.input_depth,
             )
-        # `other` acts on our results, of which the first `keep` are coordinates of the time and
-        # the rest constants; what it adds to constants gives constants.
+        # `other` acts on our results: the first `keep` are coordinates of the time, the others
+        # constants, to which `other` adds constants.
         keep = len(self.advance)
         return Summary(
             self.input_depth,
@@ -158,9 +160,11 @@ class Summary:
     def less_equal(self, other: Summary) -> bool:
         """Whether this path's results are at or before those of ``other``, for every time.
 
-        Where both keep a coordinate, or both have a constant, the numbers decide. Where only we
-        keep it, it may be larger than any constant: no. Where only ``other`` keeps it, its result
-        is at least what it adds, which it attains, since coordinates are >= 0: compare with that.
+        Coordinate by coordinate: where both paths keep a coordinate, or both append a constant, the
+        numbers decide. Where only this path keeps a coordinate, the coordinate may be larger than any
+        constant of ``other``: the answer is no. Where only ``other`` keeps a coordinate, the result of
+        ``other`` is at least the number that ``other`` adds, and equal to that number when the
+        coordinate is 0: our constant is compared with that number.
 
         >>> Summary.identity(2).less_equal(Summary.feedback(2))
         True

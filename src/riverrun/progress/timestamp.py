@@ -1,20 +1,20 @@
 """Timestamps: when something happens, as a tuple of counters.
 
-A timestamp is a plain tuple of integers >= 0: the epoch, then one round counter for each loop
-around the place where it is used. The number of coordinates is its *depth*; a port has one depth,
-and only times of one depth are compared.
+A timestamp is a plain tuple of integers >= 0: the epoch, then one round for each loop around the
+place where the time is used. The number of coordinates is the *depth* of the time. A port has one
+depth, and only times of one depth are compared.
 
 Times are ordered coordinate by coordinate (the product order), so two times may be incomparable.
-That is what lets round 7 of epoch 0 and round 0 of epoch 1 go on side by side.
+Therefore round 7 of epoch 0 and round 0 of epoch 1 can go on side by side.
 
 Laws:
 
-1. ``less_equal`` is a partial order: reflexive, antisymmetric, transitive.
-2. ``join(a, b)`` is the least time at or after both; ``meet(a, b)`` the greatest at or before both;
-   they make a distributive lattice.
-3. Python's own order of tuples (lexicographic) extends it: ``less_equal(a, b)`` implies ``a <= b``.
-   So sorting by it visits a time after everything before it. It says nothing else about time,
-   hence the name: order on timestamps is ``less_equal``, never ``<``.
+- **Partial order.** ``less_equal`` is reflexive, antisymmetric and transitive.
+- **Lattice.** ``join(a, b)`` is the least time at or after both a and b, ``meet(a, b)`` the greatest
+  time at or before both. Join and meet distribute over each other.
+- **Sorting extends the order.** ``less_equal(a, b)`` implies ``a <= b`` in Python's own order of
+  tuples (lexicographic). So sorted times come after everything that is before them. Python's order
+  means nothing else: order on timestamps is ``less_equal``, never ``<``.
 
 >>> less_equal((0, 7), (1, 7))
 True
@@ -23,8 +23,8 @@ True
 >>> join((0, 7), (1, 0)), meet((0, 7), (1, 0))
 ((1, 7), (0, 0))
 
-Cost: 0.1 to 0.3 us each. These functions are called for every message, so they do not check that
-depths agree; ``Tracker``, ``Ledger`` and ``Antichain`` do, where times come in.
+Cost: 0.1 to 0.3 us a call. These functions are called for every message, so they do not check that
+depths agree; ``Tracker``, ``Ledger`` and ``Antichain`` check depths where times come in.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def less_equal(a: Timestamp, b: Timestamp) -> bool:
     (True, False, True)
     """
     depth = len(a)
-    # One and two coordinates are nearly all that runs; spelled out, they cost half.
+    # Nearly all times have one or two coordinates; spelled out, these cases cost half.
     if depth == 1:
         return a <= b
     if depth == 2:
@@ -56,7 +56,7 @@ def less_equal(a: Timestamp, b: Timestamp) -> bool:
 
 
 def less_than(a: Timestamp, b: Timestamp) -> bool:
-    """Whether ``a`` is before ``b``: ``less_equal`` and not the same.
+    """Whether ``a`` is before ``b``: at or before it, and not equal to it.
 
     >>> less_than((2, 1), (2, 2)), less_than((2, 1), (2, 1))
     (True, False)
@@ -65,7 +65,7 @@ def less_than(a: Timestamp, b: Timestamp) -> bool:
 
 
 def join(a: Timestamp, b: Timestamp) -> Timestamp:
-    """Return the least time at or after both.
+    """Return the least time at or after both ``a`` and ``b``.
 
     >>> join((2, 1), (0, 4))
     (2, 4)
@@ -74,7 +74,7 @@ def join(a: Timestamp, b: Timestamp) -> Timestamp:
 
 
 def meet(a: Timestamp, b: Timestamp) -> Timestamp:
-    """Return the greatest time at or before both.
+    """Return the greatest time at or before both ``a`` and ``b``.
 
     >>> meet((2, 1), (0, 4))
     (0, 1)
@@ -83,7 +83,9 @@ def meet(a: Timestamp, b: Timestamp) -> Timestamp:
 
 
 def as_timestamp(time: object, attempt: str) -> Timestamp:
-    """Return ``time`` as a tuple of Python integers, or say what it is instead.
+    """Return ``time`` as a tuple of Python integers; raise if it is no timestamp.
+
+    ``attempt`` is what the caller was doing, for the message.
 
     >>> as_timestamp([0, 3], "read the state")
     (0, 3)
@@ -94,21 +96,21 @@ def as_timestamp(time: object, attempt: str) -> Timestamp:
     Hint: an epoch alone is written (0,), and round 3 of a loop in it (0, 3)
     """
     try:
-        found = tuple(map(index, time))  # type: ignore[call-overload]
+        timestamp = tuple(map(index, time))  # type: ignore[call-overload]
     except TypeError:
-        found = (-1,)
-    if any(coordinate < 0 for coordinate in found):
+        timestamp = (-1,)
+    if any(coordinate < 0 for coordinate in timestamp):
         raise TimeViolation(
             "time.malformed",
             f"cannot {attempt}: {time!r} is not a timestamp, a tuple of integers from 0 on",
             hint="an epoch alone is written (0,), and round 3 of a loop in it (0, 3)",
             time=time,
         )
-    return found
+    return timestamp
 
 
 def check_depth(times: Iterable[Timestamp], depth: int, attempt: str) -> None:
-    """Refuse a time that has not ``depth`` coordinates; ``attempt`` says what was being done.
+    """Refuse a time that does not have ``depth`` coordinates; ``attempt`` is what the caller was doing.
 
     >>> check_depth([(0, 1), (2,)], 2, "make an antichain")
     Traceback (most recent call last):

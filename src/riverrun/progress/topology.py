@@ -1,31 +1,36 @@
 """Topology: the shape of a dataflow graph, as far as time is concerned.
 
-Nodes have input and output ports. Every port is a *location*, numbered in the order in which it was
-added, so that workers who build the same plan mean the same port by the same number. Time passes
-from an output to an input along an edge unchanged, and from an input to an output of the same node
-as a :class:`~riverrun.progress.Summary` says, or not at all. Every loop is entered, gone around and
-left through nodes that do just that.
+``plan.plan`` builds the topology of a program, and trackers, ledgers and borders count progress on
+it. Nodes have input and output ports. Every port is a *location*, numbered in the order in which the
+ports were added, so workers that build the same plan mean the same port by the same number. An *arc*
+leads from a port to the next: from an output to an input along an edge, where time stays as it is;
+or from an input to an output of the same node, where time changes as a
+:class:`~riverrun.progress.Summary` says. (A node need not have an arc from each input to each
+output.) A loop is entered, gone around and left through nodes that do nothing else.
 
 Laws:
 
-1. What an edge or a summary connects agrees in depth.
-2. No cycle brings a message back at or before the time it started with. Then "a message here and
-   now can cause one there and then" is a partial order, and a frontier is well defined.
-3. ``order(location, time)`` is a linear extension of it that can be sorted: a tuple that grows
-   strictly along every edge and summary, and with the time at one location.
+- **Depths agree.** The ports that an edge or a summary connects have the depths that it needs.
+- **No early return.** No cycle brings a message back at or before the time with which the message
+  set out. Then "a message at this port and time could cause a message at that port and time" is a
+  partial order (*could-result-in*), and frontiers are well defined.
+- **Sortable order.** ``order(location, time)`` gives tuples that extend could-result-in to a linear
+  order: the tuple grows strictly along every arc, and with the time at one location.
 
-Law 2 does not say that cycles advance in the product order. A message that leaves an inner loop,
-goes around the outer one and comes in again has turned ``(e, 3, 7)`` into ``(e, 4, 0)``, and these
-two are not comparable. What counts is that a coordinate that survives the whole cycle is advanced.
+The *no early return* law does not say that cycles advance in the product order. A message that
+leaves an inner loop, goes around the outer loop and enters the inner loop again has turned
+``(e, 3, 7)`` into ``(e, 4, 0)``; these two times are not comparable. The law asks that every cycle
+advances a coordinate that survives the whole cycle.
 
-How laws 2 and 3 are had, without looking at cycles one by one: split the graph into strongly
-connected components and number them along the arcs; an arc between components ends at a larger
-number. Inside a component every arc has to keep coordinate 0, since one that forgets it is on a
-cycle that keeps nothing. Now leave out the arcs that advance coordinate 0 and split again; inside
-what remains connected every arc has to keep coordinate 1; and so on. When an arc does not keep what
-it has to, it is on a cycle that advances none of the coordinates that survive it: law 2 is broken.
-When all are split into single ports, a port's numbers put between the coordinates of a time
-(``number, epoch, number, round, number, ...``) are the tuple of law 3: an arc either ends at a
+How the builder checks *no early return* and finds the tuples of *sortable order*, without looking at
+cycles one by one: Split the graph into strongly connected components and number the components along
+the arcs; an arc between components ends at a larger number. Inside a component every arc has to keep
+coordinate 0, since an arc that forgets coordinate 0 is on a cycle that keeps nothing. Now leave out
+the arcs that advance coordinate 0, and split each component again; inside each new component every
+arc has to keep coordinate 1; and so on. An arc that does not keep the coordinate that it has to is
+on a cycle that advances none of the coordinates that survive the cycle: *no early return* is broken.
+When all components are single ports, the tuple of a port and time puts the port's numbers between
+the coordinates of the time: ``number, epoch, number, round, number, ...``. An arc either ends at a
 larger number, or advances a coordinate further to the left than any number that falls.
 
 >>> builder = TopologyBuilder()
@@ -44,8 +49,8 @@ larger number, or advances a coordinate further to the left than any number that
 >>> topology.order(body.outputs[0], (0, 4)) < topology.order(leave.outputs[0], (0,))
 True
 
-Cost: building takes time linear in the size of the graph, times the deepest nesting; ``ways`` looks at every
-arc, once for each end and incomparable summary that it leads to: ``hubs`` keep those few.
+Cost: building takes time linear in the size of the graph, times the deepest nesting. ``ways`` looks at every arc once
+for each end, and each incomparable summary, that the arc leads to; with ``hubs`` among the ends these are few.
 """
 
 from __future__ import annotations
@@ -65,13 +70,14 @@ __all__ = ["Location", "NodePorts", "Topology", "TopologyBuilder"]
 Location: TypeAlias = int
 """A port: the number that the builder gave it."""
 
-Following: TypeAlias = dict[Location, list[Location]]
+Successors: TypeAlias = dict[Location, list[Location]]
+"""For each port of a part of the graph, the ports of that part to which arcs lead from it."""
 
 Arcs: TypeAlias = Sequence[Sequence[tuple[Location, Summary]]]
-"""For every port, those that come next, and what happens to time on the way there."""
+"""For every port, the ports to which arcs lead from it, and how time changes on the way."""
 
 Ways: TypeAlias = dict[Location, list[Summary]]
-"""Ports, each with what paths between it and one port do to time."""
+"""For one port, the ports at the other end of paths, each with the summaries of these paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class NodePorts:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A graph that keeps the laws; made by :class:`TopologyBuilder`.
+    """A graph that keeps the laws of this module; :class:`TopologyBuilder` builds it.
 
     All fields but ``nodes`` have an entry for every location.
     """
@@ -95,11 +101,11 @@ class Topology:
     owners: tuple[NodePorts, ...]
     is_input: tuple[bool, ...]
     arcs: tuple[tuple[tuple[Location, Summary], ...], ...]
-    """Where time passes on to: from an output along its edges, from an input to the outputs."""
+    """The arcs that begin at a location: of an output its edges, of an input those to outputs of its node."""
     back: tuple[tuple[tuple[Location, Summary], ...], ...]
-    """The same arcs, seen from where they end."""
+    """The same arcs by the location at which they end, each with the location at which it begins."""
     ranks: tuple[tuple[tuple[int, int], ...], ...]
-    """The numbers of law 3, each with the index of the coordinate that it stands before."""
+    """The numbers in tuples of the *sortable order*, each after the index of the coordinate that it stands before."""
 
     def describe(self, location: Location) -> str:
         """Return the name of a port, for people."""
@@ -109,30 +115,31 @@ class Topology:
         return f"output {owner.outputs.index(location)} of {owner.name!r}"
 
     def order(self, location: Location, time: Timestamp) -> tuple[int, ...]:
-        """Return a tuple that sorts a pointstamp after all that could result in it (law 3)."""
+        """Return a tuple that sorts a pointstamp after all that could result in it (the *sortable order* law)."""
         rank = self.ranks[location]
         if len(rank) == 1:  # not in a loop
             return (rank[0][1], *time)
         if len(rank) == 2:  # in one loop
             (_, first), (cut, second) = rank
             return (first, *time[:cut], second, *time[cut:])
-        mixed: list[int] = []
+        interleaved: list[int] = []
         start = 0
         for cut, number in rank:
-            mixed += time[start:cut]
-            mixed.append(number)
+            interleaved += time[start:cut]
+            interleaved.append(number)
             start = cut
-        mixed += time[start:]
-        return tuple(mixed)
+        interleaved += time[start:]
+        return tuple(interleaved)
 
     def ways(self, ends: Collection[Location]) -> list[Ways]:
-        """Return, for every port, the ``ends`` that paths from it come to first, and what they do to time.
+        """Return, for every port, the ``ends`` that paths from the port come to first, with the paths' summaries.
 
-        Of the summaries between two ports only the minimal ones are kept. An end comes to itself, and to no other.
+        Of the summaries between two ports only the minimal ones are kept. From an end the only path is the empty one,
+        to that end itself.
 
-        It is walked backwards, from the ends. That comes to an end: a summary is followed only if none found at its
-        port is at or before it, and of numbers that only grow there is no infinite sequence in which none is at or
-        before a later one.
+        The search walks the arcs backwards from the ends. It terminates: a summary is followed only if no summary
+        already at the same port is at or before it; and summaries consist of numbers >= 0, of which there is no
+        infinite sequence in which no member is at or before a later one.
 
         >>> builder = TopologyBuilder()
         >>> a, b = (builder.node(name, inputs=[1], outputs=[1]) for name in "ab")
@@ -147,9 +154,9 @@ class Topology:
         return self._walk(ends, self.back, before)
 
     def ways_from(self, starts: Collection[Location]) -> list[Ways]:
-        """Return, for every port, the ``starts`` from which paths come to it with no other start in between.
+        """Return, for every port, the ``starts`` from which paths lead to the port with no other start in between.
 
-        The same as ``ways``, seen from the other end.
+        The same as ``ways``, with all arcs reversed.
 
         >>> builder = TopologyBuilder()
         >>> a, b = (builder.node(name, inputs=[1], outputs=[1]) for name in "ab")
@@ -169,58 +176,63 @@ class Topology:
         arcs: Arcs,
         extended: Callable[[Summary, Summary], Summary],
     ) -> list[Ways]:
-        found: list[Ways] = [{} for _ in self.depths]
+        """The search of ``ways`` and ``ways_from``: along ``arcs``, from the ports in ``ends``.
+
+        ``extended`` gives the summary of a path that is longer by one arc.
+        """
+        ways_by_port: list[Ways] = [{} for _ in self.depths]
         identities = {depth: Summary.identity(depth) for depth in set(self.depths)}
         queue = deque((end, end, identities[self.depths[end]]) for end in sorted(ends))
         while queue:
             location, end, summary = queue.popleft()
-            if not _add_minimal(found[location].setdefault(end, []), summary):
+            if not _add_minimal(ways_by_port[location].setdefault(end, []), summary):
                 continue
             for onward, step in arcs[location]:
                 if onward not in ends:
-                    passes = step == identities[self.depths[onward]]
-                    queue.append((onward, end, summary if passes else extended(step, summary)))
-        return found
+                    unchanged = step == identities[self.depths[onward]]
+                    queue.append((onward, end, summary if unchanged else extended(step, summary)))
+        return ways_by_port
 
-    def hubs(self, ends: Collection[Location], most: int) -> list[Location]:
-        """Return ports that keep ``ways`` few when they are ends too: few ports have ways to more than ``most`` ends
-        then, and these have an arc for each of them.
+    def hubs(self, ends: Collection[Location], max_ways: int) -> list[Location]:
+        """Return *hubs*: ports that keep the ``ways`` few when they are added to the ends.
 
-        Where n ports lead into one and that to n ends, there are n * n ways, and 2 * n with it.
+        With the hubs among the ends, few ports have ways to more than ``max_ways`` ends, and such a port has an arc
+        for each of its ways. Where n ports lead into one port, and that port leads to n ends, there are n * n ways;
+        with that port as a hub there are 2 * n.
 
         >>> builder = TopologyBuilder()
         >>> a, b, c = (builder.node(name, inputs=[1], outputs=[1]) for name in "abc")
         >>> for to in (b, c):
         ...     builder.edge(a.outputs[0], to.inputs[0])
         >>> ends = [*b.inputs, *c.inputs]
-        >>> builder.build().hubs(ends, most=1), builder.build().hubs(ends, most=2)
+        >>> builder.build().hubs(ends, max_ways=1), builder.build().hubs(ends, max_ways=2)
         ([1], [])
         """
-        return self._hubs(ends, most, self.arcs, last_first=True)
+        return self._hubs(ends, max_ways, self.arcs, last_first=True)
 
-    def hubs_from(self, starts: Collection[Location], most: int) -> list[Location]:
-        """Return ports that keep ``ways_from`` few when they are starts too."""
-        return self._hubs(starts, most, self.back, last_first=False)
+    def hubs_from(self, starts: Collection[Location], max_ways: int) -> list[Location]:
+        """Return ports that keep the ``ways_from`` few when they are added to the starts; see ``hubs``."""
+        return self._hubs(starts, max_ways, self.back, last_first=False)
 
     def _hubs(
-        self, ends: Collection[Location], most: int, arcs: Arcs, *, last_first: bool
+        self, ends: Collection[Location], max_ways: int, arcs: Arcs, *, last_first: bool
     ) -> list[Location]:
         places = sorted(
             range(len(self.depths)),
             key=lambda at: self.order(at, (0,) * self.depths[at]),
             reverse=last_first,
         )
-        found: list[Location] = []
+        hubs: list[Location] = []
         counts = dict.fromkeys(ends, 1)
         for location in places:
             if location in counts:
                 continue
-            # What is not counted yet is the way back around a loop.
+            # A port that is not counted yet is reached by the way back around a loop.
             count = sum([counts.get(onward, 1) for onward, _ in arcs[location]])
-            if count > most:
-                found.append(location)
-            counts[location] = count if count <= most else 1
-        return sorted(found)
+            if count > max_ways:
+                hubs.append(location)
+            counts[location] = count if count <= max_ways else 1
+        return sorted(hubs)
 
     def contracted(
         self,
@@ -228,11 +240,11 @@ class Topology:
         hubs: Sequence[Location] = (),
         cut: Collection[Location] = (),
     ) -> Topology:
-        """Return the graph of some of the nodes and ports alone, with the paths between them as arcs.
+        """Return a smaller graph: only these nodes and ``hubs``, with the paths between their ports as arcs.
 
-        Ports are numbered anew, in the order of the nodes, those that are ``hubs`` after them. What is outstanding at
-        these ports can reach the same of them at the same times as in the whole, but for what passes on from ports
-        that are ``cut``: all laws are kept, the order too.
+        Ports are numbered anew: the ports of the nodes in the order of the nodes, then the hubs. Between these ports
+        the same pointstamps could result in the same as in the whole graph, except that nothing passes on from the
+        ports in ``cut``. So the smaller graph keeps all laws, and the tuples of the *sortable order* stay the same.
 
         >>> builder = TopologyBuilder()
         >>> a, b, c = (builder.node(name, inputs=[1], outputs=[1]) for name in "abc")
@@ -244,7 +256,7 @@ class Topology:
         ports = [port for node in nodes for port in (*node.inputs, *node.outputs)]
         ports += hubs
         number = {port: at for at, port in enumerate(ports)}
-        kept = [
+        contracted_nodes = [
             NodePorts(
                 node.name,
                 tuple(number[port] for port in node.inputs),
@@ -252,33 +264,35 @@ class Topology:
             )
             for node in nodes
         ]
-        kept += [NodePorts(self.describe(port), (), (number[port],)) for port in hubs]
+        contracted_nodes += [NodePorts(self.describe(port), (), (number[port],)) for port in hubs]
         ways = self.ways(number)
         arcs: list[tuple[tuple[Location, Summary], ...]] = []
         for port in ports:
             steps: Ways = {}
             for onward, step in () if port in cut else self.arcs[port]:
                 for to, summaries in ways[onward].items():
-                    for each in summaries:
-                        _add_minimal(steps.setdefault(number[to], []), step.followed_by(each))
+                    for summary in summaries:
+                        _add_minimal(steps.setdefault(number[to], []), step.followed_by(summary))
             arcs.append(
-                tuple([(to, each) for to, summaries in steps.items() for each in summaries])
+                tuple([(to, summary) for to, summaries in steps.items() for summary in summaries])
             )
         return Topology(
-            nodes=tuple(kept),
+            nodes=tuple(contracted_nodes),
             depths=tuple(self.depths[port] for port in ports),
-            owners=tuple(node for node in kept for _ in (*node.inputs, *node.outputs)),
+            owners=tuple(node for node in contracted_nodes for _ in (*node.inputs, *node.outputs)),
             is_input=tuple(
-                at in node.inputs for node in kept for at in (*node.inputs, *node.outputs)
+                at in node.inputs
+                for node in contracted_nodes
+                for at in (*node.inputs, *node.outputs)
             ),
             arcs=tuple(arcs),
-            back=_turned(arcs),
+            back=_reversed_arcs(arcs),
             ranks=tuple(self.ranks[port] for port in ports),
         )
 
 
 def _add_minimal(summaries: list[Summary], summary: Summary) -> bool:
-    """Add a summary, unless one that is there is at or before it; whether it was added."""
+    """Add ``summary`` unless one in the list is at or before it, drop those after it; whether it was added."""
     if any(other.less_equal(summary) for other in summaries):
         return False
     summaries[:] = [other for other in summaries if not summary.less_equal(other)]
@@ -287,7 +301,7 @@ def _add_minimal(summaries: list[Summary], summary: Summary) -> bool:
 
 
 class TopologyBuilder:
-    """Collects nodes and edges, and checks them when the topology is built.
+    """Collects nodes and edges; ``build`` checks the laws and returns the topology.
 
     >>> builder = TopologyBuilder()
     >>> a = builder.node("a", inputs=[1], outputs=[1])
@@ -316,10 +330,11 @@ class TopologyBuilder:
         outputs: Sequence[int] = (),
         summaries: Mapping[tuple[int, int], Summary | None] | None = None,
     ) -> NodePorts:
-        """Add a node with the given depths of its ports.
+        """Add a node. ``inputs`` and ``outputs`` are the depths of its ports.
 
-        ``summaries`` says, by index of the input and the output, what happens to time between
-        them: ``None`` where nothing passes. Where it says nothing, time passes unchanged.
+        ``summaries`` says, by (index of an input, index of an output), how time changes between
+        the two; ``None`` means that nothing passes. For pairs that are not in ``summaries`` time
+        passes unchanged.
 
         >>> builder = TopologyBuilder()
         >>> builder.node("count", inputs=[1], outputs=[1, 1], summaries={(0, 1): None})
@@ -339,11 +354,11 @@ class TopologyBuilder:
         ports = NodePorts(
             name, tuple(range(start, middle)), tuple(range(middle, middle + len(outputs)))
         )
-        given = dict(summaries or {})
+        unused = dict(summaries or {})  # the summaries of pairs that were not looked at yet
         inner: list[dict[Location, Summary]] = [{} for _ in range(len(inputs) + len(outputs))]
         for i, depth in enumerate(inputs):
             for o, output_depth in enumerate(outputs):
-                summary = given.pop((i, o)) if (i, o) in given else Summary.identity(depth)
+                summary = unused.pop((i, o)) if (i, o) in unused else Summary.identity(depth)
                 if summary is None:
                     continue
                 if (summary.input_depth, summary.output_depth) != (depth, output_depth):
@@ -358,14 +373,14 @@ class TopologyBuilder:
                         output=o,
                     )
                 inner[i][middle + o] = summary
-        if given:
+        if unused:
             raise PlanError(
                 "plan.port",
-                f"cannot add node {name!r}: summaries for {sorted(given)}, but it has "
+                f"cannot add node {name!r}: summaries for {sorted(unused)}, but it has "
                 f"{len(inputs)} inputs and {len(outputs)} outputs",
                 hint="a summary is given for (index of an input, index of an output)",
                 node=name,
-                ports=sorted(given),
+                ports=sorted(unused),
             )
         self._nodes.append(ports)
         self._depths += (*inputs, *outputs)
@@ -439,15 +454,13 @@ class TopologyBuilder:
             owners=tuple(self._owners),
             is_input=tuple(self._is_input),
             arcs=arcs,
-            back=_turned(arcs),
+            back=_reversed_arcs(arcs),
             ranks=tuple(map(tuple, ranks)),
         )
 
 
-def _turned(
-    arcs: Sequence[Sequence[tuple[Location, Summary]]],
-) -> tuple[tuple[tuple[Location, Summary], ...], ...]:
-    """Return the arcs as seen from where they end."""
+def _reversed_arcs(arcs: Arcs) -> tuple[tuple[tuple[Location, Summary], ...], ...]:
+    """Return, for every port, the arcs that end there, each with the port at which it begins."""
     back: list[list[tuple[Location, Summary]]] = [[] for _ in arcs]
     for source, steps in enumerate(arcs):
         for target, summary in steps:
@@ -458,13 +471,16 @@ def _turned(
 def _ranks(
     arcs: Sequence[Mapping[Location, Summary]], owners: Sequence[NodePorts]
 ) -> list[list[tuple[int, int]]]:
-    """Return the numbers of law 3 for every location, or raise where law 2 is broken."""
+    """Return the numbers of the *sortable order* for every location; raise if *no early return* is broken.
+
+    The head of this module describes the method. Here ``level`` is the coordinate that arcs have to keep.
+    """
     ranks: list[list[tuple[int, int]]] = [[] for _ in arcs]
     parts = [(set(range(len(arcs))), 0)]
     while parts:
         members, level = parts.pop()
         # The arcs that stay in this part and advance no coordinate before `level`.
-        following: Following = {
+        successors: Successors = {
             location: [
                 target
                 for target, summary in arcs[location].items()
@@ -472,41 +488,41 @@ def _ranks(
             ]
             for location in sorted(members)
         }
-        components = _components(following)
+        components = _components(successors)
         for number, component in enumerate(components):
-            if len(components) > 1 or level == 0:  # a number that all share decides nothing
+            if len(components) > 1 or level == 0:  # a number that all ports share decides nothing
                 for location in component:
                     ranks[location].append((level, number))
             if len(component) == 1:  # no port is connected to itself
                 continue
             inside = set(component)
             for source in component:
-                for target in following[source]:
+                for target in successors[source]:
                     if target in inside and arcs[source][target].keep <= level:
-                        raise _standing_still(_path(target, source, following), owners)
+                        raise _early_return(_shortest_path(target, source, successors), owners)
             parts.append((inside, level + 1))
     return ranks
 
 
-def _components(following: Following) -> list[list[Location]]:
-    """Return the strongly connected components, each before those it leads to (Tarjan's)."""
-    found: list[list[Location]] = []
+def _components(successors: Successors) -> list[list[Location]]:
+    """Return the strongly connected components, each before those to which it leads (Tarjan's algorithm)."""
+    components: list[list[Location]] = []
     index: dict[Location, int] = {}
     low: dict[Location, int] = {}
-    open_: dict[Location, None] = {}  # an ordered set: the stack of what is not in a component yet
-    for root in following:
+    open_: dict[Location, None] = {}  # an ordered set: the stack of ports in no component yet
+    for root in successors:
         if root in index:
             continue
         index[root] = low[root] = len(index)
         open_[root] = None
-        walk = [(root, iter(following[root]))]
+        walk = [(root, iter(successors[root]))]
         while walk:
             location, targets = walk[-1]
             for target in targets:
                 if target not in index:
                     index[target] = low[target] = len(index)
                     open_[target] = None
-                    walk.append((target, iter(following[target])))
+                    walk.append((target, iter(successors[target])))
                     break
                 if target in open_:
                     low[location] = min(low[location], index[target])
@@ -519,38 +535,39 @@ def _components(following: Following) -> list[list[Location]]:
                     component: list[Location] = []
                     while not component or component[-1] != location:
                         component.append(open_.popitem()[0])
-                    found.append(component)
-    return found[::-1]
+                    components.append(component)
+    return components[::-1]
 
 
-def _path(start: Location, end: Location, following: Following) -> list[Location]:
+def _shortest_path(start: Location, end: Location, successors: Successors) -> list[Location]:
     """Return a shortest path from ``start`` to ``end``."""
-    came: dict[Location, Location] = {start: start}
+    came_from: dict[Location, Location] = {start: start}
     queue = [start]
     for location in queue:
-        for target in following[location]:
-            if target not in came:
-                came[target] = location
+        for target in successors[location]:
+            if target not in came_from:
+                came_from[target] = location
                 queue.append(target)
     path = [end]
     while path[-1] != start:
-        path.append(came[path[-1]])
+        path.append(came_from[path[-1]])
     return path[::-1]
 
 
-def _standing_still(cycle: list[Location], owners: Sequence[NodePorts]) -> PlanError:
+def _early_return(cycle: list[Location], owners: Sequence[NodePorts]) -> PlanError:
+    """Return the error that names the nodes of a cycle that breaks the *no early return* law."""
     nodes: list[NodePorts] = []
     for location in cycle:
         if owners[location] not in nodes[-1:]:
             nodes.append(owners[location])
     if len(nodes) > 1 and nodes[0] == nodes[-1]:
         nodes.pop()
-    first = min(range(len(nodes)), key=lambda i: nodes[i].name)  # a cycle is told in one way
+    first = min(range(len(nodes)), key=lambda i: nodes[i].name)  # one text for one cycle
     names = [node.name for node in nodes[first:] + nodes[:first]]
-    told = " -> ".join(repr(name) for name in (*names, names[0]))
+    shown = " -> ".join(repr(name) for name in (*names, names[0]))
     return PlanError(
         "plan.cycle",
-        f"cannot build the topology: the cycle {told} can bring a message back at or before the "
+        f"cannot build the topology: the cycle {shown} can bring a message back at or before the "
         "time it started with; every cycle must advance a coordinate that survives all of it",
         hint="close the cycle through a feedback node of the loop that all of it is in",
         nodes=names,

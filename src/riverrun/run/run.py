@@ -89,11 +89,11 @@ from riverrun.run.sinks.destination import Destination, Kept
 from riverrun.run.sinks.function import Function
 from riverrun.run.sinks.parquet import ParquetDirectory
 from riverrun.run.sinks.queue import FINISH, Followed, Followers, Sink, content
-from riverrun.runtime.carriers import Order, carrier_of
+from riverrun.runtime.carriers import ClusterRequest, carrier_of
 from riverrun.runtime.cluster import EVERY, Cluster, Standing, freeze, is_interrupt
 from riverrun.runtime.frames import Frames, StreamRequest, Target
 from riverrun.runtime.health.signs import Balance
-from riverrun.runtime.stored_outputs import said_of
+from riverrun.runtime.stored_outputs import describe_outputs
 from riverrun.state.preparing import make_ready
 from riverrun.state.types import shown_schema
 
@@ -240,7 +240,7 @@ class Run:
         durability = {
             "checkpoint": checkpoint,
             "every": every,
-            "about": said_of(plan),
+            "about": describe_outputs(plan),
             "skip_failing": skip_failing,
             "policy": recovery,
             "application": plan.name,
@@ -252,7 +252,7 @@ class Run:
             "keep_inputs": keep_inputs,
             "synced": synced,
         }
-        order = Order(
+        request = ClusterRequest(
             plan,
             on,
             workers,
@@ -271,7 +271,7 @@ class Run:
         started = False
         try:
             with deferred():
-                self._cluster = carrier.start(order)
+                self._cluster = carrier.start(request)
                 self._pacing = Pacing(
                     plan.name, self._cluster, self._followers, self._lock, self.changes
                 )

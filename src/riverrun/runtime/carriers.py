@@ -1,14 +1,15 @@
-"""Carriers: what a run can stand on, by the word or the object that ``flow.run(on=...)`` is given.
+"""Carriers: the places where workers of a run can live, and which of them a value of ``flow.run(on=...)`` means.
 
-A run knows the interface `Cluster` and nothing else of the place where its workers live. A `Carrier` is such a
-place: it says which options make sense there, how many workers ``"auto"`` is, and starts the cluster. There are
-three: this process (``on=None``), processes of this machine (``on="processes"``), and Spark (``on="spark"`` or a
-session). A carrier of somebody else's is registered under a word, or given itself: ``flow.run(on=MyCarrier())``.
-Laws:
+A `Carrier` says which run options make sense at its place, how many workers ``workers="auto"`` means there, and starts
+a `Cluster`. A run asks `carrier_of` for its carrier; of the place where its workers live, a run knows the interface
+`Cluster` and nothing else. There are three carriers: this process (``on=None``), processes of this machine
+(``on="processes"``), and Spark (``on="spark"`` or a session). A user's own carrier is registered under a word, or
+passed as an object: ``flow.run(on=MyCarrier())``. Laws:
 
-- **One carrier.** What `on` is leads to one carrier, or is refused with the words that are known.
+- **One carrier.** Each value of `on` leads to one carrier, or is refused with an error that lists the known words.
 - **Loaded when asked for.** The module of a carrier is imported when a run asks for that carrier, not before. So a run
-  in this process loads nothing of Spark, and the rooms above this one can bring carriers that this one never imports.
+  in this process loads nothing of Spark, and rooms above `runtime` can bring carriers that no file of `runtime`
+  imports.
 
 >>> carrier_of(None).place
 'in this process'
@@ -21,7 +22,7 @@ riverrun.errors.PlanError: cannot run on 'proceses': `on` is one of 'processes',
 ...
 Hint: did you mean on='processes'?
 
-Cost: a look into a dict, and at first the import of the carrier.
+Cost: a lookup in a dict; the first time, the import of the carrier's module.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from riverrun.runtime.health.signs import Balance
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a run asks of a carrier."""
+class ClusterRequest:
+    """The cluster that a run asks a carrier for."""
 
     plan: Plan
     on: Any = None
-    """What the user gave: the word, or an object such as a session."""
+    """The value of ``on=``: a word, or an object such as a session."""
     workers: int = 1
     history: int = 1
     """How many epochs back results can be read."""
@@ -56,31 +57,33 @@ class Order:
     """Bytes of state that each worker keeps in memory."""
     seed: int | None = None
     timeout: float = 60.0
-    """Seconds that workers have to come up."""
+    """Seconds within which all workers have to report."""
     tls: bool | tuple[str | Path, str | Path] = False
     silence: float = SILENCE
+    """Seconds after which a worker that gives no sign of life is thought dead."""
     balance: Balance = "report"
+    """What is done about stragglers."""
     most_workers: int = 1
-    """How many workers there may be, where stragglers get help."""
+    """The greatest number of workers, where ``balance="grow"`` adds some."""
     durability: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of `cluster.Durability`, but for the plan."""
+    """The fields of `cluster.Durability`, except for the plan."""
 
 
 class Carrier(ABC):
     """A place where the workers of runs live."""
 
     place: ClassVar[str]
-    """Where that is, as messages say it: "on Spark"."""
+    """The place in words, as error messages say it: "on Spark"."""
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Which of the options that not every place has make sense there: "seed", "tls", "balance"."""
+    """Those of the options "seed", "tls" and "balance" that make sense at this place; not every place has them."""
 
     @abstractmethod
-    def start(self, order: Order) -> Cluster:
-        """Start a cluster; it is ready when this returns."""
+    def start(self, request: ClusterRequest) -> Cluster:
+        """Start a cluster, and return when all its workers are ready."""
 
     @abstractmethod
     def suitable_workers(self, on: Any) -> int:
-        """How many workers ``workers="auto"`` is."""
+        """How many workers ``workers="auto"`` means here."""
 
 
 _REGISTERED: dict[str | None, Carrier | str] = {
@@ -88,15 +91,16 @@ _REGISTERED: dict[str | None, Carrier | str] = {
     "processes": "riverrun.runtime.processes",
     "spark": "riverrun.spark.carrier",
 }
-"""By word, a carrier, or the module that has it as `CARRIER`."""
+"""For each word of ``on=`` a carrier, or the name of the module that has the carrier as `CARRIER`."""
 _OBJECTS = {"pyspark": "spark"}
-"""By package, the word of the carrier that takes objects of its classes."""
+"""For each package whose objects ``on=`` takes, the word of the carrier that they mean."""
 
 
 def register(word: str, carrier: Carrier | str, *, package: str | None = None) -> None:
-    """Have ``on=word`` mean a carrier: itself, or the module that has it as `CARRIER`, imported when it is asked for.
+    """Have ``on=word`` mean a carrier.
 
-    With a `package`, objects of its classes mean the carrier too, as a session does.
+    `carrier` is the carrier, or the name of the module that has it as `CARRIER`; a run that asks for the carrier
+    imports the module. With `package`, objects of that package's classes mean the carrier too, as a Spark session does.
     """
     _REGISTERED[word] = carrier
     if package is not None:
@@ -104,7 +108,7 @@ def register(word: str, carrier: Carrier | str, *, package: str | None = None) -
 
 
 def carrier_of(on: Any) -> Carrier:
-    """The carrier that ``on=`` leads to."""
+    """The carrier that a value of ``on=`` means; `PlanError` for a value that means none."""
     if isinstance(on, Carrier):
         return on
     if on is None or isinstance(on, str):

@@ -136,7 +136,7 @@ class Durability:
     """Whether what is put on a local disk is on the platter before that is said."""
 
 
-class Answers(Protocol):
+class ResultServer(Protocol):
     """Answers what others ask a run for: whoever reads its results without having it."""
 
     def questions(self) -> Mapping[str, Callable[[Any], Any]]:
@@ -499,7 +499,7 @@ class Cluster(ABC):
         with interrupts.deferred(), self._changed:
             self._pump(lambda: self.completed > epoch)
 
-    def serve(self, answers: Answers) -> None:
+    def serve(self, server: ResultServer) -> None:
         """Have others ask the run, where anybody can reach it."""
         return
 
@@ -633,7 +633,7 @@ class Cluster(ABC):
         """Do what the storage is asked for."""
         assert self._checkpoints is not None
         assert self._log is not None
-        return carefully(instruction, self._checkpoints, self._log)
+        return execute_and_catch(instruction, self._checkpoints, self._log)
 
     def _need_storage(self, what: str) -> None:
         if self._coordinator.opening is None:
@@ -673,7 +673,7 @@ def freeze() -> None:
     gc.freeze()
 
 
-def carefully(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
+def execute_and_catch(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
     """Execute an instruction in a thread that has nobody to raise to."""
     try:
         return execute(instruction, checkpoints, log)

@@ -1,10 +1,11 @@
-"""Deadlines: what a loop has to do at some time, once or again and again, the earliest first.
+"""Deadlines: actions that a loop has to do at a given time, once or again and again, the earliest first.
 
-Used by `local.LocalCluster`, whose loop has nobody else to wake it. Laws:
+`local.LocalCluster` uses them: its loop runs in the thread of whoever waits, and nobody else wakes it. Laws:
 
-- **Not before.** Nothing is done before its time.
-- **In order.** What is due is done in the order of its times; of one time, in the order in which it was added.
-- **One round.** What is added while something is being done is not done in the same round.
+- **Not before.** No action is done before its time.
+- **In order.** Due actions are done in the order of their times; those of the same time, in the order in which they
+  were added.
+- **One round.** An action that is added during a call of `meet` is not done in that call.
 
 >>> deadlines, done = Deadlines(), []
 >>> deadlines.once(5.0, lambda: done.append("later"))
@@ -29,30 +30,30 @@ from itertools import count
 
 
 class Deadlines:
-    """A heap of deadlines."""
+    """Actions with their times, in a heap."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None], float | None]] = []
         self._numbers = count()
         self.pending = 0
-        """How many are to be met once: while there are any, something is still to come."""
+        """How many actions of `once` are still to be done; repeated actions do not count."""
 
     @property
     def first(self) -> float:
-        """The time of the earliest."""
+        """The time of the earliest action; infinity where there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     def once(self, at: float, act: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Do `act` once, at the time `at`."""
         self.pending += 1
         heappush(self._heap, (at, next(self._numbers), act, None))
 
     def every(self, seconds: float, act: Callable[[], None], *, start: float) -> None:
-        """Do something from a time on, again and again: so many seconds after it was done."""
+        """Do `act` at the time `start`, and again whenever `seconds` have passed since it was done last."""
         heappush(self._heap, (start, next(self._numbers), act, seconds))
 
     def meet(self, now: float) -> None:
-        """Do what is due."""
+        """Do all actions whose time is not after `now`."""
         heap = self._heap
         if not heap or heap[0][0] > now:
             return
@@ -67,6 +68,6 @@ class Deadlines:
             act()
 
     def clear(self) -> None:
-        """Nothing is to be done any more."""
+        """Drop all actions."""
         self._heap.clear()
         self.pending = 0

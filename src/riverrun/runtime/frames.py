@@ -1,9 +1,9 @@
-"""Frames: what a run asks of the engine of DataFrames that its carrier lives in.
+"""Frames: what a run asks of the DataFrame engine, Spark, that its workers live in.
 
-Where a carrier lives in such an engine, Spark, DataFrames need not come through this process: the engine's own
-tasks hand rows to the workers, and fetch results from them. A cluster of such a carrier has a `Frames` as
-`Cluster.frames`; the clusters of all others have None, and their runs take the rows of a DataFrame through this
-process.
+Where workers live in such an engine, the rows of a DataFrame need not come through this process: the engine's own
+tasks hand rows to the workers, and fetch results from the workers. A cluster that lives in such an engine has a
+`Frames` as `Cluster.frames`, and the run calls it where DataFrames go in or out. For all other clusters
+`Cluster.frames` is None, and their runs bring the rows of a DataFrame through this process.
 """
 
 from __future__ import annotations
@@ -23,64 +23,68 @@ from riverrun.runtime.carriers import Carrier, carrier_of
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows go, and as what."""
+    """The input that rows go to, and what the rows do there: insert or delete."""
 
     form: InputRows
     """The columns of the input, and its key."""
     delete: bool
+    """Whether the rows are deleted from the input, rather than inserted."""
     attempt: str
-    """What is being done, for messages: "insert into 'edges'"."""
+    """What is attempted, for error messages: "insert into 'edges'"."""
     sequence: int = 0
-    """Where the numbers of commands start, for inputs with a key."""
+    """The number of the first command, for inputs with a key."""
 
 
 @dataclass(frozen=True)
 class StreamRequest:
-    """What a streaming DataFrame is to do: feed an input, every batch of it as an epoch."""
+    """How a streaming DataFrame feeds an input: each of its batches becomes an epoch."""
 
     input: str
     stream: str
-    """What the stream is told apart by: the input's name, where no other is given."""
+    """The name by which the run knows the stream: that of the input, unless the user gives another."""
     mode: str
     target: Target
     checkpoint: str | Path | None = None
-    """Where the engine keeps how far the stream is; by default below the checkpoint path of the run."""
+    """Where the engine stores how far the stream has been read; by default below the checkpoint path of the run."""
     trigger: Mapping[str, Any] | None = None
 
 
 class Frames(Protocol):
-    """The engine of DataFrames that a cluster lives in."""
+    """The DataFrame engine that a cluster lives in."""
 
     @property
     def session(self) -> Any:
-        """What the user talks to the engine by."""
+        """The user's handle of the engine, such as a Spark session."""
 
     def upload(self, frame: Any, target: Target) -> list[Parcel]:
-        """Have the engine's tasks hand the rows of a DataFrame to the workers; the parcels that count."""
+        """Have the engine's tasks hand the rows of a DataFrame to the workers.
+
+        Returns the parcels for the next epoch to name; parcels of tasks that failed or ran twice are not among them.
+        """
 
     def let_go(self, parcels: Iterable[Parcel]) -> None:
-        """Nobody will name these parcels, nor others of their uploads."""
+        """Drop parcels that no epoch will name, with all other parcels of the same uploads."""
 
     def stream(self, frame: Any, request: StreamRequest, wait: Callable[[int], None]) -> Any:
-        """Start a query that feeds an input; `wait` returns when an epoch is complete."""
+        """Start a streaming query that feeds an input. ``wait(epoch)`` returns when the epoch is complete."""
 
     def stop_streams(self) -> None:
-        """Have the queries end that feed this run."""
+        """End the streaming queries that feed this run."""
 
     def of_lent(self, number: str) -> Any:
-        """A DataFrame of a result that workers lend, by the number under which the run knows it."""
+        """A DataFrame that reads a lent result; `number` is the one under which the run keeps the result."""
 
 
 class FrameCarrier(Carrier):
-    """A carrier in an engine of DataFrames."""
+    """A carrier whose workers live in a DataFrame engine."""
 
     @abstractmethod
     def frame_of(self, table: pa.Table, session: Any = None) -> Any:
-        """Rows of this process as a DataFrame."""
+        """A DataFrame of rows that this process has."""
 
 
 def spark_frame(table: pa.Table, session: Any = None) -> Any:
-    """Rows of this process as a DataFrame of Spark."""
+    """A Spark DataFrame of rows that this process has."""
     carrier = carrier_of("spark")
     assert isinstance(carrier, FrameCarrier)
     return carrier.frame_of(table, session)

@@ -1,21 +1,20 @@
-"""The in-process transport: a coordinator and its workers in one thread.
+"""The local cluster: a coordinator and its workers in one thread of this process.
 
-A `LocalCluster` carries messages, has storage instructions executed, and starts workers when the
-coordinator asks for them. It runs while somebody waits: `submit` queues an epoch, `wait` works until
-it is complete. Laws:
+``flow.run()`` without ``on=`` leads here. A `LocalCluster` delivers the messages between coordinator and workers, has
+storage instructions executed, and makes a worker when the coordinator asks for one. All of this happens in the thread
+of whoever waits: `submit` queues an epoch, and `wait` works until the epoch is complete. The laws of `cluster` hold,
+and:
 
-1. **Order.** Messages between two actors arrive in the order in which they were sent; with a `seed`,
-   that is all: who is next is drawn at random, the same for the same seed.
-2. **Beside.** Checkpoints are written, published, read and collected by one other thread, in the
-   order in which that was asked for, while epochs go on; the log is written by a second one. So a
-   storage that hangs holds up whoever waits for it, and nobody else: `close` leaves it alone.
-
-3. **Interrupts at boundaries.** Between two steps of the loop every message is where it belongs. An interrupt
-   (`interrupts`) is raised there; in the functions of the user's it ends what runs, and is raised at the next boundary.
-   Whoever waited for an epoch sees it settled first. Something else that ends a step halfway (an exception set from
-   another thread, no memory) ends the run, with a reason: nothing is told of a state that is not whole.
-
-The laws of `cluster` hold besides.
+- **Order.** Messages between two actors arrive in the order in which they were sent. With a `seed` nothing else is
+  certain: the next message or worker is drawn at random, in the same order for the same seed.
+- **Beside.** One thread writes, publishes, reads and collects checkpoints, in the order in which the actors asked for
+  it, while epochs go on; a second thread writes the log. So a storage that hangs holds up only whoever waits for it;
+  `close` gives up a checkpoint after `CLOSING` seconds. (With a `seed` there are no such threads.)
+- **Interrupts at boundaries.** Between two steps of the loop every message is where it belongs. An interrupt
+  (`interrupts`) is raised only there. An interrupt in a user's function ends that function, and is raised at the next
+  boundary. The epoch that somebody waited for is settled before. Any other exception that ends a step halfway (one that
+  another thread has set, no memory) ends the run, with a reason, so the run gives no result of a state that is not
+  whole.
 
 >>> class Sum:
 ...     def __init__(self, index, shards, epoch, states):
@@ -35,8 +34,8 @@ The laws of `cluster` hold besides.
 ...     cluster.completed, [instance.sum for instance in cluster.instances]
 (1, [1, 2])
 
-Cost: about 10 microseconds for an epoch on one worker, besides what the instance does; with a
-checkpoint path, one put more.
+Cost: about 10 microseconds for an epoch on one worker, besides the work of the instance; with a checkpoint path, one
+put more.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from typing import Any
 from riverrun import interrupts
 from riverrun.engine.coordinator.coordinator import Phase
 from riverrun.engine.coordinator.failures import interrupted
-from riverrun.engine.coordinator.resume import told
+from riverrun.engine.coordinator.resume import make_resuming
 from riverrun.engine.instance import Maker
 from riverrun.engine.loop_rounds import LOOK, LoopRound
 from riverrun.engine.messages import (
@@ -80,17 +79,17 @@ from riverrun.engine.worker import Worker
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.retry import pause
-from riverrun.runtime.carriers import Carrier, Order
-from riverrun.runtime.cluster import Cluster, Durability, carefully
+from riverrun.runtime.carriers import Carrier, ClusterRequest
+from riverrun.runtime.cluster import Cluster, Durability, execute_and_catch
 from riverrun.runtime.deadlines import Deadlines
-from riverrun.runtime.uploads import Staging
+from riverrun.runtime.uploads import ParcelStore
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
 from riverrun.storage.threads import Lane
 
-NAP = 0.25  # seconds: so often whoever waits for the storage looks at the clock
+NAP = 0.25  # seconds after which whoever waits for the storage looks at the clock again
 CLOSING = 30.0  # seconds that a checkpoint under way has when the run is closed
-GLANCES = 10
+GLANCES = 10  # how often `status` is tried while another thread changes what is looked at
 
 
 class LocalCluster(Cluster):
@@ -104,21 +103,22 @@ class LocalCluster(Cluster):
         seed: int | None = None,
         **durability: Any,
     ) -> None:
-        """Start a run, or resume the one whose checkpoints are at the path; see `cluster.Durability`."""
+        """Start a run, or resume the one that is at the checkpoint path; `durability` is `cluster.Durability`'s
+        fields."""
         super().__init__(workers, Durability(**durability))
-        self._make = told(make_instance, self._resume)
+        self._make = make_resuming(make_instance, self._resume)
         self._workers: dict[int, Worker] = {}
         self._lanes = {AppendRecord: Lane("riverrun-log"), Any: Lane("riverrun-checkpoint")}
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._asked = 0  # instructions that have not been answered
-        self._interrupt: BaseException | None = None  # what is to be raised at the next boundary
+        self._unanswered = 0  # instructions to the storage that have no outcome yet
+        self._interrupt: BaseException | None = None  # is raised at the next boundary
         self._settling: BaseException | None = None  # the interrupt whose epoch is being settled
-        self._hurried = False  # whether another one came meanwhile
+        self._hurried = False  # whether another interrupt came while one is settled
         self._is_passing_on = False  # whether shards change hands without a checkpoint path
         self._stepping = False  # whether a step has begun and not ended
-        self._pumps = 0  # how many calls are in the loop: a user's function may use the run
+        self._pumps = 0  # calls in the loop now: more than one where a user's function uses the run
         self._failures: Counter[tuple[int, type]] = Counter()
-        self._deadlines = Deadlines()  # what is tried again, and when loops are looked at
+        self._deadlines = Deadlines()  # actions to be tried again, and looks at loops
         self._deadlines.every(LOOK, self._look_at_loops, start=time.monotonic())
         self._random = None if seed is None else random.Random(seed)
         self._mail: deque[tuple[int, int, Any]] = deque()  # to, from, message
@@ -136,13 +136,13 @@ class LocalCluster(Cluster):
 
     @property
     def instances(self) -> list[InstanceInterface]:
-        """The current instances, by index; for reading at a boundary. After a loss, waits for recovery."""
+        """The instances of the workers, by index, at a boundary. After a loss this waits for the recovery."""
         if not self._closed:
             self._check_open()
             if not self._recovered():
                 self._pump(self._recovered)
-        found = [self._workers.get(member) for member in self._coordinator.members]
-        return [worker.instance for worker in found if worker and worker.instance]
+        workers = [self._workers.get(member) for member in self._coordinator.members]
+        return [worker.instance for worker in workers if worker and worker.instance]
 
     def read(self, name: str, epoch: int) -> list[Portion]:
         return [instance.read(name, epoch) for instance in self.instances]
@@ -151,16 +151,16 @@ class LocalCluster(Cluster):
         return [instance.changes(name, epoch) for instance in self.instances]
 
     def frontier(self, probe: str) -> Antichain:
-        found = Antichain()
+        frontier = Antichain()
         for instance in self.instances:
-            found = found.meet(instance.frontier(probe))
-        return found
+            frontier = frontier.meet(instance.frontier(probe))
+        return frontier
 
     def stats(self) -> list[Mapping[str, Any]]:
         return [instance.stats() for instance in self.instances]
 
     def touched(self) -> int:
-        """May be asked from any thread."""
+        """How many changes were made so far. Any thread may ask."""
         workers = list(self._workers.values())
         return sum(worker.instance.touched for worker in workers if worker.instance)
 
@@ -168,14 +168,14 @@ class LocalCluster(Cluster):
         """Go on with another number of workers; return when they have taken over."""
         with interrupts.deferred():
             self._check_open()
-            if self._checkpoints is None:  # what changes hands does so through a storage in memory
+            if self._checkpoints is None:  # then states change hands through a storage in memory
                 self._checkpoints = Checkpoints("memory:///")
                 self._log = Log(self._checkpoints.storage)
                 self._is_passing_on = True
             super().scale(workers)
 
     def _end_passing_on(self) -> None:
-        """Shards have changed hands: forget what they did it through, when nobody needs it any more."""
+        """Drop the storage in memory through which states changed hands, once nobody needs it any more."""
         coordinator = self._coordinator
         if (
             not self._recovered()
@@ -183,9 +183,9 @@ class LocalCluster(Cluster):
             or coordinator.saver.number
         ):
             return
-        while self._asked and not interrupts.is_due():
+        while self._unanswered and not interrupts.is_due():
             self._take_outcomes(wait=True)
-        if not self._asked and not self._deadlines.pending:
+        if not self._unanswered and not self._deadlines.pending:
             self._is_passing_on = False
             self._checkpoints = self._log = None
 
@@ -197,7 +197,7 @@ class LocalCluster(Cluster):
         self._ask(lambda: self._coordinator.lost(member))
 
     def poll(self) -> bool:
-        """Take in what the background has done, without waiting; whether it has more to do."""
+        """Take in what the storage's threads have done, without waiting; return whether more is to come from them."""
         was_stepping, self._stepping = self._stepping, True
         self._take_outcomes(wait=False)
         self._pump_mail()
@@ -205,10 +205,10 @@ class LocalCluster(Cluster):
             for message in self._links.pop(link, ()):
                 self._deliver(link[1], link[0], message)
         self._stepping = was_stepping
-        return self._asked > 0 or self._deadlines.pending > 0 or bool(self._links)
+        return self._unanswered > 0 or self._deadlines.pending > 0 or bool(self._links)
 
     def status(self) -> dict[str, Any]:
-        """Where the run stands. May be asked from any thread, while another one waits."""
+        """The state of the run. Any thread may ask, while another one waits."""
         with interrupts.deferred():
             if self._changed.acquire(blocking=False):
                 try:
@@ -218,19 +218,19 @@ class LocalCluster(Cluster):
                 finally:
                     self._changed.release()
             for _ in range(GLANCES):
-                with suppress(RuntimeError):  # another thread changes what is looked at
+                with suppress(RuntimeError):  # another thread changes a dict meanwhile
                     return self._status()
             return self._status()
 
     def _look_at_loops(self) -> None:
-        """Hear from the workers which loops are going."""
+        """Note which loops are going on each worker."""
         now = time.monotonic()
         for member, worker in self._workers.items():
             rounds: list[LoopRound] = getattr(worker.instance, "loops", list)()
             self._loops.hear(member, rounds, now)
 
     def close(self) -> None:
-        """End the run; a checkpoint under way is finished first, unless the storage fails or hangs."""
+        """End the run. A checkpoint under way is finished first, unless the storage fails or hangs."""
         with interrupts.deferred():
             if self._closed:
                 return
@@ -263,7 +263,7 @@ class LocalCluster(Cluster):
         self._coordinator.limit = min(self._coordinator.limit, self._coordinator.released)
 
     def _stop_work(self, error: BaseException) -> None:
-        """The epoch under way is refused, and no function of the user's is called any more."""
+        """Refuse the epoch under way, so that no user's function is called any more."""
         coordinator = self._coordinator
         self.hold_epochs()
         epoch = coordinator.under_way
@@ -298,7 +298,7 @@ class LocalCluster(Cluster):
         self._settle(self._recovered, deadline)
 
     def _note_interrupt(self, error: BaseException) -> None:
-        """A user's function was interrupted, and its epoch failed."""
+        """Note that an interrupt ended a user's function, whose epoch failed by it."""
         if self._settling is None:
             self._interrupt = error
         elif error is not self._settling:
@@ -309,7 +309,7 @@ class LocalCluster(Cluster):
         return self._stepping and self._pumps > 0
 
     def _torn(self) -> bool:
-        """Whether a step ended halfway."""
+        """Whether a step of the loop ended halfway."""
         return self._stepping and not self._pumps
 
     def _check_open(self) -> None:
@@ -325,7 +325,7 @@ class LocalCluster(Cluster):
     # ---- the loop
 
     def _pump(self, done: Callable[[], bool]) -> None:
-        """Carry messages and let workers work until something is so; raise if the run ends before."""
+        """Deliver messages and let workers work until `done()`; raise if the run ends before."""
         self._pumps += 1
         try:
             self._pump_until(done)
@@ -337,7 +337,7 @@ class LocalCluster(Cluster):
     def _pump_until(self, done: Callable[[], bool]) -> None:
         coordinator = self._coordinator
         while not done():
-            # Here, and only here, nothing is half done (law 3).
+            # Here, and only here, nothing is half done (the *interrupts at boundaries* law).
             if self._settling is None:
                 self._raise_interrupt()
                 interrupts.check()
@@ -346,7 +346,7 @@ class LocalCluster(Cluster):
                     raise coordinator.error
                 return
             self._stepping = True
-            if self._asked and not self._outcomes.empty():
+            if self._unanswered and not self._outcomes.empty():
                 self._take_outcomes(wait=False)
             if self._random is not None:
                 busy = self._draw(self._random)
@@ -354,10 +354,10 @@ class LocalCluster(Cluster):
                 busy = self._turn()
             self._deadlines.meet(time.monotonic())
             if not busy:
-                if not self._asked and not self._deadlines.pending and self._interrupt is None:
+                if not self._unanswered and not self._deadlines.pending and self._interrupt is None:
                     if done() or self.closed is not None:
                         self._stepping = False
-                        continue  # by what the storage answered just now
+                        continue  # because of what the storage answered just now
                     raise AssertionError(f"nothing to do, and not done: {coordinator.status()}")
                 self._take_outcomes(wait=True)
             self._stepping = False
@@ -391,7 +391,7 @@ class LocalCluster(Cluster):
         return True
 
     def _draw(self, source: random.Random) -> bool:
-        """Deliver one message or let one worker do one step, whichever is drawn."""
+        """Deliver one message or let one worker do one step, as `source` draws."""
         choices: list[tuple[int, ...]] = sorted(self._links)
         choices += [(member,) for member in sorted(self._workers)]
         while choices:
@@ -425,14 +425,14 @@ class LocalCluster(Cluster):
         worker = self._workers.get(to)
         if worker is not None:
             if type(message) is Feed and message.parcels:
-                # Logged by a run on Spark, whose workers had them and put them into the storage.
+                # A run on Spark logged this epoch; its workers put the parcels into the storage.
                 assert self._checkpoints is not None
-                given = message
+                feed = message
                 try:
-                    message = Staging(to, self._checkpoints.storage).filled(given)
-                except TransportError as error:  # an outage: later, then
-                    self._send(to, [(COORDINATOR, NotReady(given.execution, error))])
-                    self._try_later((to, Feed), lambda: self._deliver(to, sender, given))
+                    message = ParcelStore(to, self._checkpoints.storage).filled(feed)
+                except TransportError as error:  # an outage: the feed is tried again later
+                    self._send(to, [(COORDINATOR, NotReady(feed.execution, error))])
+                    self._try_later((to, Feed), lambda: self._deliver(to, sender, feed))
                     return
                 self._failures.pop((to, Feed), None)
                 if type(message) is Failed:
@@ -472,34 +472,36 @@ class LocalCluster(Cluster):
         if type(instruction) is Acknowledge:
             self._acknowledge(instruction)
             return
-        if self._random is not None:  # the same for the same seed: no thread
+        if self._random is not None:  # a thread would not do the same for the same seed
             outcome = self._execute(instruction)
             if type(instruction) is AppendRecord or outcome.error is not None:
                 self._answered(sender, outcome)
             else:
                 self._links.setdefault((STORAGE, sender), deque()).append(outcome)
             return
-        self._asked += 1
-        # The storage in memory, through which shards change hands, is there for a while only.
+        self._unanswered += 1
+        # Bound now: the storage in memory through which states change hands may be dropped later.
         checkpoints, log = self._checkpoints, self._log
         assert checkpoints is not None
         assert log is not None
         outcomes = self._outcomes
         lane = self._lanes[AppendRecord if type(instruction) is AppendRecord else Any]
-        lane.submit(lambda: outcomes.put((sender, carefully(instruction, checkpoints, log))))
+        lane.submit(
+            lambda: outcomes.put((sender, execute_and_catch(instruction, checkpoints, log)))
+        )
 
     def _take_outcomes(self, *, wait: bool) -> None:
-        """Take in what the storage has answered, and try again what has waited for long enough."""
-        while self._asked and (wait or not self._outcomes.empty()):
+        """Take in the outcomes that the storage's threads have, and meet the deadlines."""
+        while self._unanswered and (wait or not self._outcomes.empty()):
             try:
                 sender, outcome = self._outcomes.get(timeout=self._nap())
             except queue.Empty:
                 break
             wait = False
-            self._asked -= 1
+            self._unanswered -= 1
             self._answered(sender, outcome)
         if wait:
-            if not self._asked and self._deadlines.pending:
+            if not self._unanswered and self._deadlines.pending:
                 time.sleep(self._nap())
             self._tick()
         self._deadlines.meet(time.monotonic())
@@ -508,7 +510,7 @@ class LocalCluster(Cluster):
         return max(0.0, min(NAP, self._deadlines.first - time.monotonic()))
 
     def _answered(self, sender: int, outcome: Outcome) -> None:
-        """Bring an answer back; one that makes its receiver try again waits for a moment."""
+        """Deliver an outcome. A failure after which the receiver tries again is delivered after a pause."""
         kind = type(outcome.instruction)
         if outcome.error is not None and kind in (AppendRecord, Publish, Read, Recall):
             self._try_later((sender, kind), lambda: self._deliver(sender, STORAGE, outcome))
@@ -516,9 +518,10 @@ class LocalCluster(Cluster):
             self._failures.pop((sender, kind), None)
             self._deliver(sender, STORAGE, outcome)
 
-    def _try_later(self, what: tuple[int, type], act: Callable[[], None]) -> None:
-        self._failures[what] += 1
-        self._deadlines.once(time.monotonic() + pause(self._failures[what]), act)
+    def _try_later(self, attempt: tuple[int, type], act: Callable[[], None]) -> None:
+        """Do `act` after a pause, which grows with the failures in a row of this kind of attempt."""
+        self._failures[attempt] += 1
+        self._deadlines.once(time.monotonic() + pause(self._failures[attempt]), act)
 
 
 def _halfway() -> RiverrunError:
@@ -532,22 +535,22 @@ def _halfway() -> RiverrunError:
 
 
 class LocalCarrier(Carrier):
-    """Workers take turns in the thread of whoever waits."""
+    """The carrier for ``on=None``: workers take turns in the thread of whoever waits."""
 
     place = "in this process"
     takes = frozenset({"seed"})
 
-    def start(self, order: Order) -> Cluster:
+    def start(self, request: ClusterRequest) -> Cluster:
         return LocalCluster(
-            Maker(order.plan, order.history, order.memory),
-            order.workers,
-            seed=order.seed,
-            plan=order.plan,
-            **order.durability,
+            Maker(request.plan, request.history, request.memory),
+            request.workers,
+            seed=request.seed,
+            plan=request.plan,
+            **request.durability,
         )
 
     def suitable_workers(self, on: Any) -> int:
-        """One: more of them share its thread."""
+        """One: several workers would share one thread."""
         return 1
 
 

@@ -1,13 +1,14 @@
-"""The machine: how much of it this process may use, whatever the machine has.
+"""The machine: how many cores and how much memory this process may use, which may be less than the machine has.
 
-A container, a batch system or `taskset` gives a process a part of the machine. Numbers that know nothing of that
-(``os.cpu_count()``, the total of memory) promise too much. Used by carriers, for ``workers="auto"`` and to refuse
-budgets that cannot be kept. Laws:
+A container, a batch system or `taskset` gives a process a part of the machine. Numbers that do not take that into
+account (``os.cpu_count()``, the total of memory) promise too much. Carriers use this module for ``workers="auto"``, and
+to refuse memory budgets that cannot be kept. Laws:
 
-- **The least counts.** Cores are the least of the cores that the process is bound to (affinity) and of the shares
-  of time (``cpu.max``, ``cpu.cfs_quota_us``) that its control group and all groups around it have, rounded up.
-  Memory is the least of what the machine has and of the limits of these groups.
-- **At least one.** There is always one core. Memory that nobody tells is None.
+- **The least counts.** The number of cores is the least of the number that the process is bound to (affinity) and of
+  the shares of time (``cpu.max``, ``cpu.cfs_quota_us``) that its control group and all groups around that have, rounded
+  up. The memory is the least of the machine's total and of the limits of these groups.
+- **At least one.** There is always one core. Where neither the machine nor a group tells its memory, the memory is
+  None.
 
 >>> available_cores() >= 1
 True
@@ -25,11 +26,11 @@ from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
-"""Bytes from which on a limit is none: the first version of control groups writes a number near 2^63."""
+"""Bytes from which on a number means "no limit": the first version of control groups writes one near 2^63."""
 
 
 def available_cores(root: Path = _ROOT) -> int:
-    """How many cores the threads of this process have at most, at a time. `root` is where ``proc`` and ``sys`` are."""
+    """How many cores the threads of this process have at a time. `root` is the folder of ``proc`` and ``sys``."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -42,7 +43,7 @@ def available_cores(root: Path = _ROOT) -> int:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """How many bytes of memory this process and those beside it in its control group have; None if nobody tells."""
+    """How many bytes of memory this process and the others of its control group have together; None if unknown."""
     limits = []
     with suppress(OSError, ValueError, IndexError):
         lines = (root / "proc/meminfo").read_text().splitlines()
@@ -56,7 +57,7 @@ def available_memory(root: Path = _ROOT) -> int | None:
 
 
 def _share(folder: Path) -> float | None:
-    """How many cores' time a control group has."""
+    """How many cores' worth of time a control group has; None if it has no limit."""
     with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text().split()
         return int(quota) / int(period)  # "max" is no number: no limit
@@ -70,7 +71,7 @@ def _share(folder: Path) -> float | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The control group of this process that a controller looks at, and all groups around it."""
+    """The control group of this process for a controller ("cpu" or "memory"), then all groups around that group."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,12 +1,14 @@
-"""Peers: the processes that workers of a run are, or were, and what connects the coordinator with each.
+"""Peers: the processes that are workers of a run, or were, and what connects the coordinator with each of them.
 
-Used by `remote.RemoteCluster`, under its lock, but for `incoming`. A peer enters when an incarnation is granted to its
-process, and stays: what a process that is gone said last is still told apart by its incarnation. Laws:
+`remote.RemoteCluster` uses this module under its lock; `incoming` alone needs no lock. A peer is entered when its
+process is granted an incarnation. The peer stays when the process is gone: what the process said last may still be on
+its way, and is told apart by the incarnation. Laws:
 
-- **One stream each.** The first stream that says it is from a worker is; what another one says in its name is refused,
-  until the worker is parted from.
-- **Credit.** Bytes that were taken in are owed to the sender; they are due when they are a quarter of its window.
-- **Parted once.** Parting closes what connects with a peer, without waiting for the other end.
+- **One stream each.** The first stream that says it comes from a worker is the stream of that worker. Another stream
+  that says the same is refused, until the coordinator parts with the worker.
+- **Credit.** Bytes that were taken in are owed to their sender; they are due once they are a quarter of its window.
+- **Parted once.** `part` closes all that connects with a peer, without waiting for the other end; a second call does
+  nothing.
 
 >>> peers = ConnectedPeers()
 >>> peers.enter(7, {"pid": 40, "host": "here", "address": "tcp://127.0.0.1:5000"})
@@ -31,20 +33,20 @@ from threading import Thread
 from typing import Any
 
 from riverrun.runtime.codec.frames import Decoder
-from riverrun.runtime.network.client import Line
+from riverrun.runtime.network.client import QuestionLine
 from riverrun.runtime.network.link import Link
 
 
 @dataclass(slots=True)
 class IncomingStream:
-    """What one connection brings."""
+    """The state of one connection that brings frames: its decoder, and the credit that its sender is owed."""
 
     decoder: Decoder = field(default_factory=Decoder)
     owed: int = 0
-    """Bytes for which no credit was given yet."""
+    """Bytes that were taken in, and for which no credit was given yet."""
 
     def owe(self, size: int, window: int) -> int:
-        """So many bytes more were taken in: the credit that is due now, 0 while it is little."""
+        """Note that `size` more bytes were taken in; return the credit to be given now, 0 while that is little."""
         self.owed += size
         if self.owed * 4 < window:
             return 0
@@ -54,20 +56,20 @@ class IncomingStream:
 
 @dataclass(slots=True)
 class Peer:
-    """A process, and what connects with it while it takes part."""
+    """A process, and the connections with it while it takes part."""
 
     process: Mapping[str, Any]
-    """Its pid, host and address."""
+    """The process's pid, host and address."""
     link: Link | None = None
-    """Where messages to it go."""
-    line: Line | None = None
-    """Where it is asked."""
+    """On which messages to the process go."""
+    line: QuestionLine | None = None
+    """On which the process is asked."""
     stream: object | None = None
-    """Where its messages come from."""
+    """On which messages of the process come."""
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Where the process listens."""
         return str(self.process["address"])
 
 
@@ -82,16 +84,16 @@ class ConnectedPeers:
         return incarnation in self._peers
 
     def enter(self, incarnation: int, process: Mapping[str, Any]) -> None:
-        """A process is an incarnation from now on."""
+        """Note that a process has been granted an incarnation."""
         self._peers[incarnation] = Peer(process)
 
-    def connect(self, incarnation: int, link: Link, line: Line) -> None:
-        """It can be talked to."""
+    def connect(self, incarnation: int, link: Link, line: QuestionLine) -> None:
+        """Note on which link and line a peer can be reached."""
         peer = self._peers[incarnation]
         peer.link, peer.line = link, line
 
     def part(self, incarnation: int) -> bool:
-        """Be done with a peer; whether it was connected."""
+        """Close all that connects with a peer; return whether the peer was connected."""
         peer = self._peers.get(incarnation)
         if peer is None:
             return False
@@ -102,70 +104,70 @@ class ConnectedPeers:
         return link is not None
 
     def end_questions(self, incarnation: int) -> None:
-        """Whoever waits for an answer of this peer is told that it was given up."""
+        """Give a peer up: whoever waits for an answer of the peer gets an error at once."""
         peer = self._peers.get(incarnation)
         if peer is not None and peer.line is not None:
             line, peer.line = peer.line, None
             line.close()
 
     def link(self, incarnation: int) -> Link | None:
-        """Where messages go, while it is connected."""
+        """The link to a peer, while the peer is connected."""
         peer = self._peers.get(incarnation)
         return None if peer is None else peer.link
 
-    def line(self, incarnation: int) -> Line | None:
-        """Where it is asked, while it is."""
+    def line(self, incarnation: int) -> QuestionLine | None:
+        """The line to a peer, while the peer can be asked."""
         peer = self._peers.get(incarnation)
         return None if peer is None else peer.line
 
     def process(self, incarnation: int) -> Mapping[str, Any]:
-        """Its pid, host and address; nothing of one that was never granted."""
+        """The pid, host and address of the process of an incarnation; empty where none was granted."""
         peer = self._peers.get(incarnation)
         return {} if peer is None else peer.process
 
     def address(self, incarnation: int) -> str | None:
-        """Where it listens, or did."""
+        """The address where a peer listens, or did when it was alive."""
         peer = self._peers.get(incarnation)
         return None if peer is None else peer.address
 
     def incarnation_at(self, address: str) -> int | None:
-        """Who listens at an address: the last one of all that did."""
+        """The incarnation that listens at an address: the latest of all that did."""
         return next((n for n in reversed(self._peers) if self._peers[n].address == address), None)
 
     @property
     def linked(self) -> dict[int, str]:
-        """Those that are connected, and their addresses."""
+        """The incarnations that are connected, each with its address."""
         return {n: peer.address for n, peer in self._peers.items() if peer.link is not None}
 
     @property
     def links(self) -> list[Link]:
-        """Those of all that are connected."""
+        """The links to all peers that are connected."""
         return [peer.link for peer in self._peers.values() if peer.link is not None]
 
     @property
-    def lines(self) -> list[Line]:
-        """Those of all that can be asked."""
+    def lines(self) -> list[QuestionLine]:
+        """The lines to all peers that can be asked."""
         return [peer.line for peer in self._peers.values() if peer.line is not None]
 
     def claim(self, incarnation: int, stream: object) -> bool:
-        """A stream says that it is from a worker: whether it is."""
+        """Whether a stream that says it comes from a worker is the stream of that worker."""
         peer = self._peers[incarnation]
         if peer.stream is None:
             peer.stream = stream
         return peer.stream is stream
 
     def is_from(self, incarnation: int, stream: object) -> bool:
-        """Whether no other stream is known to be from a worker."""
+        """Whether a stream may be that of a worker: no other one is known to be."""
         peer = self._peers.get(incarnation)
         return peer is None or peer.stream is None or peer.stream is stream
 
     def incoming(self, stream: object) -> IncomingStream:
-        """What a connection brings. Asked by the one thread that reads from it, without the lock."""
-        known = self._incoming.get(stream)
-        if known is None:
-            known = self._incoming[stream] = IncomingStream()
-        return known
+        """The state of a connection. Only the thread that reads from the connection calls this, without the lock."""
+        incoming = self._incoming.get(stream)
+        if incoming is None:
+            incoming = self._incoming[stream] = IncomingStream()
+        return incoming
 
     def stream_ended(self, stream: object) -> None:
-        """A connection is over."""
+        """Forget the state of a connection that is over."""
         self._incoming.pop(stream, None)

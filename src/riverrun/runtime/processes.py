@@ -1,19 +1,21 @@
 """Processes: workers as processes of this machine, without Spark and without Java.
 
 ``flow.run(on="processes", workers=4)`` leads here. Each worker is a Python process of its own, with a core of its own
-where there is one. They are told what to do as on Spark, by a `RemoteCluster` in this process over connections of the
-loopback interface, so recovery, rescaling, balance and memory budgets are the same. Laws:
+where there is one. As on Spark, a `RemoteCluster` in this process leads the workers, here over connections of the
+loopback interface; so recovery, rescaling, balance and memory budgets are the same. Laws:
 
 - **The same program.** A worker is started by the interpreter of this process, with its ``sys.path``, and in the
-  working folder that it had when the run began. The plan travels by cloudpickle: what is defined in ``__main__`` or
-  in a notebook travels itself, what is in a module is imported there.
+  working folder that this process had when the run began. The plan travels by cloudpickle: what is defined in
+  ``__main__`` or in a notebook travels as code, what is in a module is imported there.
 - **Secret.** The token of the run, and the program, go through a socket that this process and the worker share.
   They are in no file, on no command line and in no environment, where other users of the machine could read them.
-- **No orphan.** A worker does not outlive its driver, however that ends. The other end of the socket closes, or the
-  parent is another one, and the worker ends within seconds; on Linux the kernel kills it at once, whatever it is in.
-- **Undisturbed.** Workers have process groups of their own and ignore SIGINT: Ctrl-C in a terminal is the driver's.
-- **Replaced.** A process that dies is told of, with the signal or the exit code and what it said last; another one
-  takes its place.
+- **No orphan.** A worker does not outlive its driver, however the driver ends. When the socket's other end closes, or
+  the worker has another parent, the worker ends within seconds; on Linux the kernel kills the worker at once, whatever
+  it is doing.
+- **Undisturbed.** Workers have process groups of their own and ignore SIGINT: Ctrl-C in a terminal reaches the driver
+  only.
+- **Replaced.** When a worker's process dies, the run records the signal or exit code and the last words of the process,
+  and another process takes its place.
 
 What workers print goes where the driver's output goes.
 
@@ -28,7 +30,7 @@ What workers print goes where the driver's output goes.
 <Commit of epoch 0: done>
 [('sea', 2), ('sky', 1)]
 
-Cost: a second or two until the workers are there, some 200 MB of memory for each, and what `remote` says.
+Cost: a second or two until the workers are there, some 200 MB of memory for each, and the cost that `remote` tells.
 """
 
 from __future__ import annotations
@@ -56,21 +58,21 @@ from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance
 from riverrun.errors import PlanError
 from riverrun.forks import ProcessMark
-from riverrun.runtime.carriers import Carrier, Order
+from riverrun.runtime.carriers import Carrier, ClusterRequest
 from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.machine import available_cores, available_memory
 from riverrun.runtime.program import pack_program, unpack_program
 from riverrun.runtime.remote import RemoteCluster
-from riverrun.runtime.worker_process import Rendezvous, host
+from riverrun.runtime.worker_process import Rendezvous, host_worker
 
 _LOG = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
-_SAID = 2000  # bytes of the reason that a worker gives for its end
+_LAST_WORDS = 2000  # bytes of the reason that a worker gives for its end
 _LOOK = 1.0  # seconds after which a worker looks who its parent is
 _LEAVING = 3.0  # seconds that a worker without a driver has to leave in order
 _PR_SET_PDEATHSIG = 1
 _THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS")
-"""How many threads libraries begin in each process, where the user has not said so: Polars, and Arrow."""
+"""Variables of the environment by which Polars and Arrow know how many threads to begin in a process."""
 _PROGRAM = """\
 import marshal, sys
 with open(int(sys.argv[1]), "rb", closefd=False) as program:
@@ -82,10 +84,10 @@ with open(int(sys.argv[1]), "rb", closefd=False) as program:
 
 
 class ProcessLauncher:
-    """Starts workers as processes of this machine. Public: `remote.RemoteCluster` takes any launcher."""
+    """Starts workers as processes of this machine: a `remote.Launcher`."""
 
     def __init__(self, make_instance: MakeInstance, *, workers: int = 1) -> None:
-        """`workers` is how many are thought to run at a time: they share the cores for the threads of libraries."""
+        """`workers` is the number of workers expected to run at a time: the threads of libraries share the cores."""
         self._make = pack_program(make_instance)
         self._path = [_absolute(os.fspath(folder)) for folder in sys.path]
         self._folder = os.getcwd()
@@ -109,22 +111,25 @@ class ProcessLauncher:
         thread.start()
 
     def _work(self, ticket: int) -> None:
-        """In a thread: one process, from its start to its end. The kernel kills a process when the thread that
-        started it ends, so this one waits for it (the no-orphan law)."""
+        """In a thread: one process, from its start to its end.
+
+        The kernel kills a process when the thread that started the process ends, so this thread waits for the process
+        (the *no orphan* law).
+        """
         why = "it ended"
         try:
             ours, theirs = socket.socketpair()
             with ours:
                 with theirs:
                     process = self._begin(ticket, theirs.fileno())
-                with suppress(OSError):  # it is gone already, and its exit code says more
+                with suppress(OSError):  # the process is gone already, and its exit code says more
                     ours.sendall(self._message(ticket))
                 code = process.wait()
                 ours.setblocking(False)
-                said = b""
+                last_words = b""
                 with suppress(OSError):
-                    said = ours.recv(_SAID)
-            why = said.decode(errors="replace") or _ending(code)
+                    last_words = ours.recv(_LAST_WORDS)
+            why = last_words.decode(errors="replace") or _ending(code)
             if code and not self._over and ticket not in self._stopped:
                 _LOG.warning("worker process %d ended: %s", process.pid, why)
         except OSError as error:
@@ -153,8 +158,8 @@ class ProcessLauncher:
         return process
 
     def _message(self, ticket: int) -> bytes:
-        order = os.getpid(), replace(self._rendezvous, ticket=ticket), self._make
-        packed = pack_program(order)
+        """What a worker is sent on its socket: ``sys.path``, and what `work` takes."""
+        packed = pack_program((os.getpid(), replace(self._rendezvous, ticket=ticket), self._make))
         return marshal.dumps((self._path, len(packed))) + packed
 
     def stop(self, ticket: int) -> None:
@@ -183,12 +188,12 @@ class ProcessLauncher:
 
 
 def _absolute(folder: str) -> str:
-    """An entry of ``sys.path``, wherever the working folder will be; some entries are no folders."""
+    """An entry of ``sys.path`` as an absolute path, where it is a folder; some entries are none."""
     return os.path.abspath(folder) if not folder or os.path.exists(folder) else folder
 
 
 def _ending(code: int) -> str:
-    """How a process ended that has not said why."""
+    """How a process ended, in words, where the process itself has not said why."""
     if code < 0:
         with suppress(ValueError):
             return f"signal {-code} ({signal.Signals(-code).name})"
@@ -200,25 +205,26 @@ def _ending(code: int) -> str:
 
 
 def work(program: bytes, descriptor: int) -> None:
-    """Be a worker: what the process does. The driver is at the other end of the socket `descriptor`."""
+    """Be a worker, until the process ends. The driver is at the other end of the socket `descriptor`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     driver = socket.socket(fileno=descriptor)
     driver.set_inheritable(False)
     try:
         parent, rendezvous, make = unpack_program(program)
         _end_with(parent, driver)
-        why = host(rendezvous, unpack_program(make))
+        why = host_worker(rendezvous, unpack_program(make))
     except BaseException as error:
         traceback.print_exc()
         why = f"{type(error).__name__}: {error}"
-        _say(driver, why)
+        _say_why(driver, why)
         sys.exit(1)
-    _say(driver, why)
+    _say_why(driver, why)
 
 
-def _say(driver: socket.socket, why: str) -> None:
+def _say_why(driver: socket.socket, why: str) -> None:
+    """Tell the driver why this worker ends."""
     with suppress(OSError):
-        driver.sendall(why.encode()[:_SAID])
+        driver.sendall(why.encode()[:_LAST_WORDS])
 
 
 def _end_with(parent: int, driver: socket.socket) -> None:
@@ -226,20 +232,22 @@ def _end_with(parent: int, driver: socket.socket) -> None:
     if sys.platform == "linux":
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was asked
+    if os.getppid() != parent:  # the driver ended before the kernel was asked
         os._exit(1)
     Thread(target=_watch, args=(parent, driver), name="riverrun-driver", daemon=True).start()
 
 
 def _watch(parent: int, driver: socket.socket) -> None:
-    """In a thread: see the driver go. A process that it has forked may keep the socket open, but is no parent."""
+    """In a thread: notice that the driver is gone, by its socket or by this process's parent.
+
+    A process that the driver has forked may keep the socket open, but is not the parent of this one.
+    """
     while os.getppid() == parent:
         there, _, _ = select.select([driver], [], [], _LOOK)
-        if there:  # it says nothing any more, so that is the end of it
+        if there:  # the driver sends nothing any more, so the socket has ended
             break
-    time.sleep(
-        _LEAVING
-    )  # the connections are closed too: the worker leaves, and takes its folders with it
+    # The connections are closed too: meanwhile the worker leaves in order, and deletes its folders.
+    time.sleep(_LEAVING)
     os._exit(1)
 
 
@@ -249,25 +257,25 @@ def _watch(parent: int, driver: socket.socket) -> None:
 class ProcessCluster(RemoteCluster):
     """A run whose workers are processes of this machine."""
 
-    def __init__(self, order: Order) -> None:
-        self._memory = order.memory
+    def __init__(self, request: ClusterRequest) -> None:
+        self._memory = request.memory
         self._mark = ProcessMark()
-        self._check_room(order.workers)
-        # Epochs go on while a result is read: one more of them is kept than is asked for.
-        make = Maker(order.plan, order.history + 1, order.memory)
-        launcher = ProcessLauncher(make, workers=order.workers)
+        self._check_room(request.workers)
+        # Epochs go on while a result is read, so one epoch more is kept than the user asks for.
+        make = Maker(request.plan, request.history + 1, request.memory)
+        launcher = ProcessLauncher(make, workers=request.workers)
         atexit.register(self._end_with_python)
         try:
             super().__init__(
                 launcher,
-                order.workers,
+                request.workers,
                 host=_LOOPBACK,
-                timeout=order.timeout,
-                silence=order.silence,
-                balance=order.balance,
-                most=order.most_workers,
-                plan=order.plan,
-                **order.durability,
+                timeout=request.timeout,
+                silence=request.silence,
+                balance=request.balance,
+                most=request.most_workers,
+                plan=request.plan,
+                **request.durability,
             )
         except BaseException:
             atexit.unregister(self._end_with_python)
@@ -278,7 +286,7 @@ class ProcessCluster(RemoteCluster):
         super().scale(workers)
 
     def _check_room(self, workers: int) -> None:
-        """Refuse budgets that together are more than the memory there is."""
+        """Refuse memory budgets that together exceed the memory there is."""
         room = available_memory()
         if self._memory is None or room is None or self._memory * workers <= room:
             return
@@ -298,23 +306,23 @@ class ProcessCluster(RemoteCluster):
             atexit.unregister(self._end_with_python)
 
     def _end_with_python(self) -> None:
-        """The program is over, and nobody has closed the run: workers leave in order, and the path is free."""
+        """At the end of Python: close a run that nobody has closed, so workers leave in order and the path is free."""
         if self._mark.is_ours:
             with suppress(Exception):
                 self.close()
 
 
 class ProcessCarrier(Carrier):
-    """Workers are processes of this machine."""
+    """The carrier for ``on="processes"``."""
 
     place = "in processes of this machine"
     takes = frozenset({"balance"})
 
-    def start(self, order: Order) -> Cluster:
-        return ProcessCluster(order)
+    def start(self, request: ClusterRequest) -> Cluster:
+        return ProcessCluster(request)
 
     def suitable_workers(self, on: Any) -> int:
-        """One for each core that this process may use."""
+        """One worker for each core that this process may use."""
         return available_cores()
 
 

@@ -1,7 +1,8 @@
-"""Programs on their way to workers: what makes instances, with the functions of the user's, as bytes.
+"""Programs on their way to workers: the function that makes instances, with the user's functions in it, as bytes.
 
-By cloudpickle: what is defined in ``__main__``, in a notebook, or without a name travels itself; what is in a
-module travels as its name, and is imported where it arrives.
+The launchers (`processes`, `spark.launcher`) pack a program, and each worker process unpacks it. cloudpickle writes the
+bytes: what is defined in ``__main__``, in a notebook, or without a name travels as code; what is in a module travels
+as its name, and is imported where it arrives.
 
 >>> make = unpack_program(pack_program(lambda: 7))
 >>> make()
@@ -26,7 +27,7 @@ from riverrun.errors import PlanError
 
 
 def pack_program(program: Any) -> bytes:
-    """A program as bytes."""
+    """The bytes of a program; `PlanError` for one that cannot travel."""
     try:
         return bytes(cloudpickle.dumps(program))
     except Exception as error:
@@ -39,5 +40,5 @@ def pack_program(program: Any) -> bytes:
 
 
 def unpack_program(packed: bytes) -> Any:
-    """The program that was packed."""
+    """The program that `pack_program` made these bytes of."""
     return cloudpickle.loads(packed)

@@ -1,12 +1,13 @@
-"""Questions: what all workers of an execution are asked, and the rows that they lend in answer.
+"""Questions: what the driver asks all workers of an execution, and the rows that the workers lend in answer.
 
-Used by `remote.RemoteCluster`, from any thread. Laws:
+`remote.RemoteCluster` uses this module, from any thread. Rows are not part of an answer: a worker *lends* them, that
+is, keeps them under a number, a *loan*, until the loan is released (`network.lending`). Laws:
 
-- **Of one execution.** Answers are of workers of one execution, all of them or none: where a worker is lost meanwhile,
-  all are asked again.
-- **Given back.** What a worker has lent is given back when not all of them have answered, when whoever asked was
-  interrupted, and when nobody has it any more. The garbage collector may notice that in the middle of anything: it puts
-  a number into a queue, and the clock of the cluster tells the worker.
+- **Of one execution.** All answers to a question are of workers of one execution: where a worker is lost meanwhile, all
+  workers are asked again.
+- **Given back.** A loan is released when not all workers have answered, when the caller was interrupted, and when no
+  portion refers to the loan any more. The garbage collector may notice the last of these in the middle of anything, so
+  it only puts the number of the loan into a queue; the clock of the cluster then tells the worker.
 
 Cost: a question takes some 0.2 ms for each worker.
 """
@@ -23,9 +24,9 @@ from riverrun import interrupts
 from riverrun.engine.reading import Portion
 from riverrun.errors import TransportError
 from riverrun.retry import persist
-from riverrun.runtime.network.client import Line, given_up
+from riverrun.runtime.network.client import QuestionLine, given_up
 from riverrun.runtime.network.connection import Security
-from riverrun.runtime.network.lending import Lender, Part
+from riverrun.runtime.network.lending import ArgumentFor, Lender
 from riverrun.state.shards import Shards
 
 
@@ -35,12 +36,12 @@ class Audience:
 
     execution: int
     shards: Shards
-    lines: Sequence[Line | None]
-    """None for one that was just lost."""
+    lines: Sequence[QuestionLine | None]
+    """For each worker the line on which it is asked; None for a worker that was just lost."""
 
 
 class Questions:
-    """Asks the workers of a run."""
+    """Asks all workers of a run."""
 
     def __init__(
         self,
@@ -49,35 +50,42 @@ class Questions:
         execution: Callable[[], int],
         gone: Callable[[str], bool],
     ) -> None:
-        """`audience` waits until all workers are there; `execution` is the number of the present one; `gone` tells
-        whether no worker is at an address any more."""
+        """`audience` waits until all workers are there, and returns them. `execution` returns the number of the present
+        execution. `gone` tells whether no worker is at an address any more."""
         self._audience = audience
         self._execution = execution
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._lender = Lender(security, self.ask_all, self._release, gone)
 
     def borrow(self, question: str, name: str, epoch: int) -> list[Portion]:
-        """Each worker's part of an output ("read") or of what an epoch changed in it ("changes")."""
+        """Each worker's part of an output ("read"), or of what an epoch changed in the output ("changes")."""
         return self._lender.borrow(question, name, epoch)
 
     def ask_all(
-        self, question: str, argument: Any = None, of: Part | None = None
+        self, question: str, argument: Any = None, argument_for: ArgumentFor | None = None
     ) -> list[tuple[str, Any]]:
-        """Ask all workers of one execution, each for what `of` gives, if it is given; where one is lost, all again."""
+        """Ask all workers of one execution; return the address and the answer of each.
+
+        All workers get the same `argument`, or each its own from `argument_for`. Where a worker is lost meanwhile, all
+        are asked again.
+        """
         with interrupts.deferred():
             return persist(
-                lambda: self._ask_each(question, argument, of), f"ask the workers for {question}"
+                lambda: self._ask_each(question, argument, argument_for),
+                f"ask the workers for {question}",
             )
 
     def released(self) -> Iterator[tuple[str, int]]:
-        """The loans that nobody has any more, by address and number; each is told once."""
+        """The loans that no portion refers to any more, by address and number; each is given once."""
         while not self._released.empty():
             yield self._released.get()
 
-    def _ask_each(self, question: str, argument: Any, of: Part | None) -> list[tuple[str, Any]]:
+    def _ask_each(
+        self, question: str, argument: Any, argument_for: ArgumentFor | None
+    ) -> list[tuple[str, Any]]:
         audience = self._audience()
         arguments = [
-            argument if of is None else of(audience.shards, index)
+            argument if argument_for is None else argument_for(audience.shards, index)
             for index in range(len(audience.lines))
         ]
         answers: list[tuple[str, Any]] = []
@@ -85,9 +93,9 @@ class Questions:
             for line, each in zip(audience.lines, arguments, strict=True):
                 if line is None:
                     raise given_up("an address that is forgotten")
-                if of is None or each is not None:
-                    back = partial(self._give_back_one, question, line.address)
-                    answers.append((line.address, line.ask(question, each, back)))
+                if argument_for is None or each is not None:
+                    give_back = partial(self._give_back_one, question, line.address)
+                    answers.append((line.address, line.ask(question, each, give_back)))
             if self._execution() != audience.execution:
                 raise began_again(f"use answers to {question}")
         except BaseException:
@@ -99,19 +107,19 @@ class Questions:
         self._give_back(question, [(address, answer)])
 
     def _give_back(self, question: str, answers: list[tuple[str, Any]]) -> None:
-        """What some workers lent is of no use where not all did."""
+        """Release all loans in these answers: without the answers of all workers they are of no use."""
         if question in ("read", "changes"):
             for address, (leases, _) in answers:
                 for lease in leases:
                     self._release(address, lease)
 
     def _release(self, address: str, lease: int) -> None:
-        """A portion is not needed any more. The garbage collector may call this anywhere: nothing is done here."""
+        """Queue a loan to be given back. The garbage collector may call this anywhere, so nothing else is done here."""
         self._released.put((address, lease))
 
 
 def began_again(what: str) -> TransportError:
-    """The error of one who needs workers that stand still while they go back."""
+    """The error of a caller that needs all workers, while these go back to a checkpoint."""
     return TransportError(
         "transport.not_ready", f"cannot {what}: the run is beginning again", hint="ask again"
     )

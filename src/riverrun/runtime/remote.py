@@ -77,11 +77,11 @@ from riverrun.errors import BadMessage, CheckpointError, RiverrunError, Transpor
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.progress import Antichain
 from riverrun.retry import pause
-from riverrun.runtime.cluster import Answers, Cluster, Durability
+from riverrun.runtime.cluster import Cluster, Durability, ResultServer
 from riverrun.runtime.codec.frames import Frame
 from riverrun.runtime.health.oversight import Overseer
 from riverrun.runtime.health.signs import Balance, Health
-from riverrun.runtime.network.client import Asker, Line
+from riverrun.runtime.network.client import Asker, QuestionLine
 from riverrun.runtime.network.connection import Security
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import WINDOW, Link
@@ -171,7 +171,7 @@ class RemoteCluster(Cluster):
         self._questions = Questions(
             self._security, self._audience, lambda: self._coordinator.execution, self._gone
         )
-        self._served: Answers | None = None
+        self._served: ResultServer | None = None
         """Who answers what else this process is asked."""
         self._answers_of_run: Mapping[str, Callable[[Any], Any]] = {}
         self.garbage = 0
@@ -216,7 +216,7 @@ class RemoteCluster(Cluster):
             if not self._closed:
                 self._ask(lambda: self._coordinator.allow(math.inf))
 
-    def serve(self, answers: Answers) -> None:
+    def serve(self, answers: ResultServer) -> None:
         self._served, self._answers_of_run = answers, answers.questions()
 
     @property
@@ -483,7 +483,7 @@ class RemoteCluster(Cluster):
         for to, message in out:
             if to > COORDINATOR:
                 if type(message) is Begin:
-                    self._losses.began(message.execution, message.index, to)
+                    self._losses.took_part(message.execution, message.index, to)
                 self._send_to(to, message)
             elif to == CLIENT:
                 self._tell(message)
@@ -501,7 +501,7 @@ class RemoteCluster(Cluster):
             self.events.record("recovered", seconds=round(seconds, 3))
             self._health.changed()
             if self._caught_up():
-                self._losses.calm()
+                self._losses.reset()
 
     def _send_to(self, member: int, message: Any) -> None:
         link = self._peers.link(member)
@@ -544,7 +544,7 @@ class RemoteCluster(Cluster):
     def _note(self, message: Any) -> None:
         super()._note(message)
         if isinstance(message, Scaled) and message.error is not None:
-            self._losses.calm()  # newcomers that were not needed after all
+            self._losses.reset()  # newcomers that were not needed after all
 
     def _suspect(self, member: int) -> None:
         """A connection broke. Where that ends the run, the process has a moment to say why it died."""
@@ -579,7 +579,7 @@ class RemoteCluster(Cluster):
         member, coordinator = message.incarnation, self._coordinator
         if coordinator.phase is not Phase.CLOSED and not coordinator.changing:
             about = self._peers.process(member)
-            self._losses.went(member, about, coordinator.completed, coordinator.reported)
+            self._losses.lost(member, about, coordinator.completed, coordinator.reported)
         self._peers.end_questions(member)
         self._starts.call_off(member)
         for ticket in self._starts.tickets_of(member):
@@ -589,9 +589,12 @@ class RemoteCluster(Cluster):
         """Let a process leave; end it when it does not, and has not become another worker meanwhile."""
         with self._changed:
             deadline = time.monotonic() + GRACE
-            while self._starts.who(ticket) == member and (left := deadline - time.monotonic()) > 0:
+            while (
+                self._starts.incarnation_of(ticket) == member
+                and (left := deadline - time.monotonic()) > 0
+            ):
                 self._changed.wait(left)
-            if self._starts.who(ticket) != member:
+            if self._starts.incarnation_of(ticket) != member:
                 return
             self._forget(member)
         self._launcher.stop(ticket)
@@ -604,7 +607,7 @@ class RemoteCluster(Cluster):
             if self._closed or self._coordinator.phase is Phase.CLOSED:
                 return
             if granted is not None:
-                self._losses.said(granted, why)
+                self._losses.ended(granted, why)
                 if self._coordinator.roster.knows(granted):
                     self._lose(granted, why, sign="its process ended, and has not said why")
                 else:
@@ -721,7 +724,7 @@ class RemoteCluster(Cluster):
 
         Were it to end, Spark would take the task for done, and end the other one.
         """
-        granted = self._starts.who(ticket)
+        granted = self._starts.incarnation_of(ticket)
         return granted is not None and self._coordinator.roster.knows(granted)
 
     def _join(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -768,7 +771,7 @@ class RemoteCluster(Cluster):
             if self._closed or not self._coordinator.roster.knows(incarnation):  # lost meanwhile
                 Thread(target=link.close, daemon=True).start()
                 return {"leave": "it was given up before it began"}
-            line = Line(Asker(given["address"], self._security))
+            line = QuestionLine(Asker(given["address"], self._security))
             self._peers.connect(incarnation, link, line)
             self._tell_peers()
         return {
@@ -786,7 +789,7 @@ class RemoteCluster(Cluster):
             raise TransportError("transport.question", "cannot give rows: they are at the workers")
         return self._served.rows(ticket)
 
-    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+    def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         raise TransportError("transport.question", "cannot take rows: hand them to the workers")
 
 

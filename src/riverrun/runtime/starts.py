@@ -1,12 +1,13 @@
 """Starts: the processes that were started for workers, and which worker each of them has become.
 
-Used by `remote.RemoteCluster`, under its lock. A process is started with a *ticket*, which says nothing about who it
-will be: the first that asks is granted the incarnation that has waited longest. Laws:
+`remote.RemoteCluster` uses this module, under its lock. A process is started with a *ticket*, a number that does not
+say which worker the process will be. A process that asks the rendezvous is granted the incarnation that has waited
+longest for a process. Laws:
 
-- **Granted once.** An incarnation is granted to one process. So a process that was started twice gets another
-  incarnation, or none.
-- **Bounded.** After `STARTS` processes in a row that ended before they were anybody, while somebody was waited for, it
-  is enough. Before that each is followed by another one. An incarnation that is granted ends the row.
+- **Granted once.** An incarnation is granted to one process. So where a launcher starts a process twice, the second one
+  gets another incarnation, or none.
+- **Bounded.** While an incarnation waits for a process, a process that ends before it was granted any is followed by
+  another start. After `STARTS` such processes in a row, `try_again` says that it is enough. A grant ends the row.
 
 >>> class Silent:
 ...     def start(self, ticket):
@@ -18,7 +19,7 @@ start 1
 (None, True, True)
 >>> starts.call_again()
 start 2
->>> starts.grant(2), starts.grant(2), starts.who(2), starts.tickets_of(7)
+>>> starts.grant(2), starts.grant(2), starts.incarnation_of(2), starts.tickets_of(7)
 (7, None, 7, [2])
 >>> starts.ended(2), starts.is_short
 (7, False)
@@ -31,14 +32,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-STARTS = 3  # processes that may end before they were anybody, in a row
+STARTS = 3  # processes in a row that end before they were granted an incarnation
 
 
 class Starter(Protocol):
-    """Starts a process."""
+    """Starts processes."""
 
     def start(self, ticket: int) -> None:
-        """Start one under a ticket; does not wait."""
+        """Start a process with a ticket, without waiting for it."""
 
 
 class Starts:
@@ -48,7 +49,7 @@ class Starts:
         self._launcher = launcher
         self._ungranted: deque[int] = deque()
         self._tickets: dict[int, int | None] = {}
-        """Of each process that lives, who it is."""
+        """For the ticket of each process that lives, the incarnation granted to the process, if any."""
         self._last_ticket = 0
         self._false_starts = 0
 
@@ -61,12 +62,12 @@ class Starts:
 
     @property
     def ungranted(self) -> tuple[int, ...]:
-        """Those whom no process is yet."""
+        """The incarnations that still wait for a process."""
         return tuple(self._ungranted)
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer processes are on their way than are waited for."""
+        """Whether fewer processes are on their way than incarnations wait for one."""
         return len(self._ungranted) > sum(who is None for who in self._tickets.values())
 
     def call(self, incarnation: int) -> None:
@@ -75,38 +76,38 @@ class Starts:
         self.call_again()
 
     def call_again(self) -> None:
-        """Start a process in place of one that ended before it was anybody."""
+        """Start a process in place of one that ended before it was granted an incarnation."""
         self._last_ticket += 1
         self._tickets[self._last_ticket] = None
         self._launcher.start(self._last_ticket)
 
     def call_off(self, incarnation: int) -> None:
-        """Nobody is to be this incarnation any more."""
+        """Have an incarnation wait for a process no longer."""
         if incarnation in self._ungranted:
             self._ungranted.remove(incarnation)
 
     def grant(self, ticket: int) -> int | None:
-        """Who the process with a ticket is from now on; None if nobody is waited for."""
+        """Grant an incarnation to the process with a ticket, and return it; None if no incarnation waits."""
         if not self._ungranted:
             return None
         self._false_starts = 0
         incarnation = self._tickets[ticket] = self._ungranted.popleft()
         return incarnation
 
-    def who(self, ticket: int) -> int | None:
-        """Who a process is; None if it is nobody, or over."""
+    def incarnation_of(self, ticket: int) -> int | None:
+        """The incarnation of the process with a ticket; None if the process was granted none, or has ended."""
         return self._tickets.get(ticket)
 
     def tickets_of(self, incarnation: int) -> list[int]:
-        """The processes that an incarnation was granted to: one, or none any more."""
+        """The tickets of the living processes that an incarnation was granted to: one, or none any more."""
         return [ticket for ticket, who in self._tickets.items() if who == incarnation]
 
     def ended(self, ticket: int) -> int | None:
-        """A process is over: who it was."""
+        """Note that a process has ended; return the incarnation that it had been granted, if any."""
         return self._tickets.pop(ticket, None)
 
     def try_again(self) -> bool:
-        """A process ended before it was anybody: whether another one is to be started in its place."""
+        """After a process ended without an incarnation: whether to start another one in its place."""
         self._false_starts += 1
         if self._false_starts < STARTS:
             return True

@@ -1,8 +1,12 @@
-"""Storing: what the instructions of workers and coordinator do to the storage.
+"""Storage calls: the instructions of the coordinator and the workers to the storage, executed.
 
-The one place of the engine that touches it. An instruction is executed to the end and answered by
-an `Outcome`; errors of the tree are part of it, so that whoever gave it decides. A `TransportError`
-leaves open whether it was done, so every instruction may be executed twice.
+Coordinator and workers do no I/O; they send an instruction (`engine.messages`) wherever they need the storage. Clusters
+and worker processes have it executed here, to the end: this is the only module that does so. Laws:
+
+- **Answered.** Every instruction is answered by an `Outcome`. An error of Riverrun's own is part of the outcome, so the
+  actor that gave the instruction decides what to do about it.
+- **Repeatable.** Every instruction may be executed twice, since a `TransportError` leaves open whether the storage has
+  done it.
 
 >>> from riverrun.engine.messages import Survey
 >>> checkpoints = Checkpoints("memory:///")
@@ -32,7 +36,7 @@ from riverrun.storage.log import Log
 
 
 def execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
-    """Do as the instruction says, and say what came of it."""
+    """Execute an instruction; return its result, or the error, as an `Outcome`."""
     try:
         return Outcome(instruction, _execute(instruction, checkpoints, log))
     except RiverrunError as error:
@@ -67,9 +71,9 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
 def _collect(checkpoints: Checkpoints, log: Log, collect: Collect) -> None:
     """Delete what is not retained; the log is kept from where the oldest retained checkpoint ends.
 
-    Which ones are retained is read from the storage, so an owner that does not know of its
-    successor deletes no more than that one would (law 3 of `saving`). One that has a successor deletes
-    nothing: that one may be about to read what it has found ("Someone runs" in `state.log`).
+    Which checkpoints are retained is read from the storage, so an owner that does not know of its successor deletes no
+    more than the successor would (the *covers no less* law of `checkpointing`). An owner that has a successor deletes
+    nothing: the successor may be about to read what it has found (the *someone runs* law of `storage.takeover`).
     """
     if log.has_successor():
         return
@@ -77,15 +81,15 @@ def _collect(checkpoints: Checkpoints, log: Log, collect: Collect) -> None:
     checkpoints.collect(retain)
     if collect.keep_log:
         return
-    kept = checkpoints.newest(
-        retain
-    )  # a torn one that stands between them is nothing to go back to
-    if len(kept) == retain:
-        log.collect(min(int(manifest.about["position"]) for manifest in kept))
+    # A torn checkpoint among them does not count: nobody can go back to it.
+    retained = checkpoints.newest(retain)
+    if len(retained) == retain:
+        log.collect(min(int(manifest.about["position"]) for manifest in retained))
 
 
 def _read(checkpoints: Checkpoints, read: Read) -> list[States]:
-    """The states of some ranges, one piece for each; the first has all of those that every worker has."""
+    """The states of some ranges of hashes, a piece for each range. States that every worker has whole are in the first
+    piece only."""
     states = checkpoints.load(read.source).states
     pieces: list[States] = []
     try:
@@ -107,7 +111,7 @@ def _read(checkpoints: Checkpoints, read: Read) -> list[States]:
 
 
 def _damaged(checkpoints: Checkpoints, number: int, error: CheckpointError) -> CheckpointError:
-    """Name the file, the checkpoint it belongs to, and one that does without it."""
+    """The error that names the damaged file, its checkpoint, and a checkpoint that does without the file."""
     others = checkpoints.others(number, str(error.fields.get("file", "")))
     if others:
         hint = (

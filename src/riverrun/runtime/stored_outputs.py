@@ -1,10 +1,14 @@
-"""Stored outputs: what checkpoints say of a plan's outputs, and rows read from checkpoints alone.
+"""Stored outputs: what a checkpoint says of a plan's outputs, and rows read from a checkpoint while no run is alive.
 
-Laws: those of `reading`; the portions of all `cuts` together are the output, or the state, as of an
-epoch. What is damaged is named, with how to find a checkpoint that is whole.
+A run writes what `describe_outputs` returns into each of its checkpoints. `run.checkpoints` and `spark.checkpoints`
+read rows by `portions`. The laws of `engine.reading` hold, and:
 
-Cost: a portion opens its range of hashes when rows are asked for, and lets go of it afterwards. On a
-local disk files are mapped; otherwise they are in memory meanwhile.
+- **Whole.** The portions of all `cuts` together are the output, or the state, as of the epoch of the checkpoint.
+- **Damage is named.** Where a file is damaged, the error names the file, and says how to find a checkpoint that is
+  whole.
+
+Cost: a portion opens its range of hashes when its rows are asked for, and lets go of the range afterwards. Files on a
+local disk are mapped; those of other storages are in memory meanwhile.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ from riverrun.storage.reader import StoredState
 from riverrun.version import __version__
 
 
-def said_of(plan: Plan) -> dict[str, Any]:
-    """What every checkpoint of a run says about its program: JSON."""
+def describe_outputs(plan: Plan) -> dict[str, Any]:
+    """What every checkpoint of a run says about the run's program and outputs, as JSON."""
     outputs = {
         name: {
             "state": plan.nodes[node.inputs[0].node].name,
@@ -40,7 +44,7 @@ def said_of(plan: Plan) -> dict[str, Any]:
 
 
 class StoredPortion(Portion):
-    """The rows of a stored output, or of a state with how often each is there, in a range of hashes."""
+    """The rows of a stored output in a range of hashes; or of a stored state, with how often each row is there."""
 
     def __init__(self, checkpoints: Checkpoints, stored: StoredState, low: int, high: int) -> None:
         self.schema = shown_schema(stored.columns)
@@ -67,12 +71,12 @@ class StoredPortion(Portion):
 
 
 def portions(checkpoints: Checkpoints, stored: StoredState) -> list[StoredPortion]:
-    """All of it."""
+    """The portions of a stored output or state: together they have all of its rows."""
     return [StoredPortion(checkpoints, stored, low, high) for low, high in stored.cuts()]
 
 
 def _explained(error: CheckpointError, number: int) -> CheckpointError:
-    """The same error, for one who reads with no run alive."""
+    """The same error, with a hint for somebody who reads while no run is alive."""
     if "file" not in error.fields:
         return error
     return CheckpointError(

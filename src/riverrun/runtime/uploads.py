@@ -1,18 +1,21 @@
-"""Staging: rows that were handed to a worker for an epoch that is not committed yet.
+"""Uploads: rows that were handed to a worker for an epoch that is not committed yet.
 
-A parcel is a bounded part of what one sender handed in. It lies in memory, or in a temporary file
-where there is too much of it; with a storage, it is also there before the sender is answered, so an
-epoch that names it can be done again by anybody. Laws:
+Spark's tasks hand the rows of a DataFrame to the worker processes (`spark.ingest`). A worker keeps such rows as
+*parcels*: a parcel is a bounded part of the rows of one sender. The sender's answer names the parcels, and the next
+epoch takes them by name. A parcel lies in memory; where that is used up, in a temporary file. With a storage, each
+parcel is written there too, before the sender is answered, so that an epoch which names the parcel can be done again by
+any worker; then a parcel that does not fit into memory lies in the storage only. Laws:
 
-1. Rows count when an epoch names their parcel, and otherwise never: a sender that failed halfway, or
-   was run twice, leaves parcels that nobody names.
-2. ``rows(parcel)`` gives the rows that were handed in, whether the holder is alive or not.
+- **Named or nothing.** The rows of a parcel count when an epoch names the parcel, and never otherwise. So a sender that
+  failed halfway, or was run twice, leaves parcels that nobody names.
+- **Survives its holder.** ``rows(parcel)`` gives the rows that were handed in; with a storage, also when the
+  worker that took them in is gone.
 
 >>> import pyarrow as pa
->>> staging = Staging(holder=1)
+>>> store = ParcelStore(holder=1)
 >>> rows = pa.record_batch({"n": [1, 2, 3]})
->>> (parcel,) = staging.take_in("load-0-0", iter([rows]))
->>> parcel.rows, [batch.num_rows for batch in staging.rows(parcel)]
+>>> (parcel,) = store.take_in("load-0-0", iter([rows]))
+>>> parcel.rows, [batch.num_rows for batch in store.rows(parcel)]
 (3, [3])
 """
 
@@ -37,11 +40,11 @@ from riverrun.storage.scratch import Scratch
 from riverrun.storage.store import Storage, checksum
 
 PARCEL = 64 << 20  # about so many bytes are one parcel
-BUDGET = 512 << 20
+BUDGET = 512 << 20  # bytes of parcels in memory
 
 
-class Staging:
-    """The parcels of one worker. Handed in by any thread, taken by one."""
+class ParcelStore:
+    """The parcels of one worker. Any thread may hand rows in; one thread takes them for epochs."""
 
     def __init__(
         self,
@@ -53,7 +56,8 @@ class Staging:
         patience: float | None = None,
         over: Event | None = None,
     ) -> None:
-        """Rows that cannot be stored wait for the storage: for `patience` seconds, or until it is `over`."""
+        """`holder` is the incarnation of the worker. A parcel that cannot be written waits for the storage: for
+        `patience` seconds, or until `over` is set."""
         self._patience = patience
         self._over = over or Event()
         self._holder = holder
@@ -62,23 +66,28 @@ class Staging:
         self._budget = budget
         self._bytes = 0
         self._lock = Lock()
-        self._ended: deque[str] = deque(maxlen=1000)
-        self._kept: dict[str, list[pa.RecordBatch]] = {}
+        self._closed_uploads: deque[str] = deque(
+            maxlen=1000
+        )  # of these nothing is taken in any more
+        self._in_memory: dict[str, list[pa.RecordBatch]] = {}
         self._files: dict[str, str] = {}
-        self._written = 0  # files so far: a name is used once
+        self._written = 0  # temporary files so far: a file name is used once
         self._directory: Scratch | None = None
 
     def __len__(self) -> int:
-        """How many parcels are here."""
-        return len(self._kept) + len(self._files)
+        """How many parcels are in memory and in temporary files."""
+        return len(self._in_memory) + len(self._files)
 
     def take_in(self, name: str, batches: Iterable[pa.RecordBatch]) -> list[Parcel]:
-        """Keep rows, and say under which names."""
+        """Keep the rows of an upload; return the parcels that they are now.
+
+        `name` begins with the name of the upload, up to the first hyphen; names of parcels begin with `name`.
+        """
         parcels: list[Parcel] = []
         try:
-            for at, gathered in enumerate(_gathered(batches, self._parcel)):
-                parcels.append(self._keep(f"{name}-{at}", gathered))
-            if name.partition("-")[0] in self._ended:
+            for at, group in enumerate(_grouped(batches, self._parcel)):
+                parcels.append(self._keep(f"{name}-{at}", group))
+            if name.partition("-")[0] in self._closed_uploads:
                 raise TransportError(
                     "transport.late",
                     f"cannot take rows of {name!r} in: they are not waited for any more",
@@ -92,16 +101,16 @@ class Staging:
     def _keep(self, name: str, batches: list[pa.RecordBatch]) -> Parcel:
         rows = sum(batch.num_rows for batch in batches)
         size = sum(batch.nbytes for batch in batches)
-        file, summed = None, ""
+        file, digest = None, ""
         if self._storage is not None:
             data = _packed(batches)
-            file, summed = f"{PARCELS}/{name}-{self._holder}.arrow", checksum(data)
+            file, digest = f"{PARCELS}/{name}-{self._holder}.arrow", checksum(data)
             self._store(self._storage, file, data)
         self.forget([name])  # a sender that was run twice
         with self._lock:
             fits = self._bytes + size <= self._budget
             if fits:
-                self._kept[name] = batches
+                self._in_memory[name] = batches
                 self._bytes += size
             elif file is None:
                 if self._directory is None:
@@ -115,7 +124,7 @@ class Staging:
             ):
                 for batch in batches:
                     writer.write_batch(batch)
-        return Parcel(name, self._holder, rows, file, summed)
+        return Parcel(name, self._holder, rows, file, digest)
 
     def _store(self, storage: Storage, file: str, data: pa.Buffer) -> None:
         patience = math.inf if self._patience is None else self._patience
@@ -127,10 +136,10 @@ class Staging:
         )
 
     def rows(self, parcel: Parcel) -> list[pa.RecordBatch]:
-        """The rows of a parcel."""
+        """The rows of a parcel, of this worker or of another."""
         with self._lock:
-            if parcel.holder == self._holder and parcel.name in self._kept:
-                return self._kept[parcel.name]
+            if parcel.holder == self._holder and parcel.name in self._in_memory:
+                return self._in_memory[parcel.name]
             path = self._files.get(parcel.name) if parcel.holder == self._holder else None
         if path is not None:
             with pa.memory_map(path) as source:
@@ -153,8 +162,10 @@ class Staging:
         return _sound(parcel, file, read_stream, data)
 
     def filled(self, feed: Feed) -> Feed | Failed:
-        """A feed with the rows of its parcels; or why they cannot be had. An outage raises: they can be asked for
-        again."""
+        """The feed with the rows of its parcels in place of the parcels; or why they cannot be had.
+
+        In an outage the call raises instead: the rows can be asked for again later.
+        """
         inputs = dict(feed.inputs)
         failed: RiverrunError
         try:
@@ -178,35 +189,35 @@ class Staging:
         return Failed(feed.execution, feed.epoch, failed)
 
     def forget(self, names: Iterable[str], *, stored: bool = False) -> None:
-        """Let go of parcels; with `stored`, also of what the storage has of them."""
-        gone = []
+        """Let go of parcels; with `stored`, delete their files in the storage too."""
+        stored_files = []
         with self._lock:
             for name in names:
-                batches = self._kept.pop(name, None)
+                batches = self._in_memory.pop(name, None)
                 if batches is not None:
                     self._bytes -= sum(batch.nbytes for batch in batches)
                 path = self._files.pop(name, None)
                 if path is not None:
                     Path(path).unlink(missing_ok=True)
-                gone.append(f"{PARCELS}/{name}-{self._holder}.arrow")
+                stored_files.append(f"{PARCELS}/{name}-{self._holder}.arrow")
         if stored and self._storage is not None:
             with suppress(RiverrunError):  # what is left over is deleted when the run is resumed
-                self._storage.delete(gone)
+                self._storage.delete(stored_files)
 
     def close_upload(self, upload: str, but: Iterable[str]) -> None:
-        """Let go of all that was handed in for an upload, but of these parcels; what comes later is refused."""
-        kept = set(but)
+        """Let go of all parcels of an upload, except `but`; rows that come for the upload later are refused."""
+        retained = set(but)
         with self._lock:
-            self._ended.append(upload)
+            self._closed_uploads.append(upload)
             names = [
                 name
-                for name in (*self._kept, *self._files)
-                if name.partition("-")[0] == upload and name not in kept
+                for name in (*self._in_memory, *self._files)
+                if name.partition("-")[0] == upload and name not in retained
             ]
         self.forget(names, stored=True)
 
     def close(self) -> None:
-        self._kept.clear()
+        self._in_memory.clear()
         if self._directory is not None:
             self._directory.close()
 
@@ -214,7 +225,7 @@ class Staging:
 def _sound(
     parcel: Parcel, file: str, read: Callable[[pa.Buffer], list[pa.RecordBatch]], data: pa.Buffer
 ) -> list[pa.RecordBatch]:
-    """The rows in a file, all that were handed in, and such as may be looked at."""
+    """The rows in a file, once they are known to be sound and all that were handed in."""
     try:
         batches = read(data)
     except UnsoundRows as error:
@@ -244,7 +255,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     )
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[list[pa.RecordBatch]]:
+def _grouped(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[list[pa.RecordBatch]]:
     """Batches in groups of about so many bytes."""
     group: list[pa.RecordBatch] = []
     total = 0

@@ -39,7 +39,7 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.engine.coordinator.membership import SILENCE
-from riverrun.engine.coordinator.resume import Resume, told
+from riverrun.engine.coordinator.resume import Resume, make_resuming
 from riverrun.engine.loop_rounds import LoopRound
 from riverrun.engine.messages import (
     COORDINATOR,
@@ -67,14 +67,14 @@ from riverrun.engine.reading import Portion
 from riverrun.engine.worker import Worker
 from riverrun.errors import BadMessage, CheckpointError, RiverrunError, TransportError
 from riverrun.retry import is_outage, pause, persist
-from riverrun.runtime.cluster import carefully, freeze
+from riverrun.runtime.cluster import execute_and_catch, freeze
 from riverrun.runtime.codec.frames import Decoder, Frame
-from riverrun.runtime.health.busy import Busy
+from riverrun.runtime.health.busy import BusyTime
 from riverrun.runtime.network.client import Asker
 from riverrun.runtime.network.connection import Security
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import WINDOW, Link
-from riverrun.runtime.uploads import Staging
+from riverrun.runtime.uploads import ParcelStore
 from riverrun.state.buffers import SLABS
 from riverrun.state.kernels import compiling
 from riverrun.state.preparing import make_ready
@@ -119,11 +119,13 @@ def versions() -> dict[str, str]:
     return found | {name: version(name) for name in ("pyarrow", "polars", "numpy")}
 
 
-def host(rendezvous: Rendezvous, make_instance: MakeInstance, address: str | None = None) -> str:
+def host_worker(
+    rendezvous: Rendezvous, make_instance: MakeInstance, address: str | None = None
+) -> str:
     """Be a worker until told to leave; return why it ended."""
     freeze()
     host_address = address or _own_address(rendezvous.address)
-    worker = _Host(rendezvous, told(make_instance, rendezvous.resume), host_address)
+    worker = _WorkerHost(rendezvous, make_resuming(make_instance, rendezvous.resume), host_address)
     try:
         worker.join(rendezvous)
         return worker.live()
@@ -153,7 +155,7 @@ class _Stream:
     decoder: Decoder = field(default_factory=Decoder)
 
 
-class _Host:
+class _WorkerHost:
     def __init__(self, rendezvous: Rendezvous, make: MakeInstance, address: str) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[object, _Stream] = {}
@@ -167,11 +169,11 @@ class _Host:
         self._why = ""
         self._over = Event()
         self._heard = time.monotonic()
-        self._busy = Busy()
+        self._busy = BusyTime()
         self._silence = LEFT_ALONE
         self._security = rendezvous.security
         self._make = make
-        self._staging: Staging | None = None
+        self._staging: ParcelStore | None = None
         self.garbage = 0
         self._worker: Worker | None = None
         self._window = WINDOW
@@ -223,7 +225,7 @@ class _Host:
                 return
             self._checkpoints = Checkpoints(storage, scratch=scratch)
             self._log = Log(self._checkpoints.storage)
-        self._staging = Staging(
+        self._staging = ParcelStore(
             self._worker.incarnation,
             None if self._checkpoints is None else self._checkpoints.storage,
             patience=granted.get("patience"),
@@ -412,7 +414,7 @@ class _Host:
             schema = pa.schema([schema.field(name) for name in columns])
         return schema, portion.batches(columns, where)
 
-    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+    def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         name, incarnation, execution = about
         worker, staging = self._worker, self._staging
         if worker is None or staging is None or incarnation != worker.incarnation:
@@ -542,7 +544,7 @@ class _Host:
         assert worker is not None
 
         def execute() -> None:
-            outcome = carefully(instruction, checkpoints, log)
+            outcome = execute_and_catch(instruction, checkpoints, log)
             if type(instruction) is Read:
                 self._failures = 0 if outcome.error is None else self._failures + 1
                 self._over.wait(pause(self._failures))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from riverrun.runtime.carriers import Order
+from riverrun.runtime.carriers import ClusterRequest
 from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.frames import FrameCarrier
 from riverrun.spark.cluster import SparkCluster, free_slots
@@ -21,19 +21,19 @@ class SparkCarrier(FrameCarrier):
     place = "on Spark"
     takes = frozenset({"tls", "balance"})
 
-    def start(self, order: Order) -> Cluster:
+    def start(self, request: ClusterRequest) -> Cluster:
         return SparkCluster(
-            order.plan,
-            order.on,
-            order.workers,
-            history=order.history,
-            memory=order.memory,
-            tls=order.tls,
-            timeout=order.timeout,
-            silence=order.silence,
-            balance=order.balance,
-            most=order.most_workers,
-            **order.durability,
+            request.plan,
+            request.on,
+            request.workers,
+            history=request.history,
+            memory=request.memory,
+            tls=request.tls,
+            timeout=request.timeout,
+            silence=request.silence,
+            balance=request.balance,
+            most=request.most_workers,
+            **request.durability,
         )
 
     def suitable_workers(self, on: Any) -> int:

@@ -17,7 +17,7 @@ from riverrun.engine.messages import Parcel
 from riverrun.errors import PlanError
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.plan.plan import Plan
-from riverrun.runtime.cluster import Answers
+from riverrun.runtime.cluster import ResultServer
 from riverrun.runtime.frames import StreamRequest, Target
 from riverrun.runtime.machine import available_cores
 from riverrun.runtime.remote import RemoteCluster
@@ -104,9 +104,9 @@ class SparkCluster(RemoteCluster):
         """A DataFrame of a result that workers lend."""
         return of_lent(self.session, self.name, number)
 
-    def serve(self, answers: Answers) -> None:
+    def serve(self, server: ResultServer) -> None:
         """Let Spark read from this run: as `name`, which is that of the dataflow, or like it where that is taken."""
-        super().serve(answers)
+        super().serve(server)
         self.name, taken = self._plan_name, 1
         while self.name in _ALIVE:
             taken += 1

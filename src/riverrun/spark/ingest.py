@@ -189,7 +189,7 @@ def _hand_out(
         stage = stages[to]
         if stage is None:
             asker, about = askers[to]
-            stage = stages[to] = asker.stage(about, batch.schema)
+            stage = stages[to] = asker.begin_upload(about, batch.schema)
         stage.write(batch)
     parcels: list[Parcel] = []
     for stage in stages:

@@ -23,7 +23,7 @@ from pyspark import InheritableThread
 
 from riverrun.engine.messages import MakeInstance
 from riverrun.runtime.program import pack_program, unpack_program
-from riverrun.runtime.worker_process import Rendezvous, host
+from riverrun.runtime.worker_process import Rendezvous, host_worker
 from riverrun.spark.session import DATA_SLOTS, Site, own_python, slots
 from riverrun.spark.shipping import task
 from riverrun.state.kernels.machine_code import CARRIED
@@ -145,7 +145,7 @@ def work(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
         pass
     rendezvous, make, kernels = unpack_program(argument)
     CARRIED.update(kernels)
-    why = host(rendezvous, unpack_program(make))
+    why = host_worker(rendezvous, unpack_program(make))
     yield pa.record_batch({"why": [why]})
 
 

@@ -1,11 +1,19 @@
 """State: changes `(key, value, time, diff)` in sorted columnar batches that can be read as of a time.
 
-Read `batch` and `spine` first; `kernels` is where the time goes. In the order in which they build
-on each other: `schema` and `columns` (what rows are), `times` (times as codes), `changes` (what comes
-in, unsorted), `block` and `batch` (sorted runs), `merge` (two become one, a step at a time), `keys`
-and `view` (reads), `matching` (pairs of equal keys), `sums` (floats that add up exactly), `spine`
-(the chain of batches that takes changes in), `files`, `storage`, `manifest`, `joining` and
-`checkpoint` (the same on disk), `inspecting` and `stored` (looked at, and read, with no run alive).
+A state is what an operator remembers on one worker. Operators append to states and read them, checkpoints write them to
+files (`storage`), and results are reads of states. Start with `batch` and `spine`. In the order in which the modules
+build on each other:
+
+- **Columns.** `types` and `schema` say what rows are, `columns` how kernels see columns, `buffers` where memory comes
+  from, `times` how times become small numbers.
+- **Changes.** `changes` are what arrives, unsorted; `block` and `batch` are sorted changes; `merge` makes one batch of
+  two, a bounded step at a time; `spine` is the chain of batches of one state, to which changes are appended.
+- **Reads.** `view` reads a spine as it was at one moment, `keys` are the keys to look up, `matching` finds pairs of
+  equal keys for joins, `sums` adds up floats exactly.
+- **Workers and files.** `shards` says which worker owns which hashes, `block_files` writes blocks to files, and
+  `soundness` checks rows that come from files or from other processes.
+- **Kernels.** The folder `kernels` has the compiled loops, in which nearly all time is spent; `entries` lists which of
+  them Python calls, and `preparing` compiles them ahead.
 """
 
 from riverrun.state.batch import Batch

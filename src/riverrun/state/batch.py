@@ -1,15 +1,13 @@
 """A batch: the changes of a state between two frontiers, sorted, in blocks.
 
-Three frontiers describe it:
+A change is (key, value, time, diff). The rows of a batch are its changes, sorted by key and added up: no two rows agree
+in key, value and time, and no diff is zero. A batch never changes once it is built. `spine` keeps the batches of a
+state as a chain; `merge` makes one batch of two neighbours. Three frontiers describe a batch. Laws:
 
-- `lower` and `upper`: it holds exactly the changes whose time is at or after `lower` and not at or
-  after `upper`;
-- `since`: times before it may have been advanced to it, so reads as of a time that is not at or
-  after `since` mean nothing.
-
-The batches of a state form a chain, each one's `upper` the next one's `lower`. A change is (key,
-value, time, diff); the rows of a batch are its changes, added up: no two agree in key, value and
-time, and no diff is zero.
+- **Between lower and upper.** A batch holds exactly the changes whose time is at or after `lower` and not at or after
+  `upper`. In a chain, the `upper` of a batch is the `lower` of the next one.
+- **Readable from since.** Times before `since` may have been advanced to `since`, so a batch can be read as of the
+  times at or after `since` only.
 
 >>> import pyarrow as pa
 >>> from riverrun.progress import Antichain
@@ -21,8 +19,7 @@ time, and no diff is zero.
 >>> len(batch)
 2
 
-Cost: building sorts by hash (see `kernels.sorting`), 20 to 40 ns a row; slicing by hashes copies
-nothing.
+Cost: building sorts by hash (see `kernels.sorting`), 20 to 40 ns a row; slicing by hashes copies nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ class Batch:
 
     @cached_property
     def rows(self) -> int:
-        """How many changes it holds."""
+        """How many changes the batch holds."""
         return sum(len(block) for block in self.blocks)
 
     def __len__(self) -> int:
@@ -82,14 +79,14 @@ class Batch:
 
     @cached_property
     def top(self) -> Timestamp | None:
-        """The least time at or after all its changes; None when it has none."""
+        """The least time at or after the times of all changes; None when there are no changes."""
         if len(self.blocks) == 1 and len(self.blocks[0].times) == 1:
             return self.blocks[0].times[0]
         return top({id(block.times): block.times for block in self.blocks}.values())
 
     @cached_property
     def descriptors(self) -> Ints:
-        """What kernels know its blocks by, one row each."""
+        """The descriptors of the blocks, by which kernels know them: one row for each block."""
         if len(self.blocks) == 1:
             return self.blocks[0].descriptor.reshape(1, layout.BLOCK_FIELDS)
         rows = [block.descriptor for block in self.blocks]
@@ -101,10 +98,10 @@ class Batch:
         return self.descriptors[:, layout.NODES].copy()
 
     @cached_property
-    def inverts(self) -> bool:
-        """Whether equal hashes are equal keys here."""
+    def hashes_suffice(self) -> bool:
+        """Whether equal hashes are equal keys in every block."""
         return not self.blocks or (
-            self.schema.invertible and all(block.inverts for block in self.blocks)
+            self.schema.invertible and all(block.hashes_suffice for block in self.blocks)
         )
 
     @property
@@ -114,15 +111,15 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch of {self.rows} changes from {self.lower} up to {self.upper}, since {self.since}>"
 
-    def moved(self, lower: Antichain, upper: Antichain) -> Batch:
+    def with_frontiers(self, lower: Antichain, upper: Antichain) -> Batch:
         """The same changes between other frontiers."""
         batch = object.__new__(Batch)
-        batch.__dict__.update(self.__dict__)  # with all that depends on the blocks alone
+        batch.__dict__.update(self.__dict__)  # cached properties depend on the blocks alone
         batch.__dict__.update(lower=lower, upper=upper)
         return batch
 
     def slice(self, low: int, high: int) -> Batch:
-        """The changes whose key hash is in [low, high), as far as that is within [0, 2**64)."""
+        """The changes whose key hash is in [low, high); either end may lie outside of [0, 2**64)."""
         low, high = max(low, 0), min(high, 1 << 64)
         if low >= high:
             return replace(self, blocks=())
@@ -138,10 +135,10 @@ class Batch:
         lower: Antichain,
         upper: Antichain,
     ) -> Batch:
-        """Sort and add up changes whose columns are what the schema says; column i is at positions[i] there.
+        """Sort and add up changes: column i of the schema's physical order is `changes.columns[positions[i]]`.
 
-        Times are in [lower, upper). The columns are trusted, since `build` costs several times as
-        much for the few rows that a round of a loop has.
+        Times are in [lower, upper). That the columns have the types of the schema is not checked: `build`, which
+        checks, costs several times as much for the few rows that a round of a loop has.
         """
         times = changes.times
         rows = changes.rows
@@ -149,13 +146,13 @@ class Batch:
             return cls(schema, (), lower, upper, lower)
         for time in times:
             if not reaches(lower, time) or reaches(upper, time):
-                raise _outside(time, lower, upper, "build a batch")
+                raise _outside_batch(time, lower, upper, "build a batch")
         columns = changes.columns
         arrays = [columns[at] for at in positions]
         codes = NO_CODES if changes.codes is None else changes.codes
         diffs = NO_DIFFS if changes.diffs is None else changes.diffs
         blocks = sort_into_blocks(schema, arrays, rows, times, codes, changes.diff, diffs)
-        return cls(schema, blocks, lower, upper, _beginning(len(times[0])))
+        return cls(schema, blocks, lower, upper, _minimum(len(times[0])))
 
     @classmethod
     def difference(
@@ -163,22 +160,24 @@ class Batch:
         schema: Schema,
         keys: Keys,
         queries: Ints,
-        made: Sequence[pa.Array],
+        new_values: Sequence[pa.Array],
         old: Selection,
         time: Timestamp,
         lower: Antichain,
         upper: Antichain,
     ) -> Batch | None:
-        """What leads from the old rows of some keys to the new ones, all at one time; None when keys are in no order.
+        """The changes that replace the old rows of some keys by new rows, all at one time.
 
-        A key has at most one new row: queries[i], ascending, is the key whose values are row i of `made`. The old
-        rows are those of the same keys in a state of this schema. Nothing is sorted: keys come in the order of a
-        batch.
+        A key has at most one new row: row i of `new_values` holds the values of key number queries[i], and `queries`
+        ascend. `old` are the rows of the same keys in a state of this schema. Nothing is sorted, so the keys have to be
+        in the order of a batch; None when they are not.
         """
         if not reaches(lower, time) or reaches(upper, time):
-            raise _outside(time, lower, upper, "build a batch")
+            raise _outside_batch(time, lower, upper, "build a batch")
         picked = keys if len(queries) == len(keys) else keys.take(queries)
-        values = column_table(made)  # a state without a declared order has no descending columns
+        values = column_table(
+            new_values
+        )  # a state without a declared order has no descending columns
         nodes = np.concatenate((picked.nodes, values)) if len(values) else picked.nodes
         assert old.queries is not None
         rows = old.queries, old.names, old.counts
@@ -187,7 +186,7 @@ class Batch:
         )
         if blocks is None:
             return None
-        return cls(schema, blocks, lower, upper, _beginning(len(time)))
+        return cls(schema, blocks, lower, upper, _minimum(len(time)))
 
     @classmethod
     def build(
@@ -201,13 +200,13 @@ class Batch:
         upper: Antichain,
         attempt: str = "build a batch",
     ) -> Batch:
-        """Sort and add up `rows`, which happen at one time or at one time each."""
+        """Sort and add up `rows`. `time` and `diffs` are either one for all rows, or one for each row."""
         arrays = schema.conform(rows, attempt)
         count = rows.num_rows
         table, codes = _encode_times(time, count, lower, upper, attempt)
         diff, many = _encode_diffs(diffs, count, attempt)
         blocks = sort_into_blocks(schema, arrays, count, table, codes, diff, many)
-        since = _beginning(len(table[0])) if table else lower  # nothing was advanced yet
+        since = _minimum(len(table[0])) if table else lower  # no time was advanced yet
         return cls(schema, blocks, lower, upper, since)
 
 
@@ -229,7 +228,11 @@ def sort_into_blocks(
     diff: int,
     diffs: Ints,
 ) -> tuple[Block, ...]:
-    """Sort fresh columns, add up equal changes, and gather them into blocks."""
+    """Sort unsorted columns, add up equal changes, and write them into blocks.
+
+    The time of a row is `table[code]`; without codes all rows have the first time. `diff` is the diff of all rows
+    where there are no `diffs`.
+    """
     if rows == 0:
         return ()
     packed = pack_rows(schema, arrays, rows, table, codes, diff, diffs)
@@ -241,11 +244,11 @@ def sort_into_blocks(
     # Where equal hashes are equal keys, the order inside a hash starts with the first value column.
     first = 1 if schema.invertible and arrays[0].null_count == 0 else 0
     words = empty(0 if first == end else rows, np.uint64)
-    alone = True
+    words_decide = True  # the words tell rows of one key apart, without a look at the columns
     if first < end:
         size = int(nodes[first, layout.SIZE])
-        alone = sorting.order_words(address, first, rows, words) and first + size == end
-    columns = (alone, address, first, end)
+        words_decide = sorting.order_words(address, first, rows, words) and first + size == end
+    columns = (words_decide, address, first, end)
     chosen, count = NO_ROWS, rows
     if not sorting.mostly_distinct(hashes, words, codes):
         sums = empty(rows, np.int64)
@@ -254,15 +257,15 @@ def sort_into_blocks(
     scratch = empty(4 * count, np.uint64)
     keys, words, names = sorting.sort_rows(hashes, chosen, words, *columns, codes, scratch)
     out_codes, out_diffs = empty(count, np.int32), empty(count, np.int64)
-    kept = sorting.consolidate(keys, words, names, *columns, diffs, diff, out_codes, out_diffs)
-    names, words = names[:kept], words[:kept]
-    if alone and first == 1 < end and sorting.plain_words(address, first, words):
-        # The words are the cells, and lie in order already.
+    rows_left = sorting.consolidate(keys, words, names, *columns, diffs, diff, out_codes, out_diffs)
+    names, words = names[:rows_left], words[:rows_left]
+    if words_decide and first == 1 < end and sorting.plain_words(address, first, words):
+        # The words are the cells of the only value column, and lie in order already.
         nodes[first, layout.DATA], nodes[first, layout.ORIGIN] = words.ctypes.data, 0
-        names = np.arange(kept)
-    writer = BlockWriter(schema, table, kept)
+        names = np.arange(rows_left)
+    writer = BlockWriter(schema, table, rows_left)
     return writer.append_all(
-        np.array([address]), names, keys[:kept], out_codes[:kept], out_diffs[:kept]
+        np.array([address]), names, keys[:rows_left], out_codes[:rows_left], out_diffs[:rows_left]
     )
 
 
@@ -273,12 +276,12 @@ def _encode_times(
     upper: Antichain,
     attempt: str,
 ) -> tuple[tuple[Timestamp, ...], np.ndarray[Any, np.dtype[np.int32]]]:
-    """A table of times and a code a row; no codes where there is one time."""
-    one = not isinstance(time, Sequence) or (
+    """The table of times, and the code of each row's time; no codes where there is one time."""
+    is_one = not isinstance(time, Sequence) or (
         isinstance(time, tuple) and not (time and isinstance(time[0], tuple))
     )
-    each = tuple(as_timestamp(some, attempt) for some in ([time] if one else time))
-    if not one and len(each) != rows:
+    each = tuple(as_timestamp(some, attempt) for some in ([time] if is_one else time))
+    if not is_one and len(each) != rows:
         raise SchemaError(
             "schema.length",
             f"cannot {attempt}: {len(each)} times for {rows} rows",
@@ -291,11 +294,13 @@ def _encode_times(
     check_depth(table, depth, attempt)
     for at in table:
         if not lower.less_equal(at) or upper.less_equal(at):
-            raise _outside(at, lower, upper, attempt)
+            raise _outside_batch(at, lower, upper, attempt)
     return table, codes_in(each, table) if len(table) > 1 else NO_CODES
 
 
-def _outside(time: Timestamp, lower: Antichain, upper: Antichain, attempt: str) -> TimeViolation:
+def _outside_batch(
+    time: Timestamp, lower: Antichain, upper: Antichain, attempt: str
+) -> TimeViolation:
     return TimeViolation(
         "time.outside_batch",
         f"cannot {attempt}: a change at {time} is outside the batch, which is from {lower} up to {upper}",
@@ -305,7 +310,7 @@ def _outside(time: Timestamp, lower: Antichain, upper: Antichain, attempt: str) 
 
 
 @lru_cache(maxsize=64)
-def _beginning(depth: int) -> Antichain:
+def _minimum(depth: int) -> Antichain:
     return Antichain.minimum(depth)
 
 

@@ -1,17 +1,19 @@
-"""A block: a bounded, immutable, sorted piece of a batch, and the writer that makes blocks.
+"""A block: a bounded, sorted piece of a batch that never changes; and the writer that makes blocks.
 
-A batch is cut into blocks of about a million rows or 64 MB, so that memory is given back, written
-to disk, checkpointed and mapped in pieces whose size does not depend on the state's. Laws:
+A batch is a list of blocks of about a million rows or 64 MB, so memory is given back, written to disk, checkpointed and
+mapped in pieces whose size does not depend on the size of the state. `batch` and `merge` write blocks, `block_files`
+writes them to files, and kernels read them through their *descriptors*: one row of integers for each block, most of
+them addresses (`kernels.layout`). A small block of flat columns is one piece of memory (`PackedBlock`), a larger one is
+Arrow arrays. Laws:
 
-1. Rows are sorted by (hash, key, declared order, value, time code) and no two agree in all of
-   these.
-2. No diff is zero.
-3. The blocks of a batch ascend by hash, and no hash stands in two of them: a key is in one block.
-4. What is the same for every row is not stored: a single time, a single diff, an integer key beside
-   its hash.
+- **Sorted.** Rows ascend by (hash, key, declared order, value, time code), and no two rows agree in all of these.
+- **No zeros.** No diff is zero.
+- **Whole hashes.** The blocks of a batch ascend by hash, and no hash stands in two of them; so a key is in one block.
+- **Constants left out.** What is the same for every row is stored once, not for each row: a single time, a single diff.
+  An integer key is not stored beside its hash, from which it can be recovered, unless some key of the block is null.
 
-Memory for int64 keys and values with one time and one diff: 16 bytes a row, and half a byte for the
-directory.
+Memory for int64 keys and values with one time and one diff: 16 bytes a row, and half a byte for the directory, which
+says where each bucket of hashes begins.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 BLOCK_ROWS = 1 << 20
 BLOCK_BYTES = 64 << 20
-CHUNK_ROWS = 1 << 16  # rows that are written at once
-PACKED_ROWS = 4096  # so few rows are packed by one kernel, when they are neither lists nor structs
+CHUNK_ROWS = 1 << 16  # rows that are written by one call
+PACKED_ROWS = 4096  # up to so many rows, without lists and structs, are packed by one kernel
 PACKED_BYTES = 1 << 20
 
 _SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -54,7 +56,7 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Block:
-    """Rows [start, stop) of sorted columns. `columns` has None for a key that is kept as its hash."""
+    """Rows [start, stop) of sorted columns. `columns` has None for a key that is recovered from its hash."""
 
     schema: Schema
     hashes: pa.Array
@@ -69,7 +71,7 @@ class Block:
     resident: bool = True
     """Whether the buffers are in memory of our own, rather than in a mapped file."""
     holder: Any = None
-    """What must outlive the buffers: a mapped file, for instance."""
+    """Something that has to live as long as the buffers: a mapped file, for instance."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -87,12 +89,12 @@ class Block:
 
     @cached_property
     def words(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The hashes, all of them, as an array."""
+        """The hashes of all rows, those outside [start, stop) included, as an array."""
         return self.hashes.to_numpy(zero_copy_only=True)  # type: ignore[no-any-return]
 
     @cached_property
     def directory(self) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], int] | None:
-        """First rows by bucket of hashes, and the shift that makes a hash a bucket."""
+        """The first row of each bucket of hashes, and the shift that makes a hash the number of its bucket."""
         rows = len(self.hashes)
         if rows < packing.DIRECTORY_ROWS:
             return None
@@ -104,7 +106,7 @@ class Block:
 
     @cached_property
     def descriptor(self) -> Ints:
-        """The row of integers that kernels know this block by (`kernels.layout`)."""
+        """The row of integers by which kernels know this block (`kernels.layout`)."""
         row = np.zeros(layout.BLOCK_FIELDS, np.int64)
         row[layout.HASHES] = self.hashes.buffers()[1].address
         row[layout.START], row[layout.STOP] = self.start, self.stop
@@ -149,8 +151,8 @@ class Block:
         return directory + sum(int(array.nbytes) for array in arrays if array is not None)
 
     @property
-    def inverts(self) -> bool:
-        """Whether equal hashes are equal keys here, because the key is its hash."""
+    def hashes_suffice(self) -> bool:
+        """Whether equal hashes are equal keys in this block, because the key is recovered from its hash."""
         return len(self.schema.key) == 1 and self.columns[0] is None
 
     def slice(self, low: int, high: int) -> Block | None:
@@ -172,7 +174,7 @@ class Block:
             self.schema, self.hashes, self.columns, self.times, self.codes, self.diff, self.diffs,
             self.uid, start, stop, self.resident, self.holder,
         )  # fmt: skip
-        # What belongs to the buffers rather than to the rows is shared, and not made again.
+        # These depend on the buffers and not on the rows, so the part shares them.
         part.__dict__.update(
             nodes=self.nodes, words=self.words, directory=self.directory, time_table=self.time_table
         )
@@ -184,7 +186,7 @@ _UNSIGNED_ARROW = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
 
 
 class PackedBlock(Block):
-    """A small block in one piece of memory (`kernels.packing`); its Arrow arrays are made when asked for."""
+    """A small block in one piece of memory (`kernels.packing`); Arrow arrays over it are made on first use."""
 
     def __init__(self, schema: Schema, slab: Ints, times: Times, rows: int) -> None:
         table, slab[layout.TIMES] = addressed_table(times)
@@ -202,7 +204,7 @@ class PackedBlock(Block):
 
     @cached_property
     def uid(self) -> str:
-        # Two threads may ask at once, and must be told the same.
+        # Two threads may ask at once, and must get the same identifier.
         return self.__dict__.setdefault("uid", uuid4().hex)  # type: ignore[no-any-return]
 
     def _array(self, kind: pa.DataType, field: int) -> pa.Array:
@@ -234,7 +236,7 @@ class PackedBlock(Block):
     @cached_property
     def columns(self) -> tuple[pa.Array | None, ...]:
         first, kinds = packing.NODES_WORD, self.schema.canonical
-        if not self.inverts:
+        if not self.hashes_suffice:
             return tuple(slab_columns(self.slab, first, kinds, self.stop))
         values = slab_columns(self.slab, first + layout.NODE_FIELDS, kinds[1:], self.stop)
         return (None, *values)
@@ -261,7 +263,7 @@ class PackedBlock(Block):
         return int(self.slab.nbytes)
 
     @property
-    def inverts(self) -> bool:
+    def hashes_suffice(self) -> bool:
         return (
             self.schema.invertible
             and int(self.slab[packing.NODES_WORD + layout.KIND]) == layout.HASHED
@@ -281,25 +283,25 @@ def pack_rows(
     diff: int,
     diffs: Ints,
 ) -> tuple[Block, ...] | None:
-    """Sort fresh columns, add up equal changes, and write them as one block, if they are few and flat.
+    """Sort unsorted columns, add up equal changes, and write them as one block, if the rows are few and flat.
 
-    None when they are not; no block when all cancel.
+    None when they are not; no block when all changes cancel.
     """
     template = schema.flat
     if template is None or rows > PACKED_ROWS or rows > BLOCK_ROWS:
         return None
     nodes = flat_table(template, arrays)
-    slab, used, kept = packing.pack_rows(
+    slab, used, rows_left = packing.pack_rows(
         nodes, schema.key_end, rows, schema.hash_word, codes, len(times), diffs, diff,
         schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
     )  # fmt: skip
-    return _packed(schema, slab, used, kept, times, codes)
+    return _packed(schema, slab, used, rows_left, times, codes)
 
 
 def pack_blocks(
     schema: Schema, blocks: Sequence[Block], tables: Sequence[Times], times: Times
 ) -> tuple[Block, ...] | None:
-    """The same of the rows of several blocks, whose times become `tables`."""
+    """`pack_rows` of the rows of several blocks: time i of block b becomes `tables[b][i]`."""
     rows = sum(map(len, blocks))
     if schema.flat is None or rows > PACKED_ROWS or rows > BLOCK_ROWS:
         return None
@@ -311,71 +313,78 @@ def pack_blocks(
         maps = np.zeros(max(map(len, tables)), np.int32)
         bases = np.zeros(len(blocks), np.int64)
     descriptors = np.concatenate([block.descriptor for block in blocks])
-    slab, used, kept = packing.pack_blocks(
+    slab, used, rows_left = packing.pack_blocks(
         descriptors.reshape(len(blocks), layout.BLOCK_FIELDS), maps, bases, len(times), rows,
         schema.starts[-1], schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
     )  # fmt: skip
-    return _packed(schema, slab, used, kept, times, used if many else NO_CODES)
+    return _packed(schema, slab, used, rows_left, times, used if many else NO_CODES)
 
 
 def pack_merged(
     schema: Schema, a: Block, b: Block, tables: Sequence[Times], times: Times
 ) -> tuple[Block, ...] | None:
-    """The same of two blocks, which are merged rather than sorted."""
+    """`pack_blocks` of two blocks, which are merged rather than sorted."""
     if schema.flat is None or len(a) + len(b) > min(PACKED_ROWS, BLOCK_ROWS):
         return None
     maps = [codes_in(table, times) for table in tables]
-    slab, used, kept = packing.pack_merged(
+    slab, used, rows_left = packing.pack_merged(
         a.descriptor, maps[0], b.descriptor, maps[1], len(times), schema.starts[-1],
         schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
     )  # fmt: skip
-    return _packed(schema, slab, used, kept, times, used if len(times) > 1 else NO_CODES)
+    return _packed(schema, slab, used, rows_left, times, used if len(times) > 1 else NO_CODES)
 
 
 def pack_difference(
     schema: Schema,
     keys: Ints,
     count: int,
-    made: Ints,
+    new_values: Ints,
     queries: Ints,
     blocks: Ints,
     old: tuple[Ints, Ints, Ints],
     time: Timestamp,
 ) -> tuple[Block, ...] | None:
-    """What leads from old rows to new ones, as blocks; None when the keys are not in order.
+    """The changes that replace old rows of some keys by new ones, as blocks; None when the keys are not in order.
 
-    See `kernels.differing`: `old` is queries, names and counts.
+    `kernels.differing` explains the arguments; `old` are the queries, names and counts of the old rows.
     """
     rows = len(queries) + len(old[0])
-    arguments = (keys, count, schema.hash_word, made, queries, blocks, *old)
+    arguments = (keys, count, schema.hash_word, new_values, queries, blocks, *old)
     if schema.flat is not None and rows <= min(PACKED_ROWS, BLOCK_ROWS):
-        slab, kept = differing.pack_difference(
+        slab, rows_left = differing.pack_difference(
             *arguments, schema.invertible, min(PACKED_BYTES, BLOCK_BYTES)
         )
-        if kept <= 0:
-            return None if kept < 0 else ()
+        if rows_left <= 0:
+            return None if rows_left < 0 else ()
         if len(slab):
-            return (PackedBlock(schema, slab, (time,), kept),)
-    names, hashes, diffs, tables, kept = differing.list_difference(*arguments)
-    if kept < 0:
+            return (PackedBlock(schema, slab, (time,), rows_left),)
+    names, hashes, diffs, tables, rows_left = differing.list_difference(*arguments)
+    if rows_left < 0:
         return None
-    return BlockWriter(schema, (time,), kept).append_all(tables, names, hashes, NO_CODES, diffs)
+    return BlockWriter(schema, (time,), rows_left).append_all(
+        tables, names, hashes, NO_CODES, diffs
+    )
 
 
 def _packed(
-    schema: Schema, slab: Ints, used: Ints, kept: int, times: Times, codes: np.ndarray[Any, Any]
+    schema: Schema,
+    slab: Ints,
+    used: Ints,
+    rows_left: int,
+    times: Times,
+    codes: np.ndarray[Any, Any],
 ) -> tuple[Block, ...] | None:
     if len(slab) == 0:
-        return () if kept == 0 else None
+        return () if rows_left == 0 else None
     if len(codes) and used.min() < 0:
         times = tuple(times[code] for code in np.flatnonzero(used >= 0))
-    return (PackedBlock(schema, slab, times, kept),)
+    return (PackedBlock(schema, slab, times, rows_left),)
 
 
 class BlockWriter:
-    """Writes sorted rows of other blocks into new blocks, cutting between hashes (law 3).
+    """Writes sorted rows of other blocks into new blocks, cut between hashes (the *whole hashes* law).
 
-    Codes are not looked at where there is one time.
+    Where there is one time, the codes of the rows are ignored.
     """
 
     def __init__(self, schema: Schema, times: Times, rows: int) -> None:
@@ -384,10 +393,10 @@ class BlockWriter:
         self._expected = rows
         self._length = 0
         kinds = schema.canonical
-        self._words = len(times) == 1 and schema.invertible and kinds[1:] == (pa.int64(),)
+        self._rows_are_words = len(times) == 1 and schema.invertible and kinds[1:] == (pa.int64(),)
 
     def expect(self, rows: int) -> None:
-        """About how many rows are still to come: what a new block reserves memory for."""
+        """Say about how many rows are still to come: a new block reserves memory for so many."""
         self._expected = self._length + rows
 
     def _open(self) -> None:
@@ -401,15 +410,16 @@ class BlockWriter:
         for writer, stored in zip(self._columns, self._stored, strict=True):
             if stored and writer.width:
                 writer.cells.reserve(capacity * writer.width)
-        self._codes = _Narrow(_UNSIGNED, capacity)
-        self._diffs = _Narrow(_SIGNED, capacity)
+        self._codes = _NarrowInts(_UNSIGNED, capacity)
+        self._diffs = _NarrowInts(_SIGNED, capacity)
 
     def append(
         self, tables: Ints, rows: Ints, hashes: Words, codes: Codes, diffs: Ints
     ) -> list[Block]:
-        """Append the named rows, in order; return the blocks that this completed.
+        """Append rows, in order, and return the blocks that this completed.
 
-        `tables` are the addresses of the nodes of the blocks that the rows are named after.
+        `rows` are names of rows (`kernels.layout`): each says a block and a row in there. `tables` are the addresses of
+        the tables of nodes of these blocks.
         """
         if len(rows) == 0:
             return []
@@ -425,12 +435,13 @@ class BlockWriter:
         self._write(tables, rows, hashes, codes, diffs)
         return completed
 
-    def room(self, rows: int) -> tuple[int, int] | None:
-        """Where the next hashes and values can be put, `rows` of each, before `placed` is called.
+    def reserve_words(self, rows: int) -> tuple[int, int] | None:
+        """Reserve memory for `rows` more rows; return the addresses for their hashes and for their values.
 
-        None where rows are not a hash and one value of 64 bits, and where a block is full.
+        The caller writes there, and says with `append_reserved` how many rows it wrote. None where a row is more than a
+        hash and one value of 64 bits, and where the block is full.
         """
-        if not self._words or self._full():
+        if not self._rows_are_words or self._full():
             return None
         if self._length == 0:
             self._open()
@@ -442,8 +453,8 @@ class BlockWriter:
         written = self._length * 8
         return self._hashes.address + written, values.cells.address + written
 
-    def placed(self, diffs: Ints) -> None:
-        """Rows with these diffs were put where `room` said."""
+    def append_reserved(self, diffs: Ints) -> None:
+        """Count in the rows, with these diffs, that the caller wrote where `reserve_words` said."""
         if len(diffs):
             self._diffs.append(diffs, self._length)
             self._length += len(diffs)
@@ -452,7 +463,7 @@ class BlockWriter:
     def append_all(
         self, tables: Ints, rows: Ints, hashes: Words, codes: Codes, diffs: Ints
     ) -> tuple[Block, ...]:
-        """`append` however many rows, and `finish`."""
+        """`append` any number of rows, and `finish`."""
         blocks: list[Block] = []
         for start in range(0, len(rows), CHUNK_ROWS):
             piece = slice(start, min(start + CHUNK_ROWS, len(rows)))
@@ -480,7 +491,7 @@ class BlockWriter:
         self._diffs.append(diffs, start)
 
     def _store_key(self, rows: int) -> None:
-        """A null key has no place in its hash: from here on this block stores the key column."""
+        """Store the key column in this block from here on: a null key cannot be recovered from its hash."""
         self._stored[0] = True
         if rows:
             hashes = self._hashes.address
@@ -509,19 +520,17 @@ class BlockWriter:
             uuid4().hex, 0, self._length,
         )  # fmt: skip
         self._length = 0
-        _ = (
-            block.descriptor
-        )  # made now, a block at a time, rather than for all blocks at the first read
+        _ = block.descriptor  # made here, block by block, rather than for all at the first read
         return block
 
     def finish(self) -> Iterator[Block]:
-        """The last block, if there is one; the writer is spent."""
+        """The last block, if there are rows in it; the writer cannot be used afterwards."""
         if self._length:
             yield self._cut()
 
 
-class _Narrow:
-    """Integers, most of them alike: one constant while it lasts, then the narrowest cells that hold them all."""
+class _NarrowInts:
+    """A growing column of integers in little memory: a constant as long as all are equal, then the narrowest cells."""
 
     __slots__ = ("capacity", "cells", "constant", "highest", "lowest", "types", "width")
 
@@ -564,9 +573,9 @@ class _Narrow:
         return 0, pa.Array.from_buffers(kind, rows, [None, self.cells.finish(rows * self.width)])
 
     def finish_codes(self, times: Times, rows: int) -> tuple[Times, pa.Array | None]:
-        """The times that occur, and codes into them."""
+        """The times that occur, and the code of each row in that table; None where there is one time."""
         if self.width == 0:
-            return (times[self.constant],), None  # 0 where there was nothing to look at
+            return (times[self.constant],), None  # the constant is 0 where no codes were given
         used = np.zeros(len(times), np.int64)
         count = gathering.renumber(self.cells.address, self.width, rows, used)
         if count < len(times):
@@ -575,5 +584,5 @@ class _Narrow:
 
 
 def resident_bytes(blocks: Sequence[Block]) -> int:
-    """Memory that the blocks hold, each counted once."""
+    """Bytes of memory that the blocks hold; blocks that share buffers count once."""
     return sum({block.uid: block.nbytes for block in blocks if block.resident}.values())

@@ -1,13 +1,13 @@
-"""Blocks as Arrow files: to be mapped when memory is short, and to be checkpointed.
+"""Blocks as Arrow files, which are mapped when memory is short, and which checkpoints consist of.
 
-A file is one Arrow IPC file with one record batch, without compression, so that mapping it gives
-the columns where they lie. Columns are named ``hash``, ``key.NAME`` (absent when the key is kept as
-its hash), ``value.NAME``, ``time`` (a code) and ``diff`` (both absent when they are the same for
-every row). The metadata of its schema holds the rest under ``riverrun``, as JSON. Anyone who reads
-Arrow can read it.
+`spine` spills blocks (`spill_block`) and `storage.checkpoint` writes and reads them (`write_block`, `read_block`). A
+file is one Arrow IPC file with one record batch, without compression, so that mapping the file gives the columns where
+they lie. Columns are named ``hash``, ``key.NAME`` (absent when the key is recovered from its hash), ``value.NAME``,
+``time`` (a code) and ``diff`` (the last two absent when all rows have the same). The metadata of the Arrow schema has
+the rest under ``riverrun``, as JSON. Anyone who reads Arrow can read such a file. Laws:
 
-Law: `read_block(write_block(b))` holds the rows of `b` and has its uid. What is not such a file is
-refused and named.
+- **Round trip.** `read_block(write_block(b))` holds the rows of `b` and has the uid of `b`.
+- **Refused by name.** A file that is not the file of a block is refused, and the refusal says which file and why.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _METADATA = b"riverrun"
 
 
 def block_record(block: Block) -> pa.RecordBatch:
-    """All rows of a block, those outside its slice included, as the one record batch of its file."""
+    """All rows of a block, those outside [start, stop) included, as the one record batch of its file."""
     names, arrays = ["hash"], [block.hashes]
     for at, (field, column) in enumerate(zip(block.schema.columns, block.columns, strict=True)):
         if column is not None:
@@ -69,7 +69,10 @@ def write_block(block: Block) -> pa.Buffer:
 def read_block(
     source: pa.Buffer, schema: Schema, name: str, *, resident: bool, holder: Any = None
 ) -> Block:
-    """The block in an Arrow file, over the memory of `source`; `name` is what errors call the file."""
+    """The block in an Arrow file, over the memory of `source`; errors call the file `name`.
+
+    `holder` is something that has to live as long as that memory.
+    """
     try:
         batches = read_file(source)
     except UnsoundRows as error:
@@ -99,7 +102,7 @@ def read_block(
         schema, hashes, columns, times, codes, diff, diffs, uid, 0, record.num_rows,
         resident, holder,
     )  # fmt: skip
-    _ = block.descriptor  # made before the block is shared between threads
+    _ = block.descriptor  # computed before threads share the block
     return block
 
 
@@ -111,7 +114,10 @@ def _check_sound(
     diffs: pa.Array | None,
     name: str,
 ) -> None:
-    """Refuse what kernels, which check no bounds, must never see; the rows themselves are sound."""
+    """Refuse times, codes, diffs and hashes that kernels, which check no bounds, must never see.
+
+    `soundness` has checked the rows themselves.
+    """
     if not times or len({len(time) for time in times}) != 1 or not times[0]:
         raise _refuse(name, "its times are not of one depth")
     if (codes is None and len(times) != 1) or (diffs is None and diff == 0):
@@ -126,10 +132,10 @@ def _check_sound(
 
 
 def _describe(schema: Schema) -> list[str]:
-    """The columns in physical order: what a file must agree on with whoever reads it.
+    """The columns in physical order, in words: a file is read only if its words are those of the reader's schema.
 
-    A key that is kept as its hash leaves no column, and the order inside a key no trace but the
-    rows'.
+    The columns of the record batch would not suffice for that: a key that is recovered from its hash is no column, and
+    the order inside a key shows in nothing but the order of the rows.
     """
     ordered = len(schema.key) + len(schema.order)
     described = []
@@ -178,8 +184,9 @@ def _refuse(name: str, why: str) -> CheckpointError:
 
 
 def spill_block(block: Block, directory: Path) -> Block:
-    """The same block in a mapped file, which has no name when this returns: it goes with the block, or the process."""
-    # A block may be spilled twice, by two that share it, and a file that is mapped must not be written to.
+    """The same block in a mapped file. The file has no name any more, so it goes with the block, or with the
+    process."""
+    # Two spines may share a block and both spill it, and a mapped file must not be written to: hence a fresh name.
     path = directory / f"{block.uid}-{uuid4().hex}.arrow"
     record = block_record(block)
     try:
@@ -197,6 +204,6 @@ def spill_block(block: Block, directory: Path) -> Block:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(path)
-    fresh = read_block(mapped, block.schema, str(path), resident=False)
+    spilled = read_block(mapped, block.schema, str(path), resident=False)
     whole = (block.start, block.stop) == (0, len(block.hashes))
-    return fresh if whole else fresh.restrict(block.start, block.stop)
+    return spilled if whole else spilled.restrict(block.start, block.stop)

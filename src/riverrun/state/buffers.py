@@ -1,13 +1,14 @@
-"""Slabs: large pieces of memory that are used again rather than given back to the system and asked for anew.
+"""Buffers: large pieces of memory, called slabs, that are used again instead of going back to the system.
 
-Merging frees about as much memory as it allocates, in pieces of the same few sizes. Memory that
-comes fresh from the system costs a page fault every 4 kB (some 5 ns for 8 bytes on a virtual
-machine, more than merging them), and giving back hundreds of megabytes at once stops the caller for
-as long as 100 ms. So slabs that are no longer used wait here for the next taker, and what is too
-much is given back a few at a time.
+Merging and gathering take their memory here (`empty`, `SLABS.take`), and spines trim the pool as they work. Merging
+frees about as much memory as it allocates, in pieces of the same few sizes. Fresh memory of the system costs a page
+fault every 4 kB (some 5 ns for 8 bytes on a virtual machine, more than merging them), and giving back hundreds of
+megabytes at once stops the caller for as long as 100 ms. So a slab that is no longer used waits in the pool for the
+next taker, and slabs beyond a bound are given back a few at a time. Laws:
 
-Laws: at most three eighths of the bytes in use (or 32 MB) is kept once `trim` has caught up; a slab
-is handed out again only when nothing refers to the memory any more.
+- **Bounded.** Once `trim` has caught up, the pool keeps unused slabs of at most three eighths of the bytes in use, or
+  32 MB if that is more.
+- **Exclusive.** A slab is handed out again only when nothing refers to its memory any more.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class SlabPool:
-    """Hands out slabs and takes them back, from and in any thread."""
+    """Hands out slabs and takes them back, in any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._returned: deque[mmap.mmap] = deque()
-        """Slabs whose users are gone. Finalizers run anywhere, even inside `take`: they only append here."""
+        """Slabs whose users are gone. Finalizers run anywhere, even inside `take`, so all they do is append here."""
         self._free: list[mmap.mmap] = []
         self._free_bytes = 0
         self._used_bytes = 0
 
     def take(self, size: int) -> Bytes:
-        """At least `size` bytes, with any content, until the array and all that was made from it are gone."""
+        """At least `size` bytes, with any content. The slab is taken back when the array and all views of it are
+        gone."""
         size = -(-size // _GRAIN) * _GRAIN
         with self._lock:
             self._collect()
@@ -48,13 +50,13 @@ class SlabPool:
             if slab is None:
                 slab = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._used_bytes += len(slab)
-        # Whatever NumPy or Arrow make of the array, they keep what exports its memory: that is the lease.
+        # Every view that NumPy or Arrow make of the array keeps the exporter of its memory alive: the lease.
         lease = (ctypes.c_char * len(slab)).from_buffer(slab)
         weakref.finalize(lease, self._returned.append, slab).atexit = False
         return np.frombuffer(memoryview(lease), np.uint8)
 
     def trim(self, slabs: int = 1) -> None:
-        """Give memory back to the system, at most so many slabs (1 to 2 ms each), down to what may be kept."""
+        """Give at most so many unused slabs back to the system (1 to 2 ms each), until the *bounded* law holds."""
         with self._lock:
             self._collect()
             while slabs and self._free_bytes > max(_ALWAYS_KEPT, self._used_bytes * 3 // 8):
@@ -62,7 +64,7 @@ class SlabPool:
                 slabs -= 1
 
     def release(self) -> None:
-        """Give all memory that is not used back to the system: for idle moments."""
+        """Give all unused slabs back to the system: for idle moments."""
         with self._lock:
             self._collect()
             self._free.clear()

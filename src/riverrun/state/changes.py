@@ -1,13 +1,12 @@
 """Changes on their way between operators: columns, times and diffs, in no order.
 
-A batch is sorted and belongs to a state; changes are what a batch is made from. Laws:
+Inputs, operators and exchanges pass `Changes` on. A state takes them in as a `batch`: sorted, added up, and never
+changed afterwards. Columns are in the canonical layout of `schema`, one chunk each, which nothing here checks. Laws:
 
-1. `times` is sorted and without repetition, has one time at least, and each of them is the time of
-   some row, unless there are no rows. `codes` is None exactly when there is one.
-2. What a method returns may share memory with what it was called on; nothing is ever changed.
-3. Rows keep their order, except in `partition` (which keeps it within a part) and `consolidate`.
-
-Columns are in the canonical layout of `schema`, one chunk each; nothing here checks that.
+- **Table of times.** `times` is sorted, without repetition and never empty; each of them is the time of some row,
+  unless there are no rows. `codes` is None exactly when there is one time.
+- **Immutable.** No method alters the changes that it is called on; its result may share their memory.
+- **Order kept.** Rows keep their order, except in `partition`, which keeps it within each part, and in `consolidate`.
 
 >>> import pyarrow as pa
 >>> changes = Changes.of([pa.array([3, 1, 3]), pa.array([5, 6, 5])], (0, 1))
@@ -18,8 +17,8 @@ Columns are in the canonical layout of `schema`, one chunk each; nothing here ch
 >>> [None if part is None else part.rows for part in changes.partition([0], Shards.even(2))]
 [2, 1]
 
-Cost: a few microseconds a call and column, and nothing per row in Python. Gathering is 2 to 3 ns a
-cell, adding up 60 ns a row.
+Cost: a few microseconds a call and column, and nothing per row in Python. Gathering is 2 to 3 ns a cell, adding up 60
+ns a row.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Changes:
-    """Fresh changes, unsorted."""
+    """Unsorted changes: of row i the values in `columns`, a time and a diff."""
 
     columns: tuple[pa.Array, ...]
     """In the collection's own order of columns."""
@@ -54,12 +53,12 @@ class Changes:
     codes: Codes | None
     """The time of each row, as its number in `times`; None: every row at times[0]."""
     diff: int
-    """Used where `diffs` is None."""
+    """The diff of every row, where `diffs` is None."""
     diffs: Ints | None
 
     @staticmethod
     def of(columns: Sequence[pa.Array], time: Timestamp, diff: int = 1) -> Changes:
-        """Rows of one time and one diff; there is one column at least."""
+        """Rows of one time and one diff, in one column at least."""
         return Changes(tuple(columns), len(columns[0]), (time,), None, diff, None)
 
     def __len__(self) -> int:
@@ -79,7 +78,7 @@ class Changes:
         return np.full(self.rows, self.diff, np.int64) if self.diffs is None else self.diffs
 
     def take(self, rows: Ints) -> Changes:
-        """The rows of these numbers, in this order."""
+        """The rows with these numbers, in this order."""
         columns = take_columns(self.columns, rows) if self.columns else ()
         diffs = None if self.diffs is None else self.diffs[rows]
         if self.codes is None:
@@ -93,21 +92,21 @@ class Changes:
         return self if len(rows) == self.rows else self.take(rows)
 
     def with_columns(self, columns: Sequence[pa.Array]) -> Changes:
-        """The same changes of other columns."""
+        """The same changes with other columns."""
         return Changes(tuple(columns), self.rows, self.times, self.codes, self.diff, self.diffs)
 
     def negate(self) -> Changes:
-        """What takes these changes back."""
+        """The changes that cancel these."""
         diffs = None if self.diffs is None else -self.diffs
         return Changes(self.columns, self.rows, self.times, self.codes, -self.diff, diffs)
 
     def repeat(self, times: int) -> Changes:
-        """Each change so many times; the products fit 64 bits."""
+        """The same changes with each diff multiplied by `times`; the products have to fit 64 bits."""
         diffs = None if self.diffs is None else self.diffs * times
         return Changes(self.columns, self.rows, self.times, self.codes, self.diff * times, diffs)
 
     def map_times(self, function: Callable[[Timestamp], Timestamp]) -> Changes:
-        """The same changes at other times."""
+        """The same changes at other times: time t becomes `function(t)`."""
         if self.codes is None:
             times: Times = (function(self.times[0]),)
             return Changes(self.columns, self.rows, times, None, self.diff, self.diffs)
@@ -128,7 +127,7 @@ class Changes:
         return Changes(columns, len(rows), (time,), None, self.diff, diffs)
 
     def split(self, done: Callable[[Timestamp], bool]) -> tuple[Changes | None, Changes | None]:
-        """The changes of the times that are `done`, and of those that are not; None for no rows."""
+        """The changes at the times for which `done` is true, and the others; None in place of no rows."""
         if self.rows == 0:
             return None, None
         flags = [done(time) for time in self.times]
@@ -140,7 +139,7 @@ class Changes:
     @staticmethod
     def concat(pieces: Sequence[Changes]) -> Changes:
         """The changes of all pieces, one at least, one after the other."""
-        if len(pieces) > 1:  # no rows say nothing, and may have another time
+        if len(pieces) > 1:  # a piece without rows may have a time that no row has
             pieces = [piece for piece in pieces if piece.rows] or pieces[:1]
         first = pieces[0]
         if len(pieces) == 1:
@@ -158,9 +157,9 @@ class Changes:
         return Changes(columns, rows, times, codes, first.diff, diffs)
 
     def partition(self, positions: Sequence[int], shards: Shards) -> list[Changes | None]:
-        """The changes of each worker, by who owns the hash of the columns at `positions`.
+        """The changes of each worker: a row goes to the worker that owns the hash of its columns at `positions`.
 
-        The hash is that of a state's keys, so no columns hash to 0.
+        A state hashes its keys the same way. Where there are no positions, the hash is 0.
         """
         if shards.workers == 1:
             return [self if self.rows else None]
@@ -184,7 +183,7 @@ class Changes:
         return Changes(columns, size, times, codes, self.diff, diffs)
 
     def consolidate(self) -> Changes:
-        """Equal changes of one time added up, without zeros, in the order of their columns and times."""
+        """Changes with equal columns and times added up, without zeros, sorted by columns and times."""
         table = column_table(self.columns)
         rows, codes, diffs, alike = sorting.sort_plainly(
             table, self.rows, NO_CODES if self.codes is None else self.codes,
@@ -196,12 +195,12 @@ class Changes:
         many = None if alike else diffs
         if self.codes is None:
             return Changes(columns, count, self.times, None, diff, many)
-        times, kept = _trim(self.times, codes)
-        return Changes(columns, count, times, kept, diff, many)
+        times, used_codes = _trim(self.times, codes)
+        return Changes(columns, count, times, used_codes, diff, many)
 
 
 def hash_rows(columns: Sequence[pa.Array], rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """A hash of all columns of each row: the same for equal rows."""
+    """A hash of all columns for each row; equal rows have equal hashes."""
     table = column_table(columns)
     hashes = np.empty(rows, np.uint64)
     values.hash_rows(table.ctypes.data, len(table), rows, hashes)
@@ -209,7 +208,10 @@ def hash_rows(columns: Sequence[pa.Array], rows: int) -> np.ndarray[Any, np.dtyp
 
 
 def split_rows(columns: Sequence[pa.Array], rows: int, shards: Shards) -> tuple[Ints, list[int]]:
-    """Row numbers by who owns the hash of these columns, each worker's in order, and where each worker's start."""
+    """Row numbers grouped by the worker that owns the hash of their columns, and where each worker's numbers start.
+
+    Within a worker's group the numbers ascend.
+    """
     inner, owners = _cuts(shards)
     order, places = sorting.split_by_hash(
         column_table(columns), rows, inner, owners, shards.workers
@@ -218,7 +220,7 @@ def split_rows(columns: Sequence[pa.Array], rows: int, shards: Shards) -> tuple[
 
 
 def _codes_of(piece: Changes, times: Times) -> Codes:
-    """The codes of a piece in a table that has its times."""
+    """The codes of the piece's rows in `times`, a table that contains the times of the piece."""
     if piece.codes is None:
         return np.full(piece.rows, times.index(piece.times[0]), np.int32)
     if piece.times is times or piece.times == times:
@@ -227,21 +229,21 @@ def _codes_of(piece: Changes, times: Times) -> Codes:
 
 
 def _trim(times: Times, codes: Codes) -> tuple[Times, Codes | None]:
-    """The times that occur, and codes in these."""
+    """The times that some code names, and the codes in that shorter table."""
     if len(codes) == 0:
         return times[:1], None
     used = np.bincount(codes, minlength=len(times)) > 0
     if used.all():
         return times, codes
-    left = tuple(times[code] for code in used.nonzero()[0])
-    if len(left) == 1:
-        return left, None
-    return left, (np.cumsum(used, dtype=np.int32) - np.int32(1))[codes]
+    used_times = tuple(times[code] for code in used.nonzero()[0])
+    if len(used_times) == 1:
+        return used_times, None
+    return used_times, (np.cumsum(used, dtype=np.int32) - np.int32(1))[codes]
 
 
 @lru_cache(maxsize=256)
 def _cuts(
     shards: Shards,
 ) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """The cuts between shards, and their owners, for the kernel."""
+    """The cuts between shards, and the owners of the shards, as the kernel takes them."""
     return np.array(shards.bounds[1:-1], np.uint64), np.array(shards.owners, np.int64)

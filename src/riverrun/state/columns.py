@@ -1,11 +1,13 @@
-"""Columns as kernels see them, and columns being written.
+"""Columns as kernels see them, and the writer of new columns.
 
-`node_table` turns Arrow arrays into the table of nodes of `kernels.layout`. `ColumnWriter` gathers
-rows of other columns into buffers of its own that grow by doubling, and gives an Arrow array at the
-end.
+Kernels take columns as a *table of nodes* (`kernels.layout`): a node is one row of integers that describes one Arrow
+array, mostly by the addresses of its buffers. `node_table` and `column_table` make such a table of Arrow arrays. The
+`gather_...` functions and `take_columns` make new columns out of rows of old ones; up to 4,096 rows of flat columns by
+one call of a kernel, more of them by `ColumnWriter`, whose buffers grow by doubling. A row of some block has a *name*:
+an integer that holds the number of the block and the number of the row in it. Law:
 
-Law: a table of nodes is valid as long as the arrays it was made from are alive; whoever keeps one
-keeps both.
+- **Kept alive.** A table of nodes is valid as long as the arrays are alive that it was made from; whoever keeps the
+  table keeps the arrays too.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _DEEP = frozenset({layout.LIST, layout.STRUCT})
 
 
 def _kinds() -> tuple[dict[int, int], dict[int, int]]:
-    """Kinds and widths by the number of an Arrow type, which is cheap to ask for; hashing a type is not."""
+    """The kind of node and the width of a cell, by the id of an Arrow type: asking for an id is cheap, hashing is
+    not."""
     integers = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.date64()]
     integers += [pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")]
     decimals = [pa.decimal32(1), pa.decimal64(1), pa.decimal128(1), pa.decimal256(1)]
@@ -91,7 +94,8 @@ def _add_nodes(array: pa.Array, descending: bool, parent: int, rows: list[list[i
     elif kind == layout.STRUCT:
         here = len(rows)
         for at in range(array.type.num_fields):
-            # A child is indexed by the struct's own row number, its offset included; `field` counted it in already.
+            # Kernels index a child by the row number of the struct with the offset of the struct added, and the array
+            # that `field` returns has that offset added already.
             _add_nodes(array.field(at), False, array.offset, rows)
         row[layout.SIZE] += len(rows) - here
 
@@ -99,7 +103,11 @@ def _add_nodes(array: pa.Array, descending: bool, parent: int, rows: list[list[i
 def node_table(
     arrays: Sequence[pa.Array | None], descending: Sequence[bool], hashes: int = 0, width: int = 8
 ) -> Ints:
-    """The table of nodes of some columns; None is an integer key of `width` bytes kept as its hash at `hashes`."""
+    """The table of nodes of some columns.
+
+    None in place of an array stands for an integer key of `width` bytes that is recovered from the hashes at address
+    `hashes`.
+    """
     rows: list[list[int]] = []
     for array, down in zip(arrays, descending, strict=True):
         if array is None:
@@ -110,7 +118,7 @@ def node_table(
 
 
 def flat_table(template: Ints, arrays: Sequence[pa.Array]) -> Ints:
-    """`node_table` of columns that are neither lists nor structs, from a table that lacks only where they are."""
+    """`node_table` of columns without lists and structs: `template` has everything except the addresses."""
     nodes = template.copy()
     for at, array in enumerate(arrays):
         buffers = array.buffers()
@@ -128,7 +136,7 @@ def flat_table(template: Ints, arrays: Sequence[pa.Array]) -> Ints:
 
 
 def flat_template(kinds: Sequence[pa.DataType], descending: Sequence[bool]) -> Ints | None:
-    """What `flat_table` starts from; None when some column is a list or a struct."""
+    """The template for `flat_table`; None when some column is a list or a struct."""
     if any(kind_of(kind) in _DEEP for kind in kinds):
         return None
     rows = [
@@ -139,12 +147,13 @@ def flat_template(kinds: Sequence[pa.DataType], descending: Sequence[bool]) -> I
 
 
 def int64_column(values: Ints) -> pa.Array:
-    """Integers as a column, over the same memory: what `pa.array` makes of them, in half the time."""
+    """Integers as a column over the same memory: the same as `pa.array`, in half the time."""
     return pa.Array.from_buffers(_INT64, len(values), [None, pa.py_buffer(values)], 0)
 
 
 def slab_columns(slab: Ints, first: int, kinds: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
-    """The columns that the nodes at word `first` of a slab describe, over that slab (`kernels.packing`)."""
+    """The columns that the nodes at word `first` of a slab describe, over the memory of the slab
+    (`kernels.packing`)."""
     fields = slab[first : first + len(kinds) * layout.NODE_FIELDS].tolist()
     columns = []
     for at, type_ in enumerate(kinds):
@@ -167,13 +176,14 @@ def slab_columns(slab: Ints, first: int, kinds: Sequence[pa.DataType], rows: int
 
 
 def word_table(words: Ints) -> Ints:
-    """The table of nodes of one column, given as an array of int64 in one piece."""
+    """The table of nodes of one column: a contiguous array of int64."""
     address = words.__array_interface__["data"][0]
     return np.array([[layout.INT, 8, address, 0, 0, 1, 0, 0]], np.int64)
 
 
 def gather_column(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.Array:
-    """The named rows of the column at `node` of some blocks, whose tables of nodes are at `tables`."""
+    """The rows with the names `rows`, of the column at `node` of some blocks; `tables` are the addresses of their
+    tables."""
     kind = _KINDS[type_.id]
     count = len(rows)
     if count == 0:
@@ -191,7 +201,7 @@ def gather_column(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa
 def gather_columns(
     tables: Ints, rows: Ints, starts: Sequence[int], kinds: Sequence[pa.DataType], indices: Sequence[int]
 ) -> list[pa.Array]:  # fmt: skip
-    """`gather_column` of the columns at some indices, by one call where rows are few."""
+    """`gather_column` of the columns at some indices, by one kernel call where rows are few."""
     picked = [kinds[at] for at in indices]
     if 0 < len(rows) <= _FEW and indices and _are_flat(picked):
         nodes = np.array([starts[at] for at in indices])
@@ -209,16 +219,19 @@ def gather_pairs(
     nodes: Ints,
     kinds: Sequence[pa.DataType],
 ) -> list[pa.Array]:
-    """Columns from two sides, tables and rows each: column i is at nodes[i] of the right where sides[i] is 1."""
+    """Columns of pairs of rows. A side is the tables of its blocks and the names of its rows.
+
+    Column i of the result is the column at nodes[i]: of the right side where sides[i] is 1, else of the left side.
+    """
     rows = len(left[1])
     if 0 < rows <= _FEW and kinds and _are_flat(kinds):
         slab = packing.pack_picked(*left, *right, sides, nodes)
         return slab_columns(slab, 0, kinds, rows)
-    found = []
+    columns = []
     for side, node, kind in zip(sides.tolist(), nodes.tolist(), kinds, strict=True):
         tables, names = right if side else left
-        found.append(gather_column(tables, node, names, kind))
-    return found
+        columns.append(gather_column(tables, node, names, kind))
+    return columns
 
 
 def _are_flat(kinds: Sequence[pa.DataType]) -> bool:
@@ -226,7 +239,7 @@ def _are_flat(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def gather_fixed(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.Array:
-    """The named rows of a fixed-width column in which nothing is null: the short way round `ColumnWriter`."""
+    """`gather_column` of a fixed-width column without nulls, which needs no `ColumnWriter`."""
     cells = empty(len(rows) * cell_width(type_), np.uint8)
     gathering.gather_cells(tables, node, rows, cells.__array_interface__["data"][0], 0)
     return pa.Array.from_buffers(type_, len(rows), [None, pa.py_buffer(cells)], 0)
@@ -235,7 +248,10 @@ def gather_fixed(tables: Ints, node: int, rows: Ints, type_: pa.DataType) -> pa.
 def take_columns(
     arrays: Sequence[pa.Array], rows: Ints, exact: bool = True
 ) -> tuple[pa.Array, ...]:
-    """The named rows of some columns; `exact` keeps the sign of zero and the bits of NaN, which states do not."""
+    """The rows with these numbers, of some columns.
+
+    `exact` keeps the sign of zero and the bits of NaN; otherwise floats come out as states keep them, without either.
+    """
     count = len(rows)
     kinds = [array.type for array in arrays]
     if count <= _FEW or not exact:
@@ -256,7 +272,7 @@ def take_columns(
 
 
 def column_table(arrays: Sequence[pa.Array]) -> Ints:
-    """`node_table` of ascending columns, quickly where none is a list or a struct."""
+    """`node_table` of columns in ascending order, quickly where there are no lists and structs."""
     nodes = _quick_table(arrays, False)
     return node_table(arrays, [False] * len(arrays)) if nodes is None else nodes
 
@@ -274,21 +290,21 @@ def _quick_table(arrays: Sequence[pa.Array], exact: bool) -> Ints | None:
 
 @lru_cache(maxsize=1024)
 def _template(ids: tuple[int, ...], exact: bool) -> Ints | None:
-    """What `flat_table` starts from, for types known by their numbers; fixed-size binary lacks its width."""
+    """The template for `flat_table`, for types known by their ids; the width of fixed-size binary is left out."""
     kinds = [_KINDS[number] for number in ids]
     if not _DEEP.isdisjoint(kinds):
         return None
     nodes = np.zeros((len(ids), layout.NODE_FIELDS), np.int64)
     nodes[:, layout.SIZE] = 1
     nodes[:, layout.WIDTH] = [_WIDTHS[number] for number in ids]
-    # What is neither compared nor hashed may as well be an integer.
+    # Rows that are only copied are neither compared nor hashed: bits of floats are copied as integers.
     nodes[:, layout.KIND] = [
         layout.INT if exact and kind == layout.FLOAT else kind for kind in kinds
     ]
     return nodes
 
 
-_FEW = 4096  # rows up to which one kernel for all columns beats a call of Arrow's for each
+_FEW = 4096  # up to so many rows, one kernel call for all columns beats a call of Arrow for each
 
 
 @lru_cache(maxsize=1024)
@@ -312,7 +328,8 @@ class Cells:
         self.address = 0
 
     def reserve(self, size: int) -> None:
-        """Have room for `size` bytes; grows to twice the room at least, so that appending is linear in all."""
+        """Have room for `size` bytes. The buffer at least doubles when it grows, so appending costs linear time in
+        all."""
         if size <= self.capacity:
             return
         old, used = self.memory, self.capacity
@@ -327,13 +344,13 @@ class Cells:
             self.array(np.uint8, used)[:] = np.frombuffer(old, np.uint8, used)
 
     def finish(self, size: int) -> pa.Buffer:
-        """The first `size` bytes; much more than these is not kept."""
+        """The first `size` bytes; copied where more than a quarter of the buffer would be wasted."""
         if self.memory is None:
             return pa.py_buffer(b"")
         if self.capacity - size > self.capacity // 4:
-            kept = empty(size, np.uint8)
-            kept[:] = self.array(np.uint8, size)
-            return pa.py_buffer(kept)
+            trimmed = empty(size, np.uint8)
+            trimmed[:] = self.array(np.uint8, size)
+            return pa.py_buffer(trimmed)
         return pa.py_buffer(self.memory).slice(0, size)
 
     def array(self, dtype: Any, size: int) -> np.ndarray[Any, Any]:
@@ -379,7 +396,7 @@ class ColumnWriter:
             self.children = [ColumnWriter(field.type, capacity) for field in type_]
 
     def append(self, tables: Ints, node: int, rows: Ints) -> int:
-        """Append the named rows of the column at `node`; return the node of the next column."""
+        """Append the rows with these names, of the column at `node`; return the node of the next column."""
         start, self.length = self.length, self.length + len(rows)
         self._append_validity(tables, node, rows, start)
         after = node + 1
@@ -424,7 +441,7 @@ class ColumnWriter:
         return own + sum(child.nbytes for child in self.children)
 
     def finish(self) -> pa.Array:
-        """The column as an Arrow array; the writer is spent."""
+        """The column as an Arrow array; the writer cannot be used afterwards."""
         if self.kind == layout.NULL:
             return pa.nulls(self.length)
         valid = None

@@ -1,18 +1,19 @@
-"""Entries: the kernels that Python calls, and the types it calls them with; by them kernels are compiled beforehand.
+"""Entries: which kernels Python calls, and with which types, so that kernels can be compiled before they are called.
 
-A kernel is compiled for a combination of types. Which ones there are only calls tell, so they are listed here; the
-tests fail on a call that is not (`tests/conftest.py`), and print the line that is missing. A call that is not listed is
-compiled when it comes: nothing but time depends on this list.
+A kernel is compiled separately for each combination of argument types, and only a call shows which types come. So the
+combinations are listed here; `preparing` compiles them ahead, and `plan.kernels_needed` names the groups that a plan
+needs. The tests fail on a call with types that are not listed, and print the line to add (`tests/conftest.py`). Outside
+of the tests a kernel that is not listed is compiled at its first call: nothing but time depends on this list.
 
-Types are spelled as NumPy does: `i8` is a 64-bit integer, `u8` one without a sign, `b` a truth value; `i8[2]` is an
-array with two dimensions, and `i8[1]!` one that may only be read.
+Types are spelled as in NumPy: `i8` is a 64-bit integer, `u8` an unsigned one, `b` a truth value; `i8[2]` is an array
+with two dimensions, and `i8[1]!` a read-only array.
 
 >>> len(labels("rows")) < len(labels()) <= len(labels("rows", "join")) + len(labels())
 True
 >>> spelled(signature_of("i8[2] u8[1]! b"))
 'i8[2] u8[1]! b'
 
-Cost: spelling and hashing a hundred types, some milliseconds, when it is imported.
+Cost: some milliseconds at import, to read and hash a hundred types.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "values.mix": ("u8",),
     "values.unmix": ("u8",),
 }
-"""Each kernel, and the types that it is called with."""
+"""By kernel, each combination of types that Python calls it with."""
 
 GROUPS: dict[str, str] = {
     "rows": (
@@ -121,9 +122,8 @@ GROUPS: dict[str, str] = {
     ),
     "amounts": ("sums.split_floats sums.add_digits"),
 }
-"""Under `rows` what every plan calls, and under the kinds of operators what a plan that has them calls besides.
-
-What is in no group is called for large batches, nested columns and checkpoints.
+"""Under `rows` the kernels that every plan calls; under a kind of operators those that a plan with such operators calls
+besides. Kernels in no group are called for large batches, nested columns and checkpoints.
 """
 
 ENTRIES: dict[str, list[Signature]] = {
@@ -137,7 +137,7 @@ LABELS: dict[str, tuple[str, Signature]] = {
 
 
 def labels(*groups: str) -> list[str]:
-    """The labels of the entries of some groups, or of all; a group that is not known has none."""
+    """The labels of the entries of some groups, or of all entries; an unknown group has none."""
     names = dict.fromkeys(
         _ROOM + name for group in groups for name in GROUPS.get(group, "").split()
     )

@@ -1,8 +1,12 @@
 """Keys: the distinct keys of some changes, ready to be looked up.
 
-A view can be asked for keys in any Arrow form, which it checks and brings to one layout. `Keys` are
-in that layout already, with the table of nodes that kernels take, so that asking for a few costs a
-few microseconds. Laws: no two rows are equal; null is a key like any other.
+A `View` takes the keys of a lookup in any Arrow form, checks them and brings them to the canonical layout. `Keys` are
+in that layout already and come with the table of nodes that kernels take, so that looking up a few of them costs a few
+microseconds. Operators that react to changes (reduce, upsert, shared states) use them: the keys of a new batch are
+those to look at again. Laws:
+
+- **Distinct.** No two rows are equal.
+- **Null is a key.** Null is a key like any other, and equal to null.
 
 >>> import pyarrow as pa
 >>> from riverrun.progress import Antichain
@@ -43,10 +47,10 @@ from riverrun.state.schema import Schema
 
 
 class Keys:
-    """Distinct keys: columns in the canonical layout, `rows` of them."""
+    """Distinct keys: columns in the canonical layout, with `rows` rows."""
 
     def __init__(self, columns: Sequence[pa.Array], rows: int) -> None:
-        """Keys that are known to be distinct and in the canonical layout."""
+        """Keys that the caller knows to be distinct and in the canonical layout."""
         self.columns = tuple(columns)
         self.rows = rows
 
@@ -63,7 +67,7 @@ class Keys:
 
     @staticmethod
     def of_batch(batch: Batch) -> Keys:
-        """The keys of a batch, in its order."""
+        """The keys of a batch, in the order of the batch."""
         schema = batch.schema
         kinds = schema.canonical[: len(schema.key)]
         if not batch.blocks:
@@ -81,7 +85,7 @@ class Keys:
 
     @staticmethod
     def union(schema: Schema, pieces: Sequence[Keys]) -> Keys:
-        """The keys that are in some piece, in the order of their hashes unless there is one piece."""
+        """The keys of all pieces, each once: in the order of their hashes, or of the piece where there is only one."""
         if len(pieces) == 1:
             return pieces[0]
         kinds = schema.canonical[: len(schema.key)]
@@ -96,23 +100,24 @@ class Keys:
             return Keys._packed(slab, kinds, count)
         columns = list(map(pa.concat_arrays, zip(*(p.columns for p in pieces), strict=True)))
         table = column_table(columns)
-        kept = packing.distinct_rows(table, len(columns[0]), schema.hash_word)
-        return Keys(take_columns(columns, kept), len(kept))
+        distinct = packing.distinct_rows(table, len(columns[0]), schema.hash_word)
+        return Keys(take_columns(columns, distinct), len(distinct))
 
     @staticmethod
     def first_rows(schema: Schema, columns: Sequence[pa.Array], rows: int) -> tuple[Keys, Ints]:
-        """The keys of fresh rows, in the order of a batch, and of each the row that is first in the declared order.
+        """The keys of unsorted rows, in the order of a batch, and for each the number of its first row.
 
-        `columns` are what the schema says, in physical order; there is a value column at least.
+        First is by the order that the schema declares inside a key. `columns` are all columns of the schema, in
+        physical order; one at least is a value column.
         """
         nodes = node_table(columns, schema.descending)
-        chosen = packing.leading_rows(
+        first = packing.leading_rows(
             nodes, schema.key_end, rows, schema.hash_word, schema.invertible
         )
-        return Keys(take_columns(columns[: len(schema.key)], chosen), len(chosen)), chosen
+        return Keys(take_columns(columns[: len(schema.key)], first), len(first)), first
 
     def take(self, rows: Ints) -> Keys:
-        """The keys of these numbers, which are distinct, in this order."""
+        """The keys with these numbers, in this order; no number comes twice."""
         if "_slab" in self.__dict__:
             return Keys._packed(packing.take_rows(self.nodes, rows), self._kinds, len(rows))
         return Keys(take_columns(self.columns, rows), len(rows))
@@ -130,7 +135,7 @@ class Keys:
 
     @cached_property
     def nodes(self) -> Ints:
-        """The table of nodes of the columns, which are kept with it."""
+        """The table of nodes of the columns; the columns stay alive as long as these keys."""
         return column_table(self.columns)
 
     @cached_property

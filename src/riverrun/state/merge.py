@@ -46,7 +46,7 @@ class Merger:
         """By the identity of a table of times, which is kept here so that no other can take its place."""
         blocks = (*a.blocks, *b.blocks)
         self._nodes = len(blocks[0].nodes)
-        self._first = 1 if all(block.inverts for block in blocks) else 0
+        self._first = 1 if all(block.hashes_suffice for block in blocks) else 0
         self._written = 0
         self._writer = BlockWriter(a.schema, self._times, self.remaining)
         self._left = _Cursor(a.blocks)
@@ -67,8 +67,8 @@ class Merger:
         while fuel > 0 and self.remaining:
             left, right = self._left, self._right
             i, j, count = self._merge_words(min(fuel, CHUNK_ROWS))
-            placed = i + j > left.row + right.row
-            if not placed:
+            words_merged = i + j > left.row + right.row
+            if not words_merged:
                 i, j, count = self._merge(min(fuel, CHUNK_ROWS))
             handled = (i - left.row) + (j - right.row)
             fuel -= handled
@@ -77,8 +77,8 @@ class Merger:
             # As many of the rows to come will cancel as did so far.
             share = self._written / (len(self) - self.remaining)
             self._writer.expect(count + int(self.remaining * share * 1.1))
-            if placed:
-                self._writer.placed(self._diffs[:count])
+            if words_merged:
+                self._writer.append_reserved(self._diffs[:count])
             elif count:
                 nodes = [left.descriptor[layout.NODES], right.descriptor[layout.NODES]]
                 # A side without rows has no table; nothing names it, but every table is asked for its nulls.
@@ -106,7 +106,9 @@ class Merger:
     def _merge_words(self, fuel: int) -> tuple[int, int, int]:
         """The same of rows that can be put where they belong; those of other kinds are left where they are."""
         left, right = self._left, self._right
-        place = None if left.block is None or right.block is None else self._writer.room(fuel)
+        place = (
+            None if left.block is None or right.block is None else self._writer.reserve_words(fuel)
+        )
         if place is None:
             return left.row, right.row, 0
         return merging.merge_words(

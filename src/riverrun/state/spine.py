@@ -87,7 +87,7 @@ WORTH_A_CALL = 8192  # rows of merging that are done at once, at least: some 100
 
 
 class ReadHold:
-    """Keeps times from `frontier` on readable, until it is moved on or released."""
+    """Keeps times from `frontier` on readable, until the hold is moved on or released."""
 
     def __init__(self, spine: Spine, frontier: Antichain) -> None:
         self._spine = spine
@@ -469,14 +469,14 @@ class Spine:
             self._chain[at : at + 2] = [merged]
         else:
             whole = a if len(a) else b
-            self._chain[at : at + 2] = [whole.moved(a.lower, b.upper)]
+            self._chain[at : at + 2] = [whole.with_frontiers(a.lower, b.upper)]
 
     def _widen_last(self, upper: Antichain) -> None:
         last = self._chain[-1]
         if isinstance(last, Merger):
-            last.b = last.b.moved(last.b.lower, upper)
+            last.b = last.b.with_frontiers(last.b.lower, upper)
         else:
-            self._chain[-1] = last.moved(last.lower, upper)
+            self._chain[-1] = last.with_frontiers(last.lower, upper)
 
     def _batches(self) -> Iterator[Batch]:
         for entry in self._chain:
@@ -525,7 +525,7 @@ class Spine:
         else:
             self._since = reduce(Antichain.meet, (hold.frontier for hold in holds))
         if self._view is not None:
-            self._view = self._view.moved(self._since, self._upper)
+            self._view = self._view.with_frontiers(self._since, self._upper)
 
     def _release(self, hold: ReadHold) -> None:
         if hold in self._holds:

@@ -149,7 +149,7 @@ class _Parts:
         self.descriptors = _NO_BLOCKS
         if batches:
             self.descriptors = np.concatenate([batch.descriptors for batch in batches])
-        self.exact = False not in [batch.inverts for batch in batches]
+        self.exact = False not in [batch.hashes_suffice for batch in batches]
         self.times: tuple[Ints, Times] | None = None
 
 
@@ -200,7 +200,7 @@ class View:
         batches = tuple(batch.slice(low, high) for batch in self.batches)
         return View(self.name, self.schema, batches, self.since, self.upper)
 
-    def moved(self, since: Antichain, upper: Antichain) -> View:
+    def with_frontiers(self, since: Antichain, upper: Antichain) -> View:
         """The same batches between other frontiers."""
         _ = self._parts  # made once for both
         view = object.__new__(View)

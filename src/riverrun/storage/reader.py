@@ -77,7 +77,7 @@ class StoredState:
             return view, time
         # As it stands: times before `upper` were advanced to it, and nothing else is there.
         after = Antichain([(upper[0] + 1, *upper[1:])])
-        return view.moved(view.since, after), (upper[0], *rounds)
+        return view.with_frontiers(view.since, after), (upper[0], *rounds)
 
 
 def look_into(place: str | Path) -> Checkpoints:

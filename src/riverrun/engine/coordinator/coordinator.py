@@ -1,40 +1,45 @@
-"""The coordinator: who takes part, in which execution, at which epoch. Sans I/O, like the worker.
+"""The coordinator: which workers take part, in which execution, and which epoch they are at. Sans I/O, like the worker.
 
-It knows the *members* (the incarnation at each index), the current *execution*, and the epochs: what
-was submitted, released to workers, complete everywhere, reported to the client. Client, workers,
-storage and supervisor are spoken to by messages (`messages`); time comes in by `tick`. Laws:
+Every run has one coordinator. It knows the *members* (the incarnation at each index), the current *execution*, and how
+far epochs are: submitted by the client, released to the workers, complete on every worker, reported to the client. It
+exchanges messages (`messages`) with the client, the workers, the storage and the supervisor, which starts and stops
+workers; the time comes in by `tick`. Laws:
 
-1. **Logged first.** An epoch is released when its input is in the log; a refused one is forgotten
-   when the log says so. So whatever anybody has seen can be done again from the log.
-2. **Clean boundaries.** Epoch e is released when every member has completed all before e, in this
-   execution. So at a boundary no message is under way that matters, and the states of all members
-   as of e are one state of the run.
-3. **Back to what all have.** An execution begins at an epoch of which every member has the state:
-   the last boundary, which each has pinned (its pin goes with the `Feed` after the one that told it
-   so), where nobody was lost; otherwise the published checkpoint, or nothing at the very start.
-4. **Fenced.** Messages of other executions, and of incarnations that are no members, are dropped;
-   a member is declared dead before its successor is started, and never becomes one again.
-5. **Once.** An epoch is reported when first complete, and never again, however often it is redone.
-6. **All or nothing.** When an instance raises in epoch e, no member keeps anything of e: all begin
-   a new execution at e. If later epochs were submitted already, e is run without rows, so that they
-   keep their numbers; otherwise its number is given to the next one. It is the same with an epoch that the
-   client wants refused (`refuse`). One that waits behind others needs no new execution, and keeps its number.
-7. **One owner.** Every record of the log is a conditional create at the next position. Somebody
-   else's record there means that the path has a new owner, and the run ends.
-8. **An outage is no end.** While the storage fails, what needs it waits and is tried again
-   (`appending`, `saving`, and workers that read), all else goes on; beyond `patience` the run ends.
-9. **Acknowledged epochs stay.** An epoch is acknowledged when it is reported, and noted as such before (`Acknowledge`).
-   An epoch of the log that fails when it is done again is refused if it was never acknowledged, as its owner would
-   have refused it. If it was, or may have been, the run ends with what fails, unless the user has said otherwise.
+- **Logged first.** The coordinator releases an epoch only when the input of the epoch is in the log, and forgets a
+  refused epoch only when the log says that it is refused. So whatever anybody has seen can be done again from the log.
+- **Clean boundaries.** The coordinator releases epoch e only when every member has completed all epochs before e in
+  this execution. So at a boundary no message is under way that matters, and the states of all members as of e are one
+  state of the run.
+- **Common start.** An execution begins at an epoch of which every member has the state. Where no member was lost, that
+  is the last boundary: each member has it pinned, and keeps the pin of boundary e until the `Feed` of epoch e + 1 tells
+  it that boundary e + 1 is complete everywhere. Otherwise that is the epoch of the published checkpoint, or the very
+  start of the run, without any state.
+- **Fenced.** The coordinator drops messages of other executions, and of incarnations that are no members. A member is
+  declared dead before its successor is started, and never becomes a member again (*no twins* of `membership`).
+- **Reported once.** An epoch is reported when it is complete for the first time, and never again, however often it is
+  done again.
+- **All or nothing.** When an instance raises in epoch e, no member keeps anything of e: all begin a new execution at e.
+  The next epoch gets the number of e; if later epochs were submitted already, these keep their numbers, and e is run
+  without rows. An epoch that the client wants refused (`refuse`) goes the same way. A refused epoch that still waits
+  behind others needs no new execution, and keeps its number.
+- **One owner.** Every record of the log is a conditional create at the next position. Somebody else's record at that
+  position means that the path has a new owner, and the run ends.
+- **Outages are waited out.** While the storage fails, what needs the storage waits and is tried again (`log_writer`,
+  `checkpointing`, and workers that read), and all else goes on. An outage of more than `patience` ends the run.
+- **Acknowledged epochs stay.** An epoch is acknowledged when it is reported, and noted as acknowledged just before
+  (`Acknowledge`). When an epoch of the log is done again and fails, it is refused if it was never acknowledged, as its
+  owner would have refused it. If it was acknowledged, or may have been, the run ends with the error, unless the user
+  has said otherwise.
 
-Why laws 2 and 5 give exactly-once results: the state at a boundary is a function of the log up to
-it (law 1, and laws 4 to 6 of DESIGN), whatever executions led there; and of the epochs the client
-sees each once. Why two owners do no harm: the one who takes over appends a record that says so.
-The position of it is where the one before would append next, so nothing it acknowledges later
-exists; and checkpoints that it still publishes are those of a prefix of the log (`saving`, law 3).
+Why *clean boundaries* and *reported once* give exactly-once results: the state at a boundary is a function of the log
+up to that boundary, whatever executions led there (*logged first*; *cuts invisible*, *oracle* and *resume* of DESIGN);
+and the client sees each epoch once. Why two owners do no harm: the owner that takes over appends a record that says so.
+That record has the position at which the owner before would append next, so nothing that the owner before acknowledges
+later exists; and the checkpoints that it still publishes are those of a prefix of the log (*covers no less* of
+`checkpointing`).
 
-Phases: *gathering* (members are started), *starting* (they go back), *running*, *refusing* (the log
-is told), *closed*.
+Phases: *gathering* (members are started), *starting* (members go back to where the execution begins), *running*,
+*refusing* (a refusal is on its way to the log), *closed*.
 
 >>> from riverrun.engine.messages import Completed, JoinRun, Ready
 >>> coordinator = Coordinator(1)
@@ -61,10 +66,10 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from riverrun.engine.coordinator.checkpointing import Saver
-from riverrun.engine.coordinator.epochs import Backlog, Entry
+from riverrun.engine.coordinator.checkpointing import CheckpointSaver
+from riverrun.engine.coordinator.epochs import Backlog, BacklogEntry
 from riverrun.engine.coordinator.failures import not_durable, not_repeatable
-from riverrun.engine.coordinator.log_writer import Appender
+from riverrun.engine.coordinator.log_writer import LogWriter
 from riverrun.engine.coordinator.membership import MembershipChange, Policy, Roster
 from riverrun.engine.coordinator.outages import Outage
 from riverrun.engine.coordinator.resume import not_rebuilt
@@ -131,7 +136,7 @@ class Phase(Enum):
 
 
 class Coordinator:
-    """Leads a run; see the module."""
+    """Leads a run; the module says how."""
 
     def __init__(
         self,
@@ -151,14 +156,17 @@ class Coordinator:
         keep: int | None = None,
         patience: float | None = None,
     ) -> None:
-        """`opening` is the log, taken over; without it nothing is durable and no worker may be lost.
+        """Begin a run with so many workers.
 
-        An epoch that owners before us acknowledged, and that fails when it is done again, is refused with
-        `skip_failing`; otherwise the run ends, and the log keeps it (law 9). `deadline` is how many ticks a member may
-        be silent. With `keep_numbers` the number of a refused epoch is never given to another: for clients that do not
-        wait for each epoch. `routes` say where the rows of some inputs go first, `keep` how many bytes
-        of rows stay in memory for when they are needed again (`backlog`). A storage
-        that fails for longer than `patience`, in seconds, ends the run.
+        `opening` says what the checkpoint path has, and that the run owns it; without an opening nothing is durable,
+        and no worker may be lost. `every` is the distance of checkpoints, `retain` how many stay. `fingerprint`,
+        `about` and `lineage` describe the program, in every checkpoint. `policy` says who takes the shards of a lost
+        worker, and `deadline` for how many ticks a member may be silent. With `skip_failing` an epoch that owners
+        before us acknowledged is refused when it is done again and fails; otherwise the run ends, and the log keeps the
+        epoch (*acknowledged epochs stay*). With `keep_numbers` the number of a refused epoch never goes to another
+        epoch: for clients that do not wait for each epoch. `routes` say where the rows of some inputs go first, and
+        `keep` how many bytes of rows stay in memory in case they are needed again (`epochs`). A storage that fails for
+        longer than `patience`, in seconds, ends the run.
         """
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
@@ -174,8 +182,8 @@ class Coordinator:
         self.next = epoch
         self.error: RiverrunError | None = None
         self.limit: float = math.inf
-        """Epochs from here on are not released."""
-        self.saver = Saver(
+        """Epochs from this one on are not released."""
+        self.saver = CheckpointSaver(
             every=every,
             number=0 if opening is None else opening.number,
             epoch=epoch,
@@ -184,21 +192,22 @@ class Coordinator:
             owner=0 if opening is None else opening.owner,
             base=None if opening is None else opening.base,
         )
-        self._others = self._of_another_program(opening, fingerprint, about)
+        self._foreign_checkpoint = self._of_another_program(opening, fingerprint, about)
         self._retain = retain
         self._fingerprint = dict(fingerprint or {})
-        self._said = dict(about or {})
+        self._about_program = dict(about or {})
         self._lineage = lineage
         self._deadline = deadline
         self._keep_numbers = keep_numbers
         self._routes = routes or {}
-        self._base = (epoch, ORIGIN)
+        self._beginning = (epoch, ORIGIN)
         self._waiting: set[int] = set()
+        """The members that have not answered yet: with `Ready` in a start, with `Completed` in an epoch."""
         self._notes: list[dict[str, Any]] = []
         self._now: float | None = None
         self._backlog = Backlog(epoch, None if opening is None else opening.offsets, keep)
         self._recalling: set[int] = set()
-        self.log = Appender(0, 0) if opening is None else Appender(opening.next, opening.owner)
+        self.log = LogWriter(0, 0) if opening is None else LogWriter(opening.next, opening.owner)
         self.reads = Outage(
             "what a worker lost cannot be read from the storage", "it is tried again"
         )
@@ -212,9 +221,9 @@ class Coordinator:
             for pending in opening.pending:
                 parcels = stored_parcels(pending.header.get("parcels", {}))
                 offsets = pending.header.get("offsets", {})
-                entry = Entry(
+                entry = BacklogEntry(
                     pending.position, pending.inputs, parcels, offsets, pending.refused,
-                    dropped=pending.dropped, names=pending.names,
+                    dropped=pending.dropped, input_names=pending.names,
                 )  # fmt: skip
                 self._backlog.add(self.next, entry)
                 self._backlog.drop_rows(self.next)
@@ -244,11 +253,11 @@ class Coordinator:
         fingerprint: Mapping[str, Any] | None,
         about: Mapping[str, Any] | None,
     ) -> int:
-        """The number of the checkpoint that the run goes on from, where another program wrote it; otherwise 0."""
+        """The number of the checkpoint that the run goes on from if another program wrote it, otherwise 0."""
         if opening is None or not opening.about:
             return 0
-        said = {"fingerprint": dict(fingerprint or {}), **(about or {})}
-        same = all(opening.about.get(key) == word for key, word in said.items())
+        program = {"fingerprint": dict(fingerprint or {}), **(about or {})}
+        same = all(opening.about.get(key) == word for key, word in program.items())
         return 0 if same else opening.number
 
     @property
@@ -268,7 +277,7 @@ class Coordinator:
         self._check_open()
         epoch = self.next
         self.next = epoch + 1
-        entry = Entry(self.log.position, inputs, parcels or {}, offsets or {})
+        entry = BacklogEntry(self.log.position, inputs, parcels or {}, offsets or {})
         self._backlog.add(epoch, entry)
         if self.opening is not None:
             header = {"kind": "epoch", "epoch": epoch, "reported": self._said_complete()}
@@ -285,7 +294,7 @@ class Coordinator:
 
     @property
     def offsets(self) -> dict[str, Any]:
-        """Of each stream, how far it was accepted and not refused."""
+        """How far each stream has come, by the epochs that were submitted and not refused."""
         return self._backlog.offsets_before(self.next)
 
     def checkpoint(self) -> None:
@@ -310,7 +319,7 @@ class Coordinator:
             self._advance()
 
     def give_up(self, error: RiverrunError) -> None:
-        """Go on with the workers that there are."""
+        """Give up the change of members that is wanted, if any: the run goes on with the workers that there are."""
         if self.roster.give_up():
             self._out.append((CLIENT, Scaled(len(self.members), error)))
 
@@ -356,7 +365,7 @@ class Coordinator:
             "closed": None if self.error is None else self.error.message,
         }
 
-    # ---- what drives it
+    # ---- what drives the coordinator
 
     def receive(self, sender: int, message: Any) -> None:
         """Take a message in."""
@@ -367,11 +376,11 @@ class Coordinator:
         elif self.roster.knows(sender):
             self.roster.hear(sender)
             self._handlers[type(message)](sender, message)
-        else:  # it was declared dead, or is not needed any more, and does not know (law 4)
+        else:  # the sender was dismissed, and does not know (fenced)
             self._out.append((sender, LeaveRun()))
 
     def lost(self, member: int, why: str = "") -> None:
-        """A member is dead, or is to be thought so; `why` is what is known of it."""
+        """An incarnation is dead, or is to be thought so; `why` says what is known of its end."""
         roster = self.roster
         if self.phase is Phase.CLOSED or not roster.knows(member):
             return
@@ -381,14 +390,14 @@ class Coordinator:
             if error is not None:
                 self.give_up(error)
             return
-        if self.opening is None and self.execution:  # before there was one, nothing is lost
+        if self.opening is None and self.execution:  # before the first execution nothing is lost
             self.close(not_durable(roster.members.index(member), why))
             return
         roster.replace(member)
         self._gather()
 
     def tick(self, now: float | None = None) -> list[int]:
-        """Time has passed: `now` in seconds, for checkpoints that are due by time; who was too silent, and is lost."""
+        """A tick has passed, and it is `now`, in seconds; return the incarnations that were too silent and are lost."""
         if self.phase is Phase.CLOSED:
             return []
         if now is not None:
@@ -406,7 +415,7 @@ class Coordinator:
         self.saver.clock(now)
 
     def _watch(self, now: float) -> None:
-        """Say what does not work, and give up what has not for too long (law 8)."""
+        """Tell people of outages, and end the run when one has gone on for too long (*outages are waited out*)."""
         self._say(self.log.remind(now))
         self._say(self.reads.remind(now, "it is tried again"))
         error = self.log.given_up(self._patience, now)
@@ -448,7 +457,7 @@ class Coordinator:
         self.execution += 1
         self.phase = Phase.STARTING
         self.completed = self.released = epoch
-        self._base = (epoch, source)
+        self._beginning = (epoch, source)
         self._waiting = set(self.members)
         attempt = self.saver.attempt
         if attempt is not None and attempt.epoch > epoch:
@@ -459,9 +468,9 @@ class Coordinator:
             self._out.append((member, begin))
 
     def _restart(self) -> None:
-        """Begin again where nobody was lost (law 3)."""
+        """Begin another execution at the epoch of which all members have the state; no member was lost."""
         if self.phase is Phase.STARTING:
-            self._begin(*self._base)
+            self._begin(*self._beginning)
         elif self.phase is Phase.RUNNING:
             self._begin(self.completed, PINNED)
 
@@ -475,7 +484,7 @@ class Coordinator:
         self._say(self.reads.over(self._now))
         if self.changing:
             self.changing = False
-            if self.opening is None:  # what was saved served to change hands, and nothing else
+            if self.opening is None:  # the checkpoint served to move shards, and nothing else
                 self.saver.forget()
                 self._out += [(member, Published(NO_EPOCH)) for member in self.members]
             self._out.append((CLIENT, Scaled(len(self.members))))
@@ -488,14 +497,14 @@ class Coordinator:
             self._say(self.reads.failed(message.error, self._now))
         elif self.phase is not Phase.STARTING:
             return
-        elif self._base[1] not in (PINNED, self.saver.number):
-            self._gather()  # what it tried to read was collected: there is a newer one
+        elif self._beginning[1] not in (PINNED, self.saver.number):
+            self._gather()  # the checkpoint that the worker tried to read was collected: there is a newer one
         else:
             self.close(message.error)
 
     def _on_broken(self, sender: int, message: Broken) -> None:
-        # Also for an older execution: what was lost may have been sent in this one, to a member
-        # that had not begun it yet.
+        # Also where the message names an older execution: the rows that are lost may have been sent in this
+        # execution, to a member that had not begun it yet.
         self._restart()
 
     # ---- epochs
@@ -537,12 +546,12 @@ class Coordinator:
         entry.shares = None
 
     def make_ready(self) -> None:
-        """While workers are at an epoch, make ready what they get of the next one; may be called at any time."""
+        """Cut the rows of the next epoch into shares while workers are at this one; may be called at any time."""
         entry = self._backlog.get(self.released)
         if entry is not None and not entry.dropped and self._routes and len(self.members) > 1:
             self._shares(entry)
 
-    def _shares(self, entry: Entry) -> list[Inputs]:
+    def _shares(self, entry: BacklogEntry) -> list[Inputs]:
         """The rows of each worker, as the shards are now."""
         if entry.shares is None or entry.shares[0] is not self.roster.shards:
             shards = self.roster.shards
@@ -568,7 +577,7 @@ class Coordinator:
         if self.reads.error is not None:
             self._say(self.reads.over(self._now))
         if self.opening is not None and self.saver.epoch <= epoch == self.opening.done - 1:
-            self.saver.wanted = True  # what was built anew is not built again
+            self.saver.wanted = True  # so that the states that were built anew are not built again
         if epoch >= self.reported:
             self.reported = epoch + 1
             if self.opening is not None and self.reported > self._acknowledged:
@@ -602,7 +611,7 @@ class Coordinator:
         epoch, error = message.epoch, message.error
         if error.code == INTERRUPTED and (epoch is None or not self._can_refuse(epoch)):
             if self.phase in (Phase.STARTING, Phase.RUNNING):
-                self._restart()  # nothing is wrong with what was interrupted: it is done again
+                self._restart()  # nothing is wrong with the work that was interrupted: it is done again
         elif epoch is None:
             self.close(error)
         elif self.phase is Phase.RUNNING:
@@ -615,7 +624,7 @@ class Coordinator:
             elif self.opening is not None and self.opening.epoch == epoch == self.opening.done - 1:
                 self.close(not_rebuilt(error))
             elif epoch < self._not_to_be_refused() or self._backlog[epoch].refused:
-                # A file that is damaged says so itself: its rows would not be there the next time either.
+                # The error of a damaged file says so itself: the rows would be missing the next time too.
                 damaged = isinstance(error, CheckpointError)
                 self.close(error if damaged else not_repeatable(epoch, error))
             else:
@@ -624,7 +633,7 @@ class Coordinator:
             self.close(error)
 
     def _can_refuse(self, epoch: int) -> bool:
-        """Whether an epoch is under way that nobody was told is complete."""
+        """Whether an epoch is under way, and may be refused."""
         return (
             self.phase is Phase.RUNNING
             and self.completed <= epoch < self.released
@@ -632,7 +641,7 @@ class Coordinator:
         )
 
     def _counts_for_nobody(self, epoch: int) -> bool:
-        """Whether nobody was told that an epoch is complete, and it is not refused already."""
+        """Whether an epoch may be refused: nobody was told that it is complete, and it is not refused already."""
         return (
             epoch >= self._said_complete()
             and not self._backlog[epoch].refused
@@ -640,7 +649,7 @@ class Coordinator:
         )
 
     def refuse(self, epoch: int, error: RiverrunError) -> None:
-        """Refuse an epoch that was submitted, be it under way or waiting, if nobody was told that it is complete."""
+        """Refuse an epoch that is under way or waits, if nobody was told that it is complete."""
         if (
             self.phase is not Phase.CLOSED
             and self.completed <= epoch < self.next
@@ -663,20 +672,20 @@ class Coordinator:
         return self.completed if self._can_refuse(self.completed) else None
 
     def _said_complete(self) -> int:
-        """Epochs below were acknowledged, by us or, as far as can be known, by the owners before us."""
+        """Epochs below this one were acknowledged by us, or may have been by the owners before us."""
         return max(self.reported, self._acknowledged)
 
     def _not_to_be_refused(self) -> int:
-        """Epochs below cannot be refused any more (law 9)."""
+        """Epochs below this one cannot be refused any more (*acknowledged epochs stay*)."""
         return self.reported if self._skip_failing else self._said_complete()
 
     def _refuse(self, epoch: int, error: RiverrunError) -> None:
-        """Forget the rows of an epoch (law 6)."""
+        """Forget the rows of an epoch, and have the log say so (*all or nothing*)."""
         entry = self._backlog[epoch]
         entry.refuse()
         if self.phase is Phase.RUNNING and self.completed <= epoch < self.released:
             self.phase = Phase.REFUSING
-        # Of two numbers in a row one at most is free, or the log would not tell which.
+        # At most one number in a row goes to another epoch: otherwise the log would not tell which.
         keeps = self._keeps_number(epoch) or epoch > max(self.completed, self.reported)
         self._refusing[epoch] = error, keeps
         if self.opening is None:
@@ -691,13 +700,15 @@ class Coordinator:
             self._append(header)
 
     def _keeps_number(self, epoch: int) -> bool:
-        """Whether no other epoch may have the number of a refused one: somebody may know it by that number."""
-        if epoch < self._inherited:  # of those that were never acknowledged nobody knows
+        """Whether no other epoch may get the number of a refused epoch: somebody may know the epoch by its number."""
+        if (
+            epoch < self._inherited
+        ):  # nobody knows of an inherited epoch that was never acknowledged
             return epoch < self._acknowledged
         return self._keep_numbers
 
     def _refused(self, epoch: int) -> None:
-        """The log knows: go back to the boundary before, where the epoch was under way."""
+        """The log has the refusal: where the epoch was under way, go back to the boundary before it."""
         error, keeps = self._refusing.pop(epoch)
         refused = Refused(epoch, error, epoch < self._inherited, epoch < self._acknowledged)
         if self.next == epoch + 1 and not keeps:
@@ -707,15 +718,15 @@ class Coordinator:
         self._out.append((CLIENT, refused))
         if self.phase is Phase.REFUSING and epoch == self.completed:
             self._begin(self.completed, PINNED)
-        else:  # it was not under way, or a member was lost meanwhile and the run begins further back already
+        else:  # the epoch was not under way, or a member was lost meanwhile and the run begins further back
             self._advance()
 
     # ---- the log
 
     def _append(self, header: Mapping[str, Any], inputs: Inputs | None = None) -> None:
-        append = self.log.add(header, inputs or {})
-        if append is not None:
-            self._out.append((STORAGE, append))
+        record = self.log.add(header, inputs or {})
+        if record is not None:
+            self._out.append((STORAGE, record))
 
     def _on_appended(self, append: AppendRecord, error: RiverrunError | None) -> None:
         log = self.log
@@ -747,7 +758,7 @@ class Coordinator:
             saver.surveying = True
             self._out.append((STORAGE, Survey()))
             return
-        if saver.epoch == epoch and saver.number and saver.number != self._others:
+        if saver.epoch == epoch and saver.number and saver.number != self._foreign_checkpoint:
             saver.wanted = False
             self._out.append((CLIENT, Saved(saver.number, epoch)))
             return
@@ -774,10 +785,10 @@ class Coordinator:
     def _about(self) -> dict[str, Any]:
         attempt = self.saver.attempt
         assert attempt is not None
-        kept = None if self.opening is None else self.opening.kept
+        kept_from = None if self.opening is None else self.opening.kept
         return {
-            **self._said,
-            **({} if kept is None else {"kept": kept}),
+            **self._about_program,
+            **({} if kept_from is None else {"kept": kept_from}),
             **({} if self._lineage is None else {"lineage": self._lineage}),
             "epoch": attempt.epoch,
             "position": attempt.position,
@@ -817,22 +828,20 @@ class Coordinator:
         error = self.saver.error
         self._out.append((CLIENT, Saved(number, epoch, error)))
         change = self.roster.change
-        wanted = change is not None and not change.own
+        wanted = change is not None and not change.is_repair
         if wanted and error is not None and change is not None and self.roster.is_there(change):
-            self.give_up(error)  # epochs are held back for it: better to go on as we are
+            self.give_up(error)  # epochs wait for the change: better to go on without it
         elif change is not None and error is not None:
-            change.after = (
-                None  # what makes up for a loss is tried again after the epochs that wait
-            )
+            change.after = None  # a repair is tried again after the epochs that wait
         self._advance()
 
-    def _on_surveyed(self, found: SurveyResult, error: RiverrunError | None) -> None:
+    def _on_surveyed(self, survey: SurveyResult, error: RiverrunError | None) -> None:
         if error is not None:
             self.saver.not_surveyed(self.completed, error)
             self._not_saved(0, self.completed)
             return
-        of_use = found.about.get("fingerprint") == self._fingerprint
-        takeover = self.saver.found(found, self.reported, of_use=of_use)
+        of_use = survey.about.get("fingerprint") == self._fingerprint
+        takeover = self.saver.take_survey(survey, self.reported, of_use=of_use)
         if takeover is not None:
             self.close(takeover)
         else:
@@ -840,8 +849,11 @@ class Coordinator:
             self._advance()
 
     def _prepare(self, change: MembershipChange) -> bool:
-        """When newcomers are there, get the storage to have this boundary, then change the members; whether epochs wait
-        for it."""
+        """Prepare a change of members, and make it when all is ready; whether the next epoch has to wait for it.
+
+        When the newcomers have joined, a checkpoint of this boundary is written, since the members read the shards that
+        move from there. When that checkpoint is published, the change is made.
+        """
         saver, roster = self.saver, self.roster
         if not roster.take_turn(change, self.completed, min(self.next, self.limit)):
             return False
@@ -853,7 +865,7 @@ class Coordinator:
             if saver.attempt is None and not saver.surveying:
                 saver.wanted = True
                 self._announce()
-            attempt = saver.attempt  # epochs go on while an older one is being written
+            attempt = saver.attempt  # epochs go on while an older checkpoint is being written
             return saver.surveying or (attempt is not None and attempt.epoch == self.completed)
         for member in roster.make(change):
             self._dismiss(member)
@@ -878,7 +890,7 @@ class Coordinator:
 
 
 def closed_error(reason: RiverrunError | None) -> RiverrunError:
-    """What one gets who uses a run that is over."""
+    """The error of using a run that is over; `reason` is what ended the run, if it failed."""
     error = CheckpointError(
         "run.closed",
         "cannot use the run: it is closed" + (f", since: {reason.message}" if reason else ""),

@@ -1,21 +1,21 @@
-"""The backlog: epochs that are to be done, or may have to be done again.
+"""The backlog: the epochs of a run that are still to be done, or that may have to be done again.
 
-A part of the coordinator, sans I/O. An epoch enters when it is submitted, or found in the log at the
-start, and leaves when no recovery can need it any more. Laws:
+A part of the coordinator, sans I/O. An epoch enters when the client submits it, or when the run takes a path over and
+finds the epoch in the log. An epoch leaves when no recovery can need it any more. Laws:
 
-1. **Bounded.** Of epochs that were done, or come from the log, `keep` bytes of rows stay in memory; of
-   the others the rows are *dropped*, and read from the log when they are needed (`Recall`). Nothing
-   is dropped where there is no log. Of those that were recalled and not done, one at a time is here:
-   when the run goes back meanwhile, and another one is recalled, its rows are dropped again.
-2. **Once.** How far streams have come is that of all epochs that were not refused, those that have left
-   included.
+- **Bounded memory.** Of the epochs that were done or that come from the log, at most `keep` bytes of rows stay in
+  memory. The rows of the others are *dropped*: they are in the log only, and the coordinator has the storage read them
+  again (`Recall`) when the epoch is to be done. Without a log no rows are dropped. Of the epochs that were recalled and
+  not done yet, only the last one has its rows here: when the run goes back and another epoch is recalled, the rows of
+  the one before are dropped again.
+- **Offsets of what counts.** `offsets_before` an epoch takes the offsets of every earlier epoch that was not refused,
+  those that have left the backlog included; of each stream the last offset counts.
 
 >>> import pyarrow as pa
 >>> backlog = Backlog(0, keep=20)
 >>> for epoch in range(2):
-...     backlog.add(
-...         epoch, Entry(epoch + 1, {"n": pa.record_batch({"n": [1, 2]})}, offsets={"s": epoch})
-...     )
+...     rows = {"n": pa.record_batch({"n": [1, 2]})}
+...     backlog.add(epoch, BacklogEntry(epoch + 1, rows, offsets={"s": epoch}))
 ...     backlog.drop_rows(epoch)
 >>> [backlog[epoch].dropped for epoch in range(2)], backlog.offsets_before(2)
 ([False, True], {'s': 1})
@@ -36,30 +36,32 @@ from riverrun.storage.takeover import KEEP
 
 
 @dataclass(slots=True)
-class Entry:
+class BacklogEntry:
     """An epoch that may have to be done, or done again."""
 
     position: int
+    """The position of its record in the log."""
     inputs: Inputs
     parcels: Parcels = field(default_factory=dict)
     offsets: Mapping[str, Any] = field(default_factory=dict)
     refused: bool = False
     shares: tuple[Shards, list[Inputs]] | None = None
-    """What each worker gets, where that was made ready, and for which shards."""
+    """The rows of each worker, where they were cut already, and the shards by which they were cut."""
     dropped: bool = False
     """Whether the rows are in the log only."""
-    names: tuple[str, ...] = ()
-    """Of a dropped one, the inputs that it has rows of; its record may have others that do not count."""
-    kept: int = 0
-    """Bytes of rows that count as kept."""
+    input_names: tuple[str, ...] = ()
+    """Of a dropped entry, the inputs whose rows count; its record may have rows of other inputs."""
+    kept_bytes: int = 0
+    """How much of the budget of the backlog its rows take; 0 where they do not count as kept."""
 
     def drop(self) -> None:
-        """Its rows are in the log only, from now on."""
+        """Let go of the rows: from now on they are in the log only."""
         if self.inputs:
-            self.names, self.inputs, self.shares, self.dropped = tuple(self.inputs), {}, None, True
+            self.input_names, self.inputs = tuple(self.inputs), {}
+            self.shares, self.dropped = None, True
 
     def refuse(self) -> None:
-        """Its rows do not count."""
+        """Let go of the rows for good: they do not count."""
         self.inputs, self.parcels, self.shares = {}, {}, None
         self.refused, self.dropped = True, False
 
@@ -70,66 +72,66 @@ class Backlog:
     def __init__(
         self, epoch: int, offsets: Mapping[str, Any] | None = None, keep: int | None = None
     ) -> None:
-        """Starts at an epoch, to which streams had come as `offsets` say."""
-        self._entries: dict[int, Entry] = {}
+        """Start at an epoch. `offsets` say how far each stream had come before it; `keep` is the budget of rows."""
+        self._entries: dict[int, BacklogEntry] = {}
         self._oldest = epoch
         self._settled = dict(offsets or {})
         self._keep = KEEP if keep is None else keep
-        self._kept = 0
-        self._recalled: Entry | None = None
+        self._kept_bytes = 0
+        self._recalled: BacklogEntry | None = None
 
-    def __getitem__(self, epoch: int) -> Entry:
+    def __getitem__(self, epoch: int) -> BacklogEntry:
         return self._entries[epoch]
 
-    def get(self, epoch: int) -> Entry | None:
+    def get(self, epoch: int) -> BacklogEntry | None:
         return self._entries.get(epoch)
 
-    def add(self, epoch: int, entry: Entry) -> None:
+    def add(self, epoch: int, entry: BacklogEntry) -> None:
         self._entries[epoch] = entry
 
     def remove(self, epoch: int) -> None:
-        """A refused epoch whose number is given to another."""
-        self._kept -= self._entries.pop(epoch).kept
+        """Take out a refused epoch whose number goes to the next epoch."""
+        self._kept_bytes -= self._entries.pop(epoch).kept_bytes
 
     def forget(self, floor: int) -> None:
-        """Epochs below will not be done again."""
+        """Take out the epochs below `floor`: they will not be done again."""
         while self._oldest < floor:
             entry = self._entries.pop(self._oldest)
-            self._kept -= entry.kept
+            self._kept_bytes -= entry.kept_bytes
             if not entry.refused:
                 self._settled.update(entry.offsets)
             self._oldest += 1
 
     def offsets_before(self, epoch: int) -> dict[str, Any]:
-        """How far streams had come before an epoch (law 2)."""
-        found = dict(self._settled)
+        """How far each stream had come before an epoch (*offsets of what counts*)."""
+        offsets = dict(self._settled)
         for number in sorted(self._entries):
             entry = self._entries[number]
             if number < epoch and not entry.refused:
-                found.update(entry.offsets)
-        return found
+                offsets.update(entry.offsets)
+        return offsets
 
     def drop_rows(self, epoch: int) -> None:
-        """An epoch is in the log, and is not to be done now: its rows stay only where there is room (law 1)."""
+        """An epoch is in the log, and is not to be done now: keep its rows only where the budget has room."""
         entry = self._entries[epoch]
         entry.shares = None
         if self._recalled is entry:
             self._recalled = None
         size = sum(batch.nbytes for batch in entry.inputs.values())
-        if entry.kept or not size:
+        if entry.kept_bytes or not size:
             return
-        if self._kept + size <= self._keep:
-            self._kept += size
-            entry.kept = size
+        if self._kept_bytes + size <= self._keep:
+            self._kept_bytes += size
+            entry.kept_bytes = size
         else:
             entry.drop()
 
     def recalled(self, position: int, inputs: Inputs) -> None:
-        """The rows of an epoch, from its record."""
+        """The storage has read the record at a position: put its rows back into the entry that waits for them."""
         for entry in self._entries.values():
             if entry.position == position and entry.dropped:
-                if self._recalled is not None and not self._recalled.kept:
+                if self._recalled is not None and not self._recalled.kept_bytes:
                     self._recalled.drop()
-                entry.inputs = {name: inputs[name] for name in entry.names}
+                entry.inputs = {name: inputs[name] for name in entry.input_names}
                 entry.dropped, entry.shares = False, None
                 self._recalled = entry

@@ -1,18 +1,20 @@
-"""Losses: how often a run had to go back since an epoch was last complete, and when that is enough.
+"""Losses: how often in a row a run has lost workers while no epoch became complete, and when that is enough.
 
-A worker that is lost is replaced, and what it was at is done again. Where that is what kills it, an
-epoch that does not fit into memory say, this would go on for ever. Laws:
+The cluster of a run on other processes (`runtime.remote`) reports to `Losses` every worker that takes part, that is
+lost, or whose process has ended, and asks now and then whether the run is to end. A lost worker is replaced, and the
+epoch it worked on is done again. Where that epoch itself kills the worker, say because it does not fit into memory,
+the run would lose workers for ever. Laws:
 
-1. **Bounded.** After `RECOVERIES` recoveries in a row with no new epoch complete, or as many processes
-   that died after they had reported and before they took part, the run is to end.
-2. **Told.** The error names the epoch, the worker that was lost last, its process, and how it ended, as far
-   as anybody knows. Nothing is lost by it where there is a log: the epoch is in there.
+- **Bounded.** The run is to end after more than `RECOVERIES` recoveries in a row without a new epoch becoming complete.
+  The run is also to end after more than `RECOVERIES` processes in a row have died between reporting and taking part.
+- **Explained.** The error names the epoch, the worker that was lost last, its process, and how that process ended, as
+  far as anybody knows. Where there is a log no committed row is lost: the epoch is in the log.
 
 >>> losses = Losses(most=2)
 >>> for execution in range(1, 5):
-...     losses.began(execution, index=0, member=execution)
-...     losses.went(execution, {"pid": 40 + execution, "host": "here"}, epoch=7, reported=7)
-...     losses.said(execution, "exit code 137")
+...     losses.took_part(execution, index=0, member=execution)
+...     losses.lost(execution, {"pid": 40 + execution, "host": "here"}, epoch=7, reported=7)
+...     losses.ended(execution, "exit code 137")
 ...     error = losses.too_many(reported=7)
 ...     print(error.message.partition(". ")[0] if error else None)
 None
@@ -22,7 +24,9 @@ cannot go on: 4 times in a row a worker was lost before epoch 7 was complete
 >>> error.message.partition(". ")[2]
 'The last one was worker 0, process 44 on here, which ended with: exit code 137'
 
-Cost: nothing while nobody is lost.
+Cost: nothing while no worker is lost.
+
+Here are also the errors of runs and epochs that end by a loss, a failure or an interrupt.
 """
 
 from __future__ import annotations
@@ -53,10 +57,10 @@ _CRASH = ("signal 11", "code 139", "Segmentation", "signal 6", "code 134")
 
 
 class Losses:
-    """What is known of the workers that a run has lost."""
+    """Counts the losses of a run, and keeps what is known of the last one."""
 
     def __init__(self, most: int | None = None, *, logged: bool = True) -> None:
-        """`logged` says whether there is a log, from which a later run can go on."""
+        """`most` losses in a row are borne; `logged` says whether there is a log, from which a later run can go on."""
         self._most = RECOVERIES if most is None else most
         self._logged = logged
         self._reported = -1
@@ -65,18 +69,18 @@ class Losses:
         self._early = 0
         self._indices: dict[int, int] = {}
         self._last: tuple[int | None, Mapping[str, Any], int] | None = None
-        self._why: dict[int, str] = {}
+        self._exits: dict[int, str] = {}
 
-    def began(self, execution: int, index: int, member: int) -> None:
-        """A worker takes part in an execution."""
+    def took_part(self, execution: int, index: int, member: int) -> None:
+        """The coordinator has an incarnation begin an execution, as the worker at an index."""
         if execution > self._execution:
             self._execution = execution
             self._indices.clear()
         self._indices[member] = index
 
-    def went(self, member: int, process: Mapping[str, Any], epoch: int, reported: int) -> None:
-        """A worker is lost, when an epoch was to be completed next and so many were reported."""
-        self._look(reported)
+    def lost(self, member: int, process: Mapping[str, Any], epoch: int, reported: int) -> None:
+        """An incarnation is lost: `epoch` was to be completed next, and all epochs below `reported` were reported."""
+        self._note_reported(reported)
         if member in self._indices:
             if self._execution:  # several of one execution are one recovery
                 self._recoveries += 1
@@ -85,18 +89,18 @@ class Losses:
             self._early += 1
         self._last = self._indices.get(member), process, epoch
 
-    def said(self, member: int, why: str) -> None:
-        """How the process of a worker ended."""
+    def ended(self, member: int, why: str) -> None:
+        """The process of an incarnation ended in this way."""
         if why:
-            self._why = {member: why}  # of the others nobody will ask
+            self._exits = {member: why}  # the error tells of the last process only
 
-    def calm(self) -> None:
-        """All is done that was to be done, or what was lost was not needed: nothing kills its worker."""
+    def reset(self) -> None:
+        """Count from 0 again: every submitted epoch is complete, or the lost workers were not needed after all."""
         self._recoveries = self._early = 0
 
     def too_many(self, reported: int) -> TransportError | None:
-        """Why the run is to end; None while it may go on."""
-        self._look(reported)
+        """The error that is to end the run; None while the run may go on."""
+        self._note_reported(reported)
         times = max(self._recoveries, self._early)
         if times <= self._most or self._last is None:
             return None
@@ -105,27 +109,28 @@ class Losses:
         who = f"worker {index}" if index is not None else "one that had not begun"
         if process:
             who += f", process {process['pid']} on {process['host']}"
-        why = next(iter(self._why.values()), "")
+        why = next(iter(self._exits.values()), "")
         return TransportError(
             "run.losing",
             f"cannot go on: {times} times in a row a worker was lost "
             + ("before it took part" if early else f"before epoch {epoch} was complete")
             + f". The last one was {who}, "
             + (f"which ended with: {why}" if why else "whose process has not said why"),
-            hint=explained(why) + (_LOGGED if self._logged else ""),
+            hint=advice_on_exit(why) + (_LOGGED if self._logged else ""),
             epoch=epoch,
             worker=index,
             recoveries=times - 1,
         )
 
-    def _look(self, reported: int) -> None:
+    def _note_reported(self, reported: int) -> None:
+        """Count from 0 again when an epoch has become complete since the last call."""
         if reported != self._reported:
             self._reported = reported
             self._recoveries = self._early = 0
 
 
-def explained(why: str) -> str:
-    """What to do about a process that ended in some way."""
+def advice_on_exit(why: str) -> str:
+    """What a user can do about a process that ended in this way."""
     if any(sign in why for sign in _CRASH):
         return "signals 11 and 6 (exit codes 139 and 134) are a crash of native code in an operator or a library"
     memory = (
@@ -139,7 +144,7 @@ def explained(why: str) -> str:
 
 
 def not_durable(index: int, why: str) -> CheckpointError:
-    """What ends a run that loses a worker and has no checkpoints."""
+    """The error that ends a run without checkpoints when it loses a worker."""
     return CheckpointError(
         "checkpoint.none",
         f"cannot go on: worker {index} is lost, and with it its part of the states"
@@ -150,7 +155,7 @@ def not_durable(index: int, why: str) -> CheckpointError:
 
 
 def not_repeatable(epoch: int, error: RiverrunError) -> CheckpointError:
-    """What ends a run in which an epoch fails that was acknowledged before."""
+    """The error that ends a run when an epoch fails that was acknowledged before."""
     wrapped = CheckpointError(
         "run.not_repeatable",
         f"cannot do epoch {epoch} again: it was complete before, or may have been, and now fails: {error.message}",
@@ -163,7 +168,7 @@ def not_repeatable(epoch: int, error: RiverrunError) -> CheckpointError:
 
 
 def interrupted(epoch: int, error: BaseException, **fields: Any) -> OperatorFailed:
-    """Why an epoch is refused that did not fail by itself."""
+    """The error of an epoch that is refused because the user interrupted it."""
     wrapped = OperatorFailed(
         INTERRUPTED,
         f"epoch {epoch} was interrupted by {type(error).__name__} and is refused",

@@ -1,19 +1,20 @@
-"""Appending: the records on their way to the log, one at a time, for as long as it takes.
+"""The log writer: records on their way to the log, one at a time, for as long as that takes.
 
-The coordinator's part of the log, sans I/O. Laws:
+The coordinator's part of the log, sans I/O. The coordinator adds a record for each submitted epoch and for each
+refusal, and sends the storage the records that the log writer hands out. Laws:
 
-1. **In order.** One record is with the storage at a time, the next one when that is known to be there;
-   so a record is in the log only if all before it are.
-2. **An outage is no end.** A record that could not be appended is handed to the storage again, the same
-   at the same position, which does nothing where only the answer was lost (law 3 of `state.log`). What is no
-   outage (`retry.is_outage`) ends the run: somebody else's record at the position, and a defect.
-3. **It keeps its number.** A record that waits is never withdrawn, whoever stopped waiting for it.
+- **In order.** The storage has one record at a time, and gets the next record when the one before is known to be in the
+  log. So a record is in the log only if all records before it are.
+- **Outages are waited out.** A record that could not be appended is handed to the storage again, the same at the same
+  position. Where only the answer was lost, appending it again does nothing (the *repeatable* law of `storage.log`). An
+  error that is no outage (`retry.is_outage`) ends the run: somebody else's record at the position, or a defect.
+- **Never withdrawn.** A record that waits is written in the end, also when whoever waited for it has given up.
 
->>> appender = Appender(position=1, owner=0)
->>> first, second = (appender.add({"kind": "epoch", "epoch": epoch}, {}) for epoch in (0, 1))
->>> first.position, second, appender.waiting
+>>> log = LogWriter(position=1, owner=0)
+>>> first, second = (log.add({"kind": "epoch", "epoch": epoch}, {}) for epoch in (0, 1))
+>>> first.position, second, log.waiting
 (1, None, 2)
->>> appender.done().position, appender.durable
+>>> log.done().position, log.durable
 (2, 2)
 """
 
@@ -27,17 +28,18 @@ from riverrun.engine.coordinator.outages import Outage
 from riverrun.engine.messages import AppendRecord, Inputs, Notice
 from riverrun.errors import TransportError
 
-SLOW = 1.0  # seconds without an answer, from which on `status` tells
+SLOW_ANSWER = 1.0  # seconds: `status` tells of an answer that takes longer
 
 
-class Appender:
-    """What is to be appended to the log."""
+class LogWriter:
+    """The records that are to be appended to the log, oldest first."""
 
     def __init__(self, position: int, owner: int) -> None:
+        """`position` is that of the first record to come; every record names the `owner` of the log."""
         self.position = position
-        """That of the next record."""
+        """The position of the next record that is added."""
         self.durable = position
-        """Records below are in the log."""
+        """Records below this position are in the log."""
         self.outage = Outage(
             "the log cannot be written",
             "commits wait until it can be, what is in the log is worked on",
@@ -54,22 +56,22 @@ class Appender:
 
     @property
     def epochs(self) -> int:
-        """How many of them are epochs."""
-        return sum(append.header["kind"] == "epoch" for append in self._queue)
+        """How many of the records that are not in the log are epochs."""
+        return sum(record.header["kind"] == "epoch" for record in self._queue)
 
     def add(self, header: Mapping[str, Any], inputs: Inputs) -> AppendRecord | None:
-        """Queue a record; what to give to the storage now."""
-        append = AppendRecord(self.position, {**header, "owner": self._owner}, inputs)
-        self._queue.append(append)
+        """Queue a record, and return the record that the storage is to get now, if any."""
+        record = AppendRecord(self.position, {**header, "owner": self._owner}, inputs)
+        self._queue.append(record)
         self.position += 1
         return self._hand_out() if len(self._queue) == 1 else None
 
-    def is_next(self, append: AppendRecord) -> bool:
-        """Whether an answer is about the record that is with the storage."""
-        return bool(self._queue) and self._queue[0].position == append.position
+    def is_next(self, record: AppendRecord) -> bool:
+        """Whether this is the record that the storage has."""
+        return bool(self._queue) and self._queue[0].position == record.position
 
     def done(self) -> AppendRecord | None:
-        """The record is in the log; what to give to the storage next."""
+        """The record that the storage had is in the log; return the next one that it is to get, if any."""
         self.durable = self._queue.popleft().position + 1
         return self._hand_out() if self._queue else None
 
@@ -78,28 +80,28 @@ class Appender:
         return self._queue[0]
 
     def remind(self, now: float) -> Notice | None:
-        """What is to be said about records that wait."""
+        """What to tell people about records that wait, if it is time to."""
         if not self._queue or self._begun is None:
             return None
         if self.outage.since is None:
             return self.outage.silent(self._begun, now)
-        return self.outage.remind(now, self._told())
+        return self.outage.remind(now, self._waiting_text())
 
     def given_up(self, patience: float | None, now: float) -> TransportError | None:
-        """The end of the run, when nobody wants to wait any longer."""
+        """The error that ends the run, when a record has waited for longer than `patience`; otherwise None."""
         if not self._queue:
             return None
         if patience is not None and self.outage.since is None and self._begun is not None:
-            if now - self._begun < max(patience, SLOW):
+            if now - self._begun < max(patience, SLOW_ANSWER):
                 return None
-            self.outage.since = self._begun  # it hangs
+            self.outage.since = self._begun  # the storage hangs
         return self.outage.given_up(patience, now, f"log epoch {self._queue[0].header['epoch']}")
 
     def status(self) -> dict[str, Any]:
         """How far the log is behind what was submitted."""
         behind, error = self.outage.behind(self.now), self.outage.error
         if behind is None and self._queue and self._begun is not None and self.now is not None:
-            behind = self.now - self._begun if self.now - self._begun >= SLOW else None
+            behind = self.now - self._begun if self.now - self._begun >= SLOW_ANSWER else None
         return {
             "lag": self.epochs,
             "bytes": self._bytes(),
@@ -108,8 +110,8 @@ class Appender:
         }
 
     def _bytes(self) -> int:
-        return sum(batch.nbytes for append in self._queue for batch in append.inputs.values())
+        return sum(batch.nbytes for record in self._queue for batch in record.inputs.values())
 
-    def _told(self) -> str:
+    def _waiting_text(self) -> str:
         count = len(self._queue)
         return f"{count} {'record waits' if count == 1 else 'records wait'}, {self._bytes()} bytes"

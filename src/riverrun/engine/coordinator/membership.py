@@ -1,16 +1,18 @@
-"""The roster: who takes part in a run, who is about to, and who owns which hashes.
+"""Membership: which incarnations take part in a run, which are about to, and which hashes each of them owns.
 
-A part of the coordinator, sans I/O. *Members* are incarnations that own shards; *newcomers* are
-started for a change that is wanted, and own nothing until it is made, at a boundary. Laws:
+A part of the coordinator, sans I/O. *Members* are incarnations that own shards. A *change* gives the run another number
+of workers, or the same workers other shares, at a boundary between epochs. *Newcomers* are incarnations that are
+started for a change; they own nothing until the change is made. Laws:
 
-1. **Never again.** An incarnation that was dismissed is unknown from then on.
-2. **Ready first.** A change is made when all its newcomers are there, so nobody waits for a start.
-3. **Epochs first.** A change that nobody asked for, because it makes up for a loss, holds up no epoch
-   that was there before it: its newcomers are started when what waited at the first boundary after the
-   loss is complete, and it is made when what waited at the first one with them is.
-4. **Little moves.** Who stays keeps what it had, as far as it is to have as much (`state.shards`).
-5. **Silent from the grant on.** Nobody is waited for by the clock until a process was told that it is them. From
-   then on silence means death, also before they are there: one that hangs on its way is replaced.
+- **No twins.** An incarnation that was dismissed never takes part again: its messages are refused from then on.
+- **Ready first.** A change is made only when all its newcomers have joined, so no epoch waits for a worker to start.
+- **Epochs first.** A *repair*, the change that makes up for a lost worker where the others have shared its shards,
+  holds up no epoch that was submitted before it. Its newcomers are started once the epochs are complete that waited at
+  the first boundary after the loss. The shards move to them once the epochs are complete that waited at the first
+  boundary at which all newcomers had joined.
+- **Little moves.** A worker that stays keeps the shards it had, as far as it is to have as much (`state.shards`).
+- **Silent from the grant on.** No incarnation is thought dead for its silence before a process was granted its
+  identity. From then on silence means death, also before the process has joined: one that hangs on its way is replaced.
 
 >>> sent = []
 >>> roster = Roster(2, lambda to, message: sent.append(message))
@@ -36,30 +38,32 @@ from riverrun.engine.messages import SUPERVISOR, LeaveRun, Start, Stop
 from riverrun.errors import TransportError
 from riverrun.state.shards import Shards
 
-SILENCE = 30.0  # seconds after which a silent worker is thought dead
+SILENCE = 30.0  # seconds: a worker that is silent for longer is thought dead
 LOSSES = 3  # newcomers that may be lost before a change is given up
 
 Policy: TypeAlias = Literal["replace", "spread"]
-"""What becomes of a lost worker's shards: a new incarnation takes them; or the others share them at once, and give to
-a new one when it is there."""
+"""What becomes of the shards of a lost worker: with "replace" a new incarnation takes them; with "spread" the other
+workers share them at once, and give a part to a new incarnation later."""
 
 
 @dataclass(slots=True)
 class MembershipChange:
-    """Other workers, or other shares of the same, from a boundary on."""
+    """Another number of workers, or other shares for the same workers, from a boundary on."""
 
     workers: int
     weights: tuple[float, ...] | None = None
+    """The shares that the workers are to have, in proportion; None for even shares."""
     newcomers: list[int] = field(default_factory=list)
     losses: int = 0
-    own: bool = False
-    """Whether nobody asked for it: it makes up for a loss."""
+    """How many newcomers were lost."""
+    is_repair: bool = False
+    """Whether it makes up for a lost worker, and nobody asked for it."""
     after: int | None = None
-    """Of such a one, the epoch that is waited for: those below come first."""
+    """Of a repair: the epochs below this one come first; None where that is not settled yet."""
 
 
 class Roster:
-    """Who takes part."""
+    """The members of a run, the change that is wanted, if any, and the shards of each member."""
 
     def __init__(
         self,
@@ -82,38 +86,45 @@ class Roster:
         return len(self.members)
 
     def knows(self, member: int) -> bool:
-        """Whether somebody is a member or a newcomer, and not dismissed."""
+        """Whether an incarnation is a member or a newcomer, and was not dismissed."""
         return member in self._heard
 
     def hear(self, member: int) -> None:
-        """Somebody has given a sign of life."""
+        """An incarnation has given a sign of life."""
         self._heard[member] = self._ticks
 
     def grant(self, member: int, ticks: int) -> None:
-        """A process was told that it is somebody; until it is there, it may be silent for so many ticks (law 5)."""
-        assert self.knows(member), f"{member} is not to be anybody any more"
+        """A process was granted this identity; until it joins it may be silent for so many ticks."""
+        assert self.knows(member), f"{member} is no member or newcomer any more"
         self._granted[member] = ticks
         self.hear(member)
 
     def join(self, member: int) -> None:
-        """Somebody is there."""
+        """An incarnation has joined: its process is there."""
         self._joined.add(member)
 
     @property
     def complete(self) -> bool:
-        """Whether all members are there."""
+        """Whether all members have joined."""
         return self._joined.issuperset(self.members)
 
     def silent(self, ticks: int | None) -> list[int]:
-        """Time has passed; who was there, or on its way, and has given no sign for so many ticks."""
+        """A tick has passed; the incarnations that are silent for too long (*silent from the grant on*).
+
+        One that has joined may be silent for `ticks`, None for ever; one on its way for as long as `grant` said.
+        """
         self._ticks += 1
         if ticks is None:
             return []
         limits = self._granted | dict.fromkeys(self._joined, ticks)
-        return [who for who in sorted(limits) if self._ticks - self._heard[who] > limits[who]]
+        return [
+            member
+            for member in sorted(limits)
+            if self._ticks - self._heard[member] > limits[member]
+        ]
 
     def dismiss(self, member: int) -> None:
-        """Somebody is not needed any more, or is thought dead."""
+        """An incarnation is not needed any more, or is thought dead: have it leave and its process stopped."""
         del self._heard[member]
         self._joined.discard(member)
         self._granted.pop(member, None)
@@ -121,18 +132,18 @@ class Roster:
         self._send(SUPERVISOR, Stop(member))
 
     def replace(self, member: int) -> None:
-        """A member was lost, and dismissed: its shards get a new owner, or several."""
+        """A member was lost and is dismissed: a new incarnation takes its place, or the others share its shards."""
         at, wanted = self.members.index(member), len(self.members)
         if self.policy == "replace" or wanted == 1:
-            self.members[at] = self._newcomer()
+            self.members[at] = self._replacement()
         else:
             del self.members[at]
             self.shards = self.shards.without(at)
         if self.change is not None or len(self.members) < wanted:
-            self.want(self.change or MembershipChange(wanted, own=True))
+            self.want(self.change or MembershipChange(wanted, is_repair=True))
 
     def replace_newcomer(self, member: int, why: str) -> TransportError | None:
-        """A newcomer was lost, and dismissed; why not to try again, after some tries."""
+        """A newcomer was lost and is dismissed: start another one; after `LOSSES` losses, the error to give up with."""
         change = self.change
         if change is None or member not in change.newcomers:
             return None
@@ -150,52 +161,53 @@ class Roster:
         )
 
     def want(self, change: MembershipChange) -> None:
-        """Wish for a change, in place of any other; its newcomers are started now, or in their turn (law 3)."""
-        there = [] if self.change is None else self.change.newcomers
+        """Want a change, in place of any other; its newcomers are started now, those of a repair in their turn."""
+        newcomers = [] if self.change is None else self.change.newcomers
         needed = max(change.workers - len(self.members), 0)
-        for member in there[needed:]:
+        for member in newcomers[needed:]:
             self.dismiss(member)
-        change.newcomers = there[:needed]
+        change.newcomers = newcomers[:needed]
         self.change = change
-        if not change.own:
-            self._call(change)
+        if not change.is_repair:
+            self._start_newcomers(change)
 
     def take_turn(self, change: MembershipChange, completed: int, waiting: float) -> bool:
-        """Whether a change may be made, at a boundary where epochs below `waiting` have been submitted.
+        """Whether a change may be made at this boundary: epochs below `completed` are complete.
 
-        One that nobody asked for lets them go first, and has its newcomers started when they are done (law 3).
+        A repair first lets the epochs go that were submitted, those below `waiting`, and has its newcomers started when
+        these are complete (*epochs first*).
         """
-        called = self.is_called(change)
-        if called and not self.is_there(change):
+        is_started = self.is_started(change)
+        if is_started and not self.is_there(change):
             return False
-        if not change.own:
+        if not change.is_repair:
             return True
         if change.after is None or change.after > waiting:
             change.after = int(waiting)
         if completed < change.after:
             return False
-        if not called:
+        if not is_started:
             change.after = None
-            self._call(change)
-        return called
+            self._start_newcomers(change)
+        return is_started
 
     def give_up(self) -> bool:
-        """Want no change any more; whether one was wanted."""
+        """Want no change any more, and dismiss its newcomers; whether a change was wanted."""
         change, self.change = self.change, None
         for member in [] if change is None else change.newcomers:
             self.dismiss(member)
         return change is not None
 
     def is_there(self, change: MembershipChange) -> bool:
-        """Whether all that a change needs are there."""
-        return self.is_called(change) and self._joined.issuperset(change.newcomers)
+        """Whether all newcomers that a change needs have joined."""
+        return self.is_started(change) and self._joined.issuperset(change.newcomers)
 
-    def is_called(self, change: MembershipChange) -> bool:
-        """Whether all that a change needs have been started."""
+    def is_started(self, change: MembershipChange) -> bool:
+        """Whether all newcomers that a change needs have been started."""
         return len(self.members) + len(change.newcomers) >= change.workers
 
     def make(self, change: MembershipChange) -> list[int]:
-        """Make a change; return who has no part any more, to be dismissed."""
+        """Make a change; return the incarnations that own nothing any more and are to be dismissed."""
         self.change = None
         gone = self.members[change.workers :]
         self.members = self.members[: change.workers] + change.newcomers
@@ -206,13 +218,13 @@ class Roster:
         return gone
 
     def close(self) -> None:
-        """Nobody is needed any more."""
+        """The run is over: have all incarnations leave, and their processes stopped."""
         for member in sorted(self._heard):
             self._send(member, LeaveRun())
             self._send(SUPERVISOR, Stop(member))
 
-    def _call(self, change: MembershipChange) -> None:
-        while not self.is_called(change):
+    def _start_newcomers(self, change: MembershipChange) -> None:
+        while not self.is_started(change):
             change.newcomers.append(self._start())
 
     def _start(self) -> int:
@@ -221,8 +233,8 @@ class Roster:
         self._send(SUPERVISOR, Start(self._incarnations))
         return self._incarnations
 
-    def _newcomer(self) -> int:
-        """Somebody for a place: one who is there and has no part yet, or else a new one."""
+    def _replacement(self) -> int:
+        """An incarnation for the place of a lost member: a newcomer that has joined, or else a new one."""
         for member in [] if self.change is None else self.change.newcomers:
             if member in self._joined:
                 assert self.change is not None

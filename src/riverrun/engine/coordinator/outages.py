@@ -1,12 +1,14 @@
-"""An outage: the storage does not do something for a while, and what is said about it.
+"""Outages: for a while the storage does not do something, and people are told so.
 
-Nothing is given up because of one, unless `patience` says so: whoever carries instructions tries again, after the
-pauses of `retry`, which also says what an outage is; the run goes on with all that does not need the storage. Sans I/O:
-time comes in, and what is to be said goes out as a `Notice`. Laws:
+The coordinator has one `Outage` for writing the log and one for reading what a lost worker had. During an outage
+nothing is given up, unless the user has set `patience`: the carrier of messages executes a failed instruction again,
+after the pauses of `retry`, which also says which errors are outages, and the run goes on with all that does not need
+the storage. Sans I/O: the time comes in as an argument, and each text for people goes out as a `Notice`. Laws:
 
-1. **Said.** Once when it begins, again every 10 s, and once when it is over.
-2. **Since.** `since` is when the first of the failures was that no success has followed; a storage that hangs, so that
-   nothing fails and nothing succeeds, begins an outage when it has not answered for 10 s.
+- **Reminders.** People are told when an outage begins, again every 10 s, and when it is over, if they were told of it.
+- **Begins with the first failure.** `since` is the time of the first failure that no success has followed. A storage
+  that hangs neither fails nor succeeds: its outage begins, at the time of the request, once 10 s have passed without an
+  answer.
 
 >>> outage = Outage("the log cannot be written", "commits wait")
 >>> lost = TransportError("storage.unreachable", "cannot create log/7: no space left", hint="")
@@ -34,48 +36,49 @@ from riverrun.retry import times
 
 
 class Outage:
-    """One thing that the storage may fail to do; `since` is None while it does it."""
+    """One thing that the storage may fail to do; `since` is None while the storage does it."""
 
     def __init__(self, what: str, then: str) -> None:
+        """`what` cannot be done, as a sentence, and `then` says what becomes of those who need it."""
         self.since: float | None = None
         self.error: RiverrunError | None = None
         self.failures = 0
-        """How often it failed since; a storage that hangs fails never."""
+        """How often the storage has failed since; a storage that hangs never fails."""
         self._what = what
         self._then = then
-        self._said: float | None = None
+        self._said_at: float | None = None
 
     def failed(self, error: RiverrunError, now: float | None) -> Notice | None:
-        """It failed, and is tried again."""
+        """The storage has failed, and is asked again; what to tell people, at the first failure."""
         first, self.error = self.error is None, error
         self.failures += 1
         if self.since is None:
             self.since = now
         if not first:
             return None
-        self._said = now
+        self._said_at = now
         return Notice(logging.WARNING, f"{self._what}: {error.message}; {self._then}")
 
     def silent(self, since: float, now: float) -> Notice | None:
-        """It was asked for at `since`, and has not been answered."""
+        """The storage was asked at `since` and has not answered; what to tell people, if it is time to."""
         if self.since is None and now - since >= retry.REMIND:
             self.since = since
         return self.remind(now, self._then)
 
     def remind(self, now: float, waiting: str) -> Notice | None:
-        """What is to be said, if it is time to."""
-        if self.since is None or (self._said is not None and now - self._said < retry.REMIND):
+        """What to tell people about an outage that goes on, if it is time to; `waiting` says what waits for it."""
+        if self.since is None or (self._said_at is not None and now - self._said_at < retry.REMIND):
             return None
-        self._said = now
+        self._said_at = now
         why = "the storage does not answer" if self.error is None else self.error.message
         return Notice(
             logging.WARNING, f"{self._what} for {now - self.since:.0f} s: {why}; {waiting}"
         )
 
     def over(self, now: float | None) -> Notice | None:
-        """It was done."""
-        since, said = self.since, self.error is not None or self._said is not None
-        self.since = self.error = self._said = None
+        """The storage has done it; what to tell people, if they know of the outage."""
+        since, said = self.since, self.error is not None or self._said_at is not None
+        self.since = self.error = self._said_at = None
         self.failures = 0
         if not said:
             return None
@@ -83,16 +86,16 @@ class Outage:
         return Notice(logging.INFO, f"it is over{took}: {self._what}")
 
     def behind(self, now: float | None) -> float | None:
-        """For how many seconds it has gone on."""
+        """For how many seconds the outage has gone on; None where there is none."""
         return None if self.since is None or now is None else now - self.since
 
     def status(self, now: float | None) -> dict[str, Any]:
-        """For how long, and why; None where nothing is wrong."""
+        """For how many seconds the outage has gone on, and its last error; both None where nothing is wrong."""
         error = self.error
         return {"behind": self.behind(now), "error": None if error is None else error.message}
 
     def given_up(self, patience: float | None, now: float, what: str) -> TransportError | None:
-        """The end of the run, when it has gone on for longer than anybody wants to wait."""
+        """The error that ends the run, when the outage has gone on for longer than `patience`; otherwise None."""
         behind = self.behind(now)
         if patience is None or behind is None or behind < patience:
             return None

@@ -1,27 +1,28 @@
 """Resuming: how a program goes on from a checkpoint, which another program may have written.
 
-Three ways, and the first that is possible is taken:
+When a run takes a checkpoint path over, its cluster calls `decide`, which compares the plan with what the checkpoint
+says (`plan.diff`). There are three ways to go on, and the first that is possible is taken:
 
-- **straight**: every state that is needed is in the checkpoint (`comparing`). Others are dropped.
-- **backfill**, when the user says ``rebuild=True``: some are, and the rest is built from them, in an epoch of
-  its own before the next one (`backfill`).
-- **replay**, when the user says so and the log still has all epochs: nothing is taken from the checkpoint, and
-  all epochs are done again.
+- **straight**: the checkpoint has every state that the program needs. Other states of the checkpoint are dropped.
+- **backfill**, where the user says ``rebuild=True``: the checkpoint has some of the states, and the others are built
+  from these, in an epoch of its own before the next epoch (`engine.backfill`).
+- **replay**, where the user says ``rebuild=True`` and the log still has all epochs: nothing is taken from the
+  checkpoint, and all epochs are done again.
 
-Otherwise the run is refused, with what differs and what would be needed. Laws:
+Otherwise the run is refused, with the differences and with what would be needed. Laws:
 
-1. **Compared with the checkpoint.** What a program is compared with is what the checkpoint says of the program
-   that wrote it, and nothing else. Records of the log hold rows of inputs, whatever was made of them: there, an
-   input that an epoch still to be done has rows for must be what it was when they were logged (`state.log`).
-   So a run that ends before its first checkpoint leaves things as they were, whichever program comes next.
-2. **Translated where it is read.** `Resume` says under which names the states of one checkpoint, the one that the run
-   goes on from, are to be had now. Workers give them their new names when they read that checkpoint, so what they pin,
-   send and save has the names of the new program, also at the very boundary that the run began at.
-3. **Filled once.** What is built anew is built by instances that begin at `Resume.epoch`, before the checkpoint's own
-   epoch is run: later boundaries hold what the new program made.
-4. **A checkpoint of its own.** The checkpoint that a changed program goes on from is not one of that program. Asked for
-   a checkpoint before its first epoch, the run publishes one (`Coordinator`): with its own names, outputs and lineage,
-   and the same blocks.
+- **Compared with the checkpoint.** The program is compared with what the checkpoint says of the program that wrote it,
+  and with nothing else. Records of the log hold rows of inputs, whatever a program made of them: an input that an epoch
+  still to be done has rows for must be what it was when the rows were logged (`storage.log`). So a run that ends before
+  its first checkpoint leaves the path as it was, whichever program comes next.
+- **Translated where it is read.** `Resume` says under which names the states of one checkpoint, the one that the run
+  goes on from, are to be had now. Workers rename the states when they read that checkpoint. So all that workers pin,
+  send and save has the names of the new program, also at the boundary at which the run began.
+- **Filled once.** States that are built anew are built by instances that begin at `Resume.epoch`, before the
+  checkpoint's own epoch is run. Later boundaries hold what the new program made.
+- **A checkpoint of its own.** The checkpoint that a changed program goes on from is not a checkpoint of that program.
+  Asked for a checkpoint before its first epoch, the run publishes one (`coordinator`): with its own names, outputs and
+  lineage, and the same blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dataclasses import dataclass, field, replace
 
 from riverrun.engine.messages import MakeInstance
 from riverrun.errors import CheckpointError, RiverrunError
-from riverrun.plan.diff import Comparison, Flow, StoredProgram, compare, states_of
+from riverrun.plan.diff import BackfillRoutes, Comparison, StoredProgram, compare, states_of
 from riverrun.plan.plan import Plan
 from riverrun.state.view import View
 from riverrun.storage.manifest import Manifest
@@ -43,19 +44,19 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resume:
-    """How the states of a checkpoint are gone on with."""
+    """How a run goes on with the states of a checkpoint."""
 
     epoch: int
-    """The epoch that instances begin at which are given these states."""
+    """The epoch at which instances begin that start with these states."""
     keep: Mapping[str, str]
-    """Of each state, the name that it has in the checkpoint."""
-    flow: Flow = field(default_factory=Flow)
-    """What they build anew, and from what."""
+    """The states that are taken from the checkpoint: the name of each, and the name that it has in the checkpoint."""
+    routes: BackfillRoutes = field(default_factory=BackfillRoutes)
+    """Which states instances build anew, and from what."""
     number: int = 0
     """The number of the checkpoint."""
 
     def translate(self, number: int, states: Mapping[str, View]) -> Mapping[str, View]:
-        """The states of a checkpoint under the names that they have now (law 2)."""
+        """The states of a checkpoint under the names that they have now (*translated where it is read*)."""
         if number != self.number:
             return states
         return {
@@ -64,21 +65,24 @@ class Resume:
         }
 
 
-def told(make: MakeInstance, resume: Resume | None) -> MakeInstance:
-    """Have the instances that something makes know how to resume."""
+def make_resuming(make: MakeInstance, resume: Resume | None) -> MakeInstance:
+    """Have the instances that `make` makes go on as `resume` says; None: they need not know."""
     if resume is None:
         return make
     resuming = getattr(make, "resuming", None)
     if resuming is None:
         raise TypeError(f"{make!r} cannot make instances that resume another program")
-    made: MakeInstance = resuming(resume)
-    return made
+    make_instance: MakeInstance = resuming(resume)
+    return make_instance
 
 
 def decide(
     plan: Plan, manifest: Manifest, *, whole: bool, rebuild: bool
 ) -> tuple[Continuation, Resume | None]:
-    """How to go on from a checkpoint; refuse it where that cannot be. `whole`: the log has all epochs."""
+    """Decide how a program goes on from a checkpoint, or refuse the run where it cannot.
+
+    `whole` says whether the log has all epochs, and `rebuild` whether the user lets states be built anew.
+    """
     about = manifest.about
     stored = StoredProgram(
         int(about["epoch"]),
@@ -87,30 +91,32 @@ def decide(
         about.get("lineage"),
         about.get("code"),
     )
-    found = compare(plan, stored)
+    comparison = compare(plan, stored)
     where = f"{plan.name!r} from checkpoint {manifest.number}"
-    if found.is_straight:
-        if found.dropped:
-            _LOG.info("resuming %s: not needed any more: %s", where, ", ".join(found.dropped))
+    if comparison.is_straight:
+        if comparison.dropped:
+            _LOG.info("resuming %s: not needed any more: %s", where, ", ".join(comparison.dropped))
         needed = {name for node in plan.nodes for name in states_of(node)}
-        if needed == stored.states and all(new == old for new, old in found.keep.items()):
+        if needed == stored.states and all(new == old for new, old in comparison.keep.items()):
             return Continuation.STRAIGHT, None
-        return Continuation.STRAIGHT, Resume(stored.epoch, found.keep, number=manifest.number)
+        return Continuation.STRAIGHT, Resume(stored.epoch, comparison.keep, number=manifest.number)
     if not rebuild:
-        raise _incompatible(where, found, whole)
-    flow = found.flow
-    if not flow.inputs and not flow.stuck:
-        _LOG.info("resuming %s: built anew: %s", where, ", ".join(found.rebuild))
-        return Continuation.BACKFILL, Resume(stored.epoch - 1, found.keep, flow, manifest.number)
+        raise _incompatible(where, comparison, whole)
+    routes = comparison.routes
+    if not routes.inputs and not routes.stuck:
+        _LOG.info("resuming %s: built anew: %s", where, ", ".join(comparison.rebuild))
+        return Continuation.BACKFILL, Resume(
+            stored.epoch - 1, comparison.keep, routes, manifest.number
+        )
     if whole:
         _LOG.info("resuming %s: all epochs are done again", where)
         return Continuation.REPLAY, None
-    raise _not_rebuildable(where, found)
+    raise _not_rebuildable(where, comparison)
 
 
-def _incompatible(where: str, found: Comparison, whole: bool) -> CheckpointError:
-    flow = found.flow
-    if not flow.inputs and not flow.stuck:
+def _incompatible(where: str, comparison: Comparison, whole: bool) -> CheckpointError:
+    routes = comparison.routes
+    if not routes.inputs and not routes.stuck:
         hint = "run with rebuild=True: what is kept is taken from the checkpoint, and the rest is built anew from it"
     elif whole:
         hint = (
@@ -118,14 +124,14 @@ def _incompatible(where: str, found: Comparison, whole: bool) -> CheckpointError
             f"all are done again. Where they have others, that would not do. {_OTHERWISE}"
         )
     else:
-        hint = f"rebuild=True would not do: {_missing(flow)}. {_OTHERWISE}"
+        hint = f"rebuild=True would not do: {_missing(routes)}. {_OTHERWISE}"
     return CheckpointError(
         "checkpoint.incompatible",
-        f"cannot resume {where}: it is of another program:\n{found}",
+        f"cannot resume {where}: it is of another program:\n{comparison}",
         hint=hint,
-        differ=[difference.name for difference in found.differences],
-        keep=sorted(found.keep),
-        rebuild=sorted(found.rebuild),
+        differ=[difference.name for difference in comparison.differences],
+        keep=sorted(comparison.keep),
+        rebuild=sorted(comparison.rebuild),
     )
 
 
@@ -135,21 +141,21 @@ _OTHERWISE = (
 )
 
 
-def _not_rebuildable(where: str, found: Comparison) -> CheckpointError:
+def _not_rebuildable(where: str, comparison: Comparison) -> CheckpointError:
     return CheckpointError(
         "checkpoint.not_rebuildable",
-        f"cannot rebuild {where}: {_missing(found.flow)}; it is of another program:\n{found}",
+        f"cannot rebuild {where}: {_missing(comparison.routes)}; it is of another program:\n{comparison}",
         hint=_OTHERWISE,
-        differ=[difference.name for difference in found.differences],
-        keep=sorted(found.keep),
-        rebuild=sorted(found.rebuild),
-        inputs=list(found.flow.inputs),
-        stuck=[name for name, _ in found.flow.stuck],
+        differ=[difference.name for difference in comparison.differences],
+        keep=sorted(comparison.keep),
+        rebuild=sorted(comparison.rebuild),
+        inputs=list(comparison.routes.inputs),
+        stuck=[name for name, _ in comparison.routes.stuck],
     )
 
 
 def not_rebuilt(error: RiverrunError) -> CheckpointError:
-    """The error of a run that failed while states were built anew."""
+    """The error of a run that failed while it built states anew."""
     wrapped = CheckpointError(
         "checkpoint.not_rebuilt",
         f"cannot build anew what the checkpoint does not have: {error.message}",
@@ -159,11 +165,13 @@ def not_rebuilt(error: RiverrunError) -> CheckpointError:
     return wrapped
 
 
-def _missing(flow: Flow) -> str:
-    said = []
-    if flow.inputs:
-        names = ", ".join(map(repr, flow.inputs))
-        said.append(f"all rows of the input{'s' * (len(flow.inputs) > 1)} {names} are needed, and ")
-        said[-1] += "the log does not have them any more"
-    said += [f"{name!r} cannot be built from what is kept: {why}" for name, why in flow.stuck]
-    return "; ".join(said)
+def _missing(routes: BackfillRoutes) -> str:
+    reasons = []
+    if routes.inputs:
+        names = ", ".join(map(repr, routes.inputs))
+        reasons.append(
+            f"all rows of the input{'s' * (len(routes.inputs) > 1)} {names} are needed, and "
+        )
+        reasons[-1] += "the log does not have them any more"
+    reasons += [f"{name!r} cannot be built from what is kept: {why}" for name, why in routes.stuck]
+    return "; ".join(reasons)

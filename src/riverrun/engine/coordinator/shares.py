@@ -1,8 +1,9 @@
 """Shares: which rows of an epoch each worker gets.
 
-Rows of an input that goes straight into exchanges by one key go to the workers that own their hashes, so
-that they need not travel again; those of others are cut evenly. Which worker takes a row in makes no
-difference to results.
+The coordinator calls `shares_of` for every epoch of a run that has several workers. An input whose rows are all
+exchanged by the same key right away has an `InputRoute`: each of its rows goes to the worker that owns the hash of that
+key, so the exchange need not move the row again. The rows of every other input are cut into equal parts. Which worker
+takes a row in makes no difference to results.
 
 >>> import pyarrow as pa
 >>> from riverrun.state.shards import Shards
@@ -13,7 +14,7 @@ difference to results.
 >>> [share["a"].column(0).to_pylist() for share in shares_of({"a": rows}, Shards.even(2), routes)]
 [[3], [1, 2]]
 
-Cost: some 30 ns a row that is routed, and nothing per row otherwise.
+Cost: some 30 ns for each row of an input with a route; nothing per row for other inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from riverrun.state.shards import Shards
 
 @dataclass(frozen=True)
 class InputRoute:
-    """Where the rows of an input go first: to whom owns the hash of the columns at these positions."""
+    """Each row of an input goes first to the worker that owns the hash of the columns at these positions."""
 
     schema: pa.Schema
     columns: tuple[int, ...]
@@ -46,7 +47,7 @@ class InputRoute:
         return pa.schema([self.schema.field(at) for at in self.columns])
 
     def split(self, batch: pa.RecordBatch, shards: Shards) -> list[pa.RecordBatch]:
-        """The rows of each worker."""
+        """Cut a batch into the rows of each worker, by index."""
         keys = canonical_columns(batch.select(list(self.columns)), self._key)
         order, starts = split_rows(keys, batch.num_rows, shards)
         columns = take_columns(batch.columns, order)
@@ -55,10 +56,10 @@ class InputRoute:
 
 
 def routes_of(plan: Plan) -> dict[str, InputRoute]:
-    """Of each input that goes straight into exchanges by one key, which one that is.
+    """The routes of the inputs that have one: all that reads the input exchanges its rows by the same key.
 
-    Besides these only marks may be taken of its rows, which costs next to nothing wherever they are: other work is
-    better cut evenly.
+    Only a step that takes marks may read such an input besides: marks cost next to nothing wherever the rows are. Where
+    other work reads the input too, its rows are better cut evenly, and the input has no route.
     """
     routes = {}
     for name, node in plan.inputs.items():
@@ -70,7 +71,7 @@ def routes_of(plan: Plan) -> dict[str, InputRoute]:
 
 
 def shares_of(inputs: Inputs, shards: Shards, routes: Mapping[str, InputRoute]) -> list[Inputs]:
-    """The rows of each worker."""
+    """The inputs of an epoch, cut into one share for each worker."""
     count = shards.workers
     shares: list[dict[str, pa.RecordBatch]] = [{} for _ in range(count)]
     for name, batch in inputs.items():
@@ -87,7 +88,7 @@ def shares_of(inputs: Inputs, shards: Shards, routes: Mapping[str, InputRoute]) 
 
 
 def share_of_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcels:
-    """The parcels that a worker holds, and its part of those whose holder is gone."""
+    """The parcels of an epoch that one worker takes: those it holds, and its part of those whose holder is gone."""
     share = {}
     for name, listed in parcels.items():
         mine = []
@@ -101,7 +102,7 @@ def share_of_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcel
 
 
 def stored_parcels(stored: Mapping[str, list[dict[str, Any]]]) -> Parcels:
-    """Parcels as the log has them. Nobody holds them any more."""
+    """Parcels from a record of the log. The workers that held them are gone, so each has holder 0: nobody."""
     return {
         name: tuple(Parcel(**{**each, "holder": 0}) for each in listed)
         for name, listed in stored.items()

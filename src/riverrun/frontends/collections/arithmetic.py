@@ -13,7 +13,7 @@ Cost: such an operation is done in 128 bits by Polars, at about 80 microseconds 
 >>> import polars as pl, riverrun as rr
 >>> groups = pl.DataFrame(schema={"low": pl.Int8, "high": pl.Int8})
 >>> arithmetic = Arithmetic(groups)
->>> spread = arithmetic.made(
+>>> spread = arithmetic.to_polars(
 ...     rr.max("v") - rr.min("v"), lambda one: "high" if one.kind == "max" else "low"
 ... )
 >>> pl.DataFrame({"low": [-128], "high": [127]}, schema=groups.schema).select(spread).rows()
@@ -49,7 +49,7 @@ class Arithmetic:
     overflows: list[pl.Expr] = field(default_factory=list)
     """Each is true in the rows where some operation left its type; null counts as false."""
 
-    def made(self, expression: Expression, column: Callable[[Any], str]) -> Any:
+    def to_polars(self, expression: Expression, column: Callable[[Any], str]) -> Any:
         """A Polars expression; `column` says which column an aggregate is in."""
         return expression.of(column, self._computed)
 

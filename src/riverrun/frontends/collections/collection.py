@@ -1,12 +1,12 @@
-"""Collections: rows that change, and what can be said about them.
+"""Collections: rows that change over time, and the methods that make new collections of them.
 
-A :class:`Collection` is a description; nothing runs until its dataflow does. Every method gives a new
-one, whose rows are at each epoch what the method, applied to the rows of that epoch from scratch,
-would give (law 5 of DESIGN): insertions and deletions are carried through, and only what they touch
-is looked at again.
+A :class:`Collection` is a description: it has columns but no rows, and nothing happens until its dataflow runs. Each
+method adds nodes to the plan and returns a new collection. A collection is a bag: a row can be there several times.
+Columns have names and types; expressions are Polars expressions that look at one row at a time. Law:
 
-A collection is a bag: a row can be there several times. Columns are named and typed; expressions are
-Polars expressions that look at one row at a time.
+- **Oracle.** At each epoch, the rows of a collection are those that its method would give when it is applied from
+  scratch to the input rows of that epoch (the *oracle* law of DESIGN). Insertions and deletions are both carried
+  through, and only the rows that they touch are looked at again.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("shop")
@@ -39,13 +39,13 @@ from riverrun.frontends.arguments import (
     function_name,
     is_count,
     is_time,
-    kind_told,
     named_columns,
     not_a_collection,
+    type_in_words,
 )
 from riverrun.frontends.collections.expressions import compile_columns, compile_filter
 from riverrun.frontends.collections.widening import common_kind, widened
-from riverrun.frontends.names import known_as, step_of
+from riverrun.frontends.names import describe_stream, step_of
 from riverrun.operators.aggregates import Present
 from riverrun.operators.arrange import Arrange, Consolidate
 from riverrun.operators.exchange import Exchange
@@ -96,7 +96,7 @@ LATEST = LatestValue()
 
 
 class Collection:
-    """Rows that change, in a dataflow that is being built."""
+    """Rows that change, in a dataflow that is being written. Methods make new collections of it."""
 
     def __init__(
         self, builder: PlanBuilder, port: Port, keyed: tuple[str, ...] | None = None
@@ -104,11 +104,11 @@ class Collection:
         self._builder = builder
         self._port = port
         self._keyed = keyed
-        """The key by which the node itself keeps its result arranged, if it does."""
+        """The key by which the node keeps its result as an arrangement; None where it keeps none."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The columns, as an Arrow schema."""
         return self._builder.nodes[self._port.node].schemas[self._port.output]
 
     @property
@@ -123,7 +123,7 @@ class Collection:
 
     @property
     def scope(self) -> Scope:
-        """The loop it belongs to, or the root."""
+        """The scope that the collection belongs to: a loop, or the root outside of all loops."""
         return self._builder.nodes[self._port.node].scope
 
     def __repr__(self) -> str:
@@ -147,9 +147,10 @@ class Collection:
     # -- each row by itself
 
     def select(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
-        """These columns and no others: names, or expressions of the columns of the same row.
+        """The same rows with these columns and no others.
 
-        `columns` are called as they were, or by ``alias``; `named` as their arguments are.
+        `columns` are names of columns, or expressions of the columns of the same row; an expression may name its result
+        by ``alias``. `named` are columns or expressions too, and the argument's name is the name of the result.
 
         >>> import polars as pl, riverrun as rr
         >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64})
@@ -163,7 +164,7 @@ class Collection:
         return self._project(wanted, attempt)
 
     def with_columns(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
-        """All columns, and these besides, or in place of those with the same name.
+        """The same rows with all their columns and these besides; a column replaces the one that has its name.
 
         `columns` and `named` are as in `select`.
         """
@@ -173,9 +174,9 @@ class Collection:
         return self._project(wanted, attempt)
 
     def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Collection:
-        """All columns, some under another name: ``rename({"old": "new"})``, or ``rename(new="old")``.
+        """The same rows with some columns under new names: ``rename({"old": "new"})``, or ``rename(new="old")``.
 
-        `names` goes from the old name to the new one; in `named` the new name comes first, as in ``select``.
+        `names` maps old names to new ones. In `named`, the new name comes first, as in ``select``.
 
         >>> import polars as pl, riverrun as rr
         >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64})
@@ -185,14 +186,14 @@ class Collection:
         if names is not None and not isinstance(names, Mapping):
             raise PlanError(
                 "plan.column",
-                f"cannot rename {self._name} by {kind_told(names)}: names are given as a mapping, or as keywords",
+                f"cannot rename {self._name} by {type_in_words(names)}: names are given as a mapping, or as keywords",
                 hint='rename({"old": "new"}), or rename(new="old")',
             )
         attempt, pairs = f"rename columns of {self._name}", list((names or {}).items())
-        given: Mapping[str, Any] = named
+        new_to_old: Mapping[str, Any] = named
         columns = self.columns
         existing = set(columns)
-        for new, old in given.items():
+        for new, old in new_to_old.items():
             if isinstance(old, str) and old not in existing and new in existing:
                 raise PlanError(
                     "plan.column_unknown",
@@ -203,35 +204,38 @@ class Collection:
             name = old if isinstance(old, str) else one_column(old, columns, attempt)
             pairs.append((name, new))
         checked = checked_columns([old for old, _ in pairs], columns, attempt, least=0)
-        wanted = {old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)}
-        made: dict[str, str] = {}
+        new_names = {
+            old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)
+        }
+        sources: dict[str, str] = {}
         for column in self.columns:
-            name = wanted.get(column, column)
-            if name in made:
+            name = new_names.get(column, column)
+            if name in sources:
                 raise PlanError(
                     "plan.column_twice",
                     f"cannot {attempt}: two would be called {name!r}",
                     hint="give each name once",
                     column=name,
                 )
-            made[name] = column
-        return self._project(made, attempt)
+            sources[name] = column
+        return self._project(sources, attempt)
 
     def drop(self, *columns: str | Iterable[str]) -> Collection:
-        """All columns but these; `columns` are names."""
+        """The same rows without some columns; `columns` are their names."""
         attempt = f"drop columns of {self._name}"
-        gone = {*checked_columns(list(flat(columns)), self.columns, attempt, least=0)}
-        kept = {name: name for name in self.columns if name not in gone}
-        if not kept:
+        dropped = {*checked_columns(list(flat(columns)), self.columns, attempt, least=0)}
+        remaining = {name: name for name in self.columns if name not in dropped}
+        if not remaining:
             raise _no_columns(attempt, self.columns)
-        return self._project(kept, attempt)
+        return self._project(remaining, attempt)
 
     def filter(self, *predicates: pl.Expr | bool | Iterable[pl.Expr], **equal: Any) -> Collection:
-        """The rows for which an expression is true, or all of several; or in which columns have these values.
+        """The rows for which all conditions are true.
 
-        `predicates` are expressions, `equal` columns with a value. ``filter(k=2)`` is ``filter(pl.col("k") == 2)``,
-        as in Polars: a string is a value here, and a row in which the column is null is not kept. None is refused, as
-        nothing equals it: ``filter(pl.col("k").is_null())``.
+        `predicates` are expressions. `equal` gives columns and the values that they have to have: ``filter(k=2)`` is
+        ``filter(pl.col("k") == 2)``. As in Polars, a string in `equal` is a value and no column, and a row in which the
+        column is null is left out. Nothing equals None, so ``filter(k=None)`` is refused: write
+        ``filter(pl.col("k").is_null())``.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -257,34 +261,34 @@ class Collection:
         for other in conditions[1:]:
             predicate = predicate & other
         compiled = compile_filter(self.schema, predicate, attempt)
-        return self._add(Filter(compiled, told(predicate)), [self], self.schema)
+        return self._add(Filter(compiled, one_line(predicate)), [self], self.schema)
 
     def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Any) -> Collection:
-        """A function of whole frames that gives one row for each row, in the same order.
+        """The rows that a `function` of whole frames makes: one row for each row, in the same order.
 
-        `function` is given a Polars frame; `schema` says which columns the one that it gives has. How rows are cut
-        into frames is not defined; the function must treat rows alike whatever stands beside them.
+        `function` takes a Polars frame and gives a frame, whose columns `schema` declares. How rows are cut into frames
+        is not defined, so what the function makes of a row must not depend on the rows beside it.
         """
         check_callable(function, "map_batches")
-        made = as_schema(schema, "declare what a function of batches gives")
+        result_schema = as_schema(schema, "declare what a function of batches gives")
         operator = MapBatches(
             _over_frames(function),
             self.schema,
-            made,
+            result_schema,
             function_name(function),
             function,
         )
-        return self._add(operator, [self], made)
+        return self._add(operator, [self], result_schema)
 
     def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Any) -> Collection:
-        """A `function` of one row, a dict, that gives a list of any number of rows: dicts or tuples.
+        """The rows that a `function` makes of each row: none, one, or several.
 
-        `schema` says which columns these have.
+        `function` takes a row as a dict, and gives a list of rows, dicts or tuples. `schema` declares their columns.
         """
         check_callable(function, "flat_map")
-        made = as_schema(schema, "declare what a function of rows gives")
-        operator = FlatMap(RowsOf(function), self.schema, made, function_name(function))
-        return self._add(operator, [self], made)
+        result_schema = as_schema(schema, "declare what a function of rows gives")
+        operator = FlatMap(RowsOf(function), self.schema, result_schema, function_name(function))
+        return self._add(operator, [self], result_schema)
 
     def explode(self, column: str) -> Collection:
         """One row for each element of a list `column`; an empty or null list gives none."""
@@ -303,23 +307,26 @@ class Collection:
                 column=column,
             )
         at = self.columns.index(column)
-        made = self.schema.set(at, pa.field(column, field.type.value_type))
-        return self._add(Explode(at), [self], made)
+        result_schema = self.schema.set(at, pa.field(column, field.type.value_type))
+        return self._add(Explode(at), [self], result_schema)
 
     def concat(self, *others: Collection | Iterable[Collection]) -> Collection:
-        """The rows of this one and of all `others`, which have the same columns: a union that keeps duplicates.
+        """The rows of this collection and of all `others` together: a union that keeps duplicates.
 
-        Types are widened. A collection that stands among them k times costs what it costs once: its rows are there k
-        times as often. A row that would be there 2**63 times or more is refused (``operator.overflow``).
+        All of them have the same columns, in any order; types are widened. Giving a collection k times costs no more
+        than giving it once: its rows are there k times as often. A row that would be there 2**63 times or more is
+        refused (``operator.overflow``).
         """
         listed: list[Any] = list(flat(others))
-        for other in others:  # also a frame without columns, in which there is nothing to find
+        for (
+            other
+        ) in others:  # flat() finds nothing in a frame without columns, so frames are refused here
             is_frame = (
                 hasattr(other, "columns") or hasattr(other, "schema") or hasattr(other, "dtype")
             )
             if not isinstance(other, Collection) and (is_frame or not is_list(other)):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
-        for other in listed:  # a list in a list is no collection either
+        for other in listed:  # lists inside lists are refused here
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
         scope = _deepest(self, *listed)
@@ -337,49 +344,52 @@ class Collection:
             if other.columns != self.columns:
                 other = other.select(*self.columns)
             attempt = f"concat {self._name} and {other._name}"
-            for its in other.schema:
-                mine = fields[its.name]
+            for theirs in other.schema:
+                mine = fields[theirs.name]
                 words = (
-                    f"cannot {attempt}: column {its.name!r} is ",
+                    f"cannot {attempt}: column {theirs.name!r} is ",
                     " in one and ",
                     " in the other",
                 )
-                kind = common_kind(mine, its, words)
-                fields[its.name] = mine.with_type(kind).with_nullable(mine.nullable or its.nullable)
+                kind = common_kind(mine, theirs, words)
+                fields[theirs.name] = mine.with_type(kind).with_nullable(
+                    mine.nullable or theirs.nullable
+                )
             if other._port in repeated:
                 repeated[other._port] += 1
             else:
                 repeated[other._port] = 1
                 distinct.append(other)
-        made = [fields[name] for name in self.columns]
-        kinds = {field.name: field.type for field in made}
+        common_fields = [fields[name] for name in self.columns]
+        kinds = {field.name: field.type for field in common_fields}
         parts = [
             widened(part._into(scope)._repeated(repeated[part._port]), kinds) for part in distinct
         ]
         if len(parts) == 1 and listed:
             return parts[0]
-        return self._add(Concat(), parts, pa.schema(made))
+        return self._add(Concat(), parts, pa.schema(common_fields))
 
     def _repeated(self, times: int) -> Collection:
-        """Every row so many times."""
+        """Every row, so many times as often."""
         return self if times == 1 else self._add(Repeat(times), [self], self.schema)
 
     def negate(self) -> Collection:
-        """Every row as often as before, with the other sign: ``a.concat(b.negate())`` is a without b."""
+        """Every row with the opposite count: ``a.concat(b.negate())`` is `a` without the rows of `b`."""
         return self._add(Negate(), [self], self.schema)
 
     def consolidate(self) -> Collection:
-        """Equal rows added up: what cancels within an epoch goes no further."""
+        """The same rows, equal ones added up: a row that comes and goes within one epoch goes no further."""
         moved = self._exchanged(tuple(self.columns), combine=True)
         return moved._add(Consolidate(), [moved], self.schema)
 
     def inspect(
         self, function: Callable[[pa.RecordBatch], None] | None = None, *, times: bool = True
     ) -> Collection:
-        """Show what passes, to print or to a function: rows with their `time` and `diff`. Changes nothing.
+        """The same rows, each of which is also shown to a `function` as it passes.
 
-        `function` is given Arrow record batches; without one, they are printed. With ``times=False``, rows come
-        without these two columns, which is quicker. What the function raises refuses the epoch.
+        `function` is called with Arrow record batches: the columns of the rows, `time` and `diff`. Without a function,
+        rows are printed. With ``times=False``, batches come without `time` and `diff`, which is quicker. An exception
+        of the function refuses the epoch.
         """
         check_flag(times, "times")
         if function is None:
@@ -388,7 +398,7 @@ class Collection:
         return self._add(Inspect(function, self.schema, times), [self], self.schema)
 
     def probe(self, name: str) -> Collection:
-        """The same rows; ``run.frontier(name)`` tells which times can still come here."""
+        """The same rows, and a probe called `name`: ``run.frontier(name)`` tells which times can still arrive here."""
         name = new_name(name, f"put a probe behind {self._name}")
         if ("probe", name) in self._builder.shared:
             raise PlanError(
@@ -412,16 +422,17 @@ class Collection:
         offset: int | timedelta = 0,
         into: str = "window",
     ) -> Collection:
-        """Each row once for every window that the time in `column` lies in, with the window's start.
+        """Each row once for every window that its time lies in, with the start of the window.
 
-        Windows start at multiples of `step` and last `size`; without a step they follow each other (tumbling), with a
-        smaller one they overlap (sliding). `offset` moves all starts. `into` names the column for the start. A row in
-        a window that starts before the first value of the column's type is an error (``operator.overflow``); ends may
-        lie beyond the last.
+        `column` has the times. Windows start at the multiples of `step` and last for `size`. Without a `step`, each
+        window starts where the one before ends (tumbling); with a `step` smaller than `size`, windows overlap
+        (sliding). `offset` moves all starts. `into` names the new column, for the start of the window. A window may end
+        after the last value of the column's type; a row in a window that starts before the first value is an error
+        (``operator.overflow``).
 
-        Times are counted from the start of 1970, in UTC also where timestamps have a zone; that was a
-        Thursday, and so start windows of a week, unless ``offset=timedelta(days=4)`` moves them to Monday.
-        Windows of a calendar, months or days of a zone, are groups: ``group_by(day=pl.col("at").dt.truncate("1d"))``.
+        Times count from the start of 1970 in UTC, also where timestamps have a time zone. That day was a Thursday, so
+        windows of a week start on Thursdays; ``offset=timedelta(days=4)`` moves them to Mondays. For windows of a
+        calendar, such as months, or days of a time zone, group: ``group_by(day=pl.col("at").dt.truncate("1d"))``.
 
         >>> import polars as pl, riverrun as rr
         >>> clicks = rr.Dataflow("g").input("clicks", {"at": pl.Int64, "user": pl.String})
@@ -436,7 +447,7 @@ class Collection:
             if step is None
             else as_ticks(step, self.schema.field(at), "the step of windows", most=MOST)
         )
-        moved = as_ticks(
+        shift = as_ticks(
             offset, self.schema.field(at), "the offset of windows", least=None, most=MOST
         )
         if into in self.columns:
@@ -446,8 +457,8 @@ class Collection:
                 hint="name another one: into=...",
                 column=into,
             )
-        made = self.schema.append(pa.field(into, self.schema.field(at).type))
-        return self._add(Windows(at, ticks, every, moved % every), [self], made)
+        result_schema = self.schema.append(pa.field(into, self.schema.field(at).type))
+        return self._add(Windows(at, ticks, every, shift % every), [self], result_schema)
 
     def expire(
         self,
@@ -458,15 +469,17 @@ class Collection:
         late: int | timedelta = 0,
         name: str | None = None,
     ) -> Collection:
-        """The rows that are not too old; they leave by themselves.
+        """The rows that are not too old: rows leave by themselves.
 
-        ``expire("at", after=span)``: a row leaves when the watermark passes its time and `span`. The
-        watermark is the greatest time in the column so far, less `late`. A row that is too old when it comes is never
-        there, and counted in ``run.events("late")``; one whose time is null in ``run.events("no time")``. `column` has
-        whole numbers, dates or times, and `name` is that of the step. A row whose
-        time and `span` add up to more than 64 bits hold never leaves.
+        By time, ``expire("at", after=span)``: a row leaves when the watermark reaches the sum of its time and `after`.
+        The watermark is the greatest time in `column` so far, less `late`. The column has whole numbers, dates or
+        times. A row that is too old when it comes is never there, and counted in ``run.events("late")``. A row without
+        a time is never there either, and counted in ``run.events("no time")``. A row whose time and `after` add up to
+        more than 64 bits hold never leaves.
 
-        ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone n epochs later.
+        By epochs, ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone `epochs` epochs later.
+
+        `name` is what the step is called.
         """
         line = users_line()
         if self.scope is not self._builder.root:
@@ -493,7 +506,7 @@ class Collection:
                 line=line,
             )
         due = due_name(self.schema)
-        made = pa.schema([pa.field(due, pa.int64()), *self.schema])
+        due_schema = pa.schema([pa.field(due, pa.int64()), *self.schema])
         if epochs is not None:
             if not is_count(epochs):
                 raise PlanError(
@@ -502,7 +515,7 @@ class Collection:
                     hint="give a whole number from 1 on",
                 )
             at, span = None, epochs
-            dues = self._add(Due(None, epochs), [self], made)
+            dues = self._add(Due(None, epochs), [self], due_schema)
             ticks = clock(self._builder)
             marks = ticks._add(Spread(), [ticks], MARKS)
         else:
@@ -512,34 +525,37 @@ class Collection:
             field = self.schema.field(at)
             span = as_ticks(after, field, "the time after which rows leave")
             behind = as_ticks(late, field, "how late rows may come", least=0)
-            dues = self._add(Due(at, span), [self], made)
+            dues = self._add(Due(at, span), [self], due_schema)
             seen = self if self._is_added_up() else self.consolidate()
             latest = seen._add(LatestTick(at, behind), [seen], pa.schema({"mark": pa.int64()}))
             gathered = latest._add(Exchange("one"), [latest], latest.schema)
             marked = None if name is None else f"{name}:watermark"
             marks = gathered._add(Watermark(), [gathered], MARKS, marked)
         rows = dues._exchanged((due,))
-        told = marks._exchanged(("shard",))
-        return self._add(Expire(self._told, at, span), [rows, told], self.schema, name)
+        marks_by_shard = marks._exchanged(("shard",))
+        return self._add(
+            Expire(self._stream_name, at, span), [rows, marks_by_shard], self.schema, name
+        )
 
     def _fitting(self, overflows: Mapping[str, str], hint: str, shown: Sequence[str]) -> Collection:
-        """The rows without some columns, the last ones, which are true where a computation left its type.
+        """The rows without their last columns, which are true where a computation has left its type.
 
-        `overflows` says, for each of these columns, what is to be said where it is true, and `shown` the columns
-        to be shown of such a row; the epoch is refused then.
+        A row in which one of the last columns is true refuses its epoch. `overflows` has the message for each of the
+        last columns, and `shown` the other columns that the message shows of such a row.
         """
-        kept = [column for column in self.columns if column not in overflows]
-        assert self.columns == [*kept, *overflows]
-        made = pa.schema([self.schema.field(column) for column in kept])
-        names = tuple(column if column in shown else "" for column in kept)
-        return self._add(Fits(tuple(overflows.values()), hint, names), [self], made)
+        remaining = [column for column in self.columns if column not in overflows]
+        assert self.columns == [*remaining, *overflows]
+        result_schema = pa.schema([self.schema.field(column) for column in remaining])
+        names = tuple(column if column in shown else "" for column in remaining)
+        return self._add(Fits(tuple(overflows.values()), hint, names), [self], result_schema)
 
     # -- whole collections and groups
 
     def distinct(self, *columns: str | Iterable[str], name: str | None = None) -> Collection:
-        """Each row once; or, of some `columns`, one row for each value of these: the least, column by column.
+        """Each row once, however often it is there; or one row for each value of some `columns`.
 
-        `name` is that of the step, for the state that is kept of it.
+        Of the rows that agree in `columns`, the least stays: the rest of the columns are compared one after the other.
+        `name` is what the step is called, which keeps state.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -561,9 +577,9 @@ class Collection:
         return self._reduced(operator, [arranged], self.schema, name)
 
     def group_by(self, *columns: Column | Iterable[Column], **named: Any) -> Grouped:
-        """The rows in groups that agree in these columns or expressions; null is a value like any other.
+        """The rows in groups: those that agree in some columns or expressions are one group.
 
-        `columns` and `named` are as in `select`; without any, all rows are one group.
+        `columns` and `named` are as in `select`; without any, all rows are one group. Null is a value like any other.
         """
         from riverrun.frontends.collections.groups import Grouped
 
@@ -571,13 +587,13 @@ class Collection:
         return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
 
     def count(self, name: str = "count") -> Collection:
-        """How many rows there are, as one row; no row while there are none. `name` is that of the column."""
+        """One row with the number of rows, in a column called `name`; no row while there are none."""
         return self.group_by().count(name)
 
     def count_distinct(self, *columns: Column | Iterable[Column]) -> Collection:
-        """How many different rows there are, or different combinations of some `columns`.
+        """One row with the number of different rows, or of different combinations of some `columns`.
 
-        Null is a value like any other. Of a group, ``rr.count_distinct`` leaves nulls out.
+        Null is a value like any other here; ``rr.count_distinct``, of a group, leaves nulls out.
         """
         if not columns:
             return self.distinct().count()
@@ -600,15 +616,23 @@ class Collection:
         how: str = "inner",
         suffix: str = "_right",
     ) -> Collection:
-        """Pairs of rows of this collection and an `other` one with equal keys; null keys match nothing.
+        """Pairs of a row of this collection and a row of the `other` collection with equal keys.
 
-        The key is `on`, a column or several that both have, or `left_on` here and `right_on` there.
+        The key is `on`, one column or several that both collections have; or `left_on` in this collection and
+        `right_on` in the other. Null keys match nothing.
 
-        `how`: inner, left, right, full, semi (the rows of this one that have a partner), anti (those
-        that have none) or cross (all pairs). The columns are this one's, and then the other's without its
-        key; the other's get the `suffix` where a name is taken. In a right join, whose rows are those of the other, the
-        key is the other's too: the columns are this one's without its key, and then all of the other's. In a full join
-        the key is of whichever side has the row. Semi and anti joins have this one's columns.
+        `how` is one of
+
+        - ``inner``: the pairs;
+        - ``left``, ``right``, ``full``: also the rows of this collection, of the other, or of both that have no
+          partner, filled with nulls;
+        - ``semi``: the rows of this collection that have a partner; ``anti``: those that have none;
+        - ``cross``: all pairs, without a key.
+
+        The result has the columns of this collection, and then those of the other without its key; a column of the
+        other gets the `suffix` where its name is taken. A right join has the columns of this collection without its
+        key, and then all columns of the other. In a full join, the key is that of the side that has the row. Semi and
+        anti joins have the columns of this collection.
 
         >>> import polars as pl, riverrun as rr
         >>> flow = rr.Dataflow("g")
@@ -631,8 +655,10 @@ class Collection:
         left_on: str | Sequence[str] | None = None,
         right_on: str | Sequence[str] | None = None,
     ) -> Collection:
-        """The rows that have a partner in the `other` one: ``join(..., how="semi")``, with `on`, or `left_on` and
-        `right_on`, as there."""
+        """The rows that have a partner in the `other` collection: ``join(..., how="semi")``.
+
+        `on`, `left_on` and `right_on` are as in `join`.
+        """
         return self.join(other, on, left_on=left_on, right_on=right_on, how="semi")
 
     def anti_join(
@@ -643,8 +669,10 @@ class Collection:
         left_on: str | Sequence[str] | None = None,
         right_on: str | Sequence[str] | None = None,
     ) -> Collection:
-        """The rows that have no partner in the `other` one: ``join(..., how="anti")``, with `on`, or `left_on` and
-        `right_on`, as there."""
+        """The rows that have no partner in the `other` collection: ``join(..., how="anti")``.
+
+        `on`, `left_on` and `right_on` are as in `join`.
+        """
         return self.join(other, on, left_on=left_on, right_on=right_on, how="anti")
 
     # -- states with times of their own
@@ -662,17 +690,20 @@ class Collection:
         idle: int | None = None,
         progress: bool = True,
     ) -> Collection:
-        """Update a `state` (`Dataflow.state`) with these rows, and give them on.
+        """Update a `state` (`Dataflow.state`) with these rows; returns these rows.
 
-        `key`, `time` and `value` are columns or expressions for those of the state: a name, several in its order, or
-        a mapping; left out, columns of the same names. Columns that are lists make an update for each element. The
-        `rule` is what an update does: ``rr.rules.replace`` the value at its time, ``rr.rules.append`` one,
-        ``rr.rules.add`` an increment, or ``rr.rules.update(function)``.
+        `key`, `time` and `value` say which columns or expressions stand for the columns of the state. `key` and `value`
+        are one, several in the order of the state's columns, or a mapping by their names. What is left out is taken
+        from the columns with the same names. A row with lists in place of values makes an update for each element.
 
-        The stream reports its progress itself: its greatest time so far, less `late`, which is how far behind that an
-        update may come; those that come later still are dropped and counted (``run.events("late")``). `by` names a
-        column that tells sources apart, of which the slowest counts; one that is silent for `idle` epochs does not.
-        With ``progress=False`` it reports nothing (`progress` does).
+        `rule` says what an update does: ``rr.rules.replace`` replaces the value at its time, ``rr.rules.append`` adds a
+        value beside the others, ``rr.rules.add`` adds an increment, and ``rr.rules.update(function)`` calls a function.
+
+        The stream reports its progress to the state: its greatest time so far, less `late`, which is how far an update
+        may come behind it. Updates that come later still are dropped and counted (``run.events("late")``). `by` names a
+        column that tells sources apart: then each source has a greatest time of its own, and the least of them counts.
+        A source that is silent for `idle` epochs does not count. With ``progress=False``, the stream reports nothing:
+        use the method `progress` for that.
         """
         from riverrun.frontends.shared.state import update
 
@@ -702,28 +733,31 @@ class Collection:
         name: str | None = None,
         suffix: str = "_right",
     ) -> Collection:
-        """These rows with what a `state` has for them, from when it is known.
+        """These rows, each with the answer that a `state` has for it.
 
-        Values of the `key` at times up to `at`, and from `since` on, are looked up; whether those at the bounds
-        themselves count is `closed`: both, left, right or none. The `rule` makes an answer of them:
-        ``rr.rules.latest``, ``rr.rules.within`` (all, a row for each, with its time), ``rr.rules.distinct`` (all that
-        differ, each once), ``rr.rules.total`` (the sum of increments) or ``rr.rules.fetch(function, schema)``. `time`
-        names a column for the time of the value; columns of the value get the `suffix` where a name is taken. `name`
-        is that of the step.
+        *What is looked up.* The values of the `key` at times from `since` up to `at`. Whether values at the two bounds
+        count is `closed`: "both", "left", "right" or "none". The `rule` makes an answer of them: ``rr.rules.latest``
+        takes the latest value, ``rr.rules.within`` all of them (a row for each, with its time), ``rr.rules.distinct``
+        all that differ, ``rr.rules.total`` the sum of increments, and ``rr.rules.fetch(function, schema)`` calls a
+        function. `time` names a column for the time of the value. Columns of the answer get the `suffix` where a name
+        is taken. A row without an answer has nulls; with `how` "inner" instead of "left", the row is left out. `name`
+        is what the step is called.
 
-        With ``read="committed"``, a row waits until all updates up to `at` are in. With ``read="uncommitted"`` it
-        waits for those up to `wait` only, or up to `since`, or not at all, and sees what there is. Rows without an
-        answer have nulls, or with ``how="inner"`` go no further. Rows that are deleted take committed answers back;
-        uncommitted ones stay, and an epoch that deletes their rows is refused.
+        *When.* With `read` "committed", a row waits until all updates up to `at` are in. With "uncommitted", a row
+        waits for the updates up to `wait`; without `wait` for those up to `since`; with neither it does not wait. Then
+        it sees what is there. When a row is deleted, its committed answer is taken back. An uncommitted answer stays,
+        and an epoch that deletes its row is refused.
 
-        A `key` that is a list makes a request for each element; `requests`, a function of a row, gives a list of
-        requests, dicts of the key and of those of `at`, `since` and `wait` that are given here; it has to give the same
-        for the same row. The row goes on when all replies are there, which are lists then.
+        *Several requests.* A `key` that is a list makes a request for each element. `requests` is a function of a row
+        that gives a list of requests: dicts of the key, and of those of `at`, `since` and `wait` that the fetch has. It
+        has to give the same requests for the same row. The row goes on when all replies are there; the columns of the
+        answer are lists then.
 
-        The fetch reports its own progress, for compaction, as an update does, with `late`, `by` and `idle` as there,
-        unless ``progress=False``; one in a loop, or behind another fetch of
-        the state, does not: report it from the stream before, or nothing is compacted. Of a collection (`as_state`) a
-        row gets what is there as of its epoch, and keeps it.
+        *Progress.* For the sake of compaction, the fetch reports its own progress, with `late`, `by` and `idle` as in
+        `update`, unless `progress` is False. A fetch in a loop, or behind another fetch of the same state, cannot
+        report: report from a stream before it (`progress`), or nothing is compacted.
+
+        *From a collection* (`as_state`), a row gets what is there as of its epoch, and keeps that answer.
         """
         from riverrun.frontends.shared.fetch import fetch
 
@@ -743,20 +777,21 @@ class Collection:
         by: str | None = None,
         idle: int | None = None,
     ) -> Collection:
-        """Tell a `state` that no more updates, or fetches, will come at times before `at`; and give these rows on.
+        """Report to a `state` that no more updates, or fetches, will come at times before `at`; returns these rows.
 
-        `side` is "update" or "fetch", `at` a column or expression that only grows, of each source in `by`, of which
-        one that is silent for `idle` epochs counts no more. With `late` it need not only grow: then the greatest so far
-        counts, less `late`.
+        `side` is "update" or "fetch". `at` is a column or expression that only grows. With `late`, it need not: then
+        the greatest value so far counts, less `late`. `by` names a column that tells sources apart: then `at` grows
+        within each source, and the least of them counts. A source that is silent for `idle` epochs does not count.
         """
         from riverrun.frontends.shared.state import progress
 
         return progress(self, state, side, at, late, by, idle)
 
     def as_state(self, key: str | Sequence[str]) -> ArrangedState:
-        """This collection, by a `key` of one column or several, for others to fetch from.
+        """This collection as a state, by a `key` of one column or several, for other streams to fetch from.
 
-        Each row gets what is there as of its epoch, and keeps it. What is to be kept up to date is a `join`.
+        A row that fetches gets what is there as of its epoch, and keeps that answer. For an answer that is kept up to
+        date, use `join`.
         """
         from riverrun.frontends.shared.state import ArrangedState
 
@@ -773,16 +808,17 @@ class Collection:
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
-        """What repeated application of `body` comes to, starting with these rows.
+        """The result of applying `body` again and again, starting with these rows, until nothing changes any more.
 
-        `body` is given the rows of a round and gives those of the next, with the same columns; it may use any
-        collection from outside, other loops included. It is applied until nothing changes any more, or `limit` times;
-        a loop without a limit that still changes after `patience` rounds is an error. `name` is that of the loop.
+        `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
+        It may use any collection from outside, and contain other loops. With a `limit`, it is applied at most so many
+        times. A loop without a limit that still changes after `patience` rounds is an error. `name` is what the loop is
+        called.
 
-        With `at`, an expression or a column, the loop starts with nothing, and each of these rows joins it at the
-        round that the expression gives. The body takes a second argument then: the rows that have joined so far, which
-        it has to put into its result. Small labels first, for instance: most rows then never hear of a label that will
-        not stay.
+        With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
+        `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
+        into its result. That saves work where the order matters: when small labels enter first, most rows never hear of
+        a label that will not stay.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -799,13 +835,13 @@ class Collection:
 
     @property
     def _name(self) -> str:
-        """What messages call it."""
+        """What messages call the collection while the program is written, in quotes."""
         return repr(step_of(self._builder.nodes, self._port).name)
 
     @property
-    def _told(self) -> str:
-        """What people know it by while it runs."""
-        return known_as(self._builder.nodes, self._port)
+    def _stream_name(self) -> str:
+        """What events and messages call the collection while the program runs."""
+        return describe_stream(self._builder.nodes, self._port)
 
     def _add(
         self,
@@ -823,13 +859,13 @@ class Collection:
         if projection.sources == tuple(range(len(self.schema))) and list(wanted) == self.columns:
             return self
         text = ", ".join(
-            name if isinstance(value, str) and value == name else f"{name}={told(value)}"
+            name if isinstance(value, str) and value == name else f"{name}={one_line(value)}"
             for name, value in wanted.items()
         )
         return self._add(Project(projection, text), [self], projection.schema)
 
     def _into(self, scope: Scope, at: Any = None, limit: int | None = None) -> Collection:
-        """The same rows inside a loop."""
+        """The same rows inside a loop, or inside a loop of that loop."""
         if self.scope is scope:
             return self
         if not scope.is_inside(self.scope):
@@ -843,15 +879,15 @@ class Collection:
             )
         assert scope.parent is not None
         outer = self._into(scope.parent)
-        made = self._builder.shared
+        shared = self._builder.shared
         key = ("enter", outer._port, scope.number)
-        if at is None and key in made:
-            known: Collection = made[key]
-            return known
+        if at is None and key in shared:
+            existing: Collection = shared[key]
+            return existing
         port = self._builder.add(Enter(at, limit), [outer._port], [self.schema], scope=scope)
         entered = Collection(self._builder, port)
         if at is None:
-            made[key] = entered
+            shared[key] = entered
         return entered
 
     def _exchanged(self, key: tuple[str, ...], combine: bool = False) -> Collection:
@@ -860,9 +896,9 @@ class Collection:
         return self._add(Exchange("key", positions, key, combine), [self], self.schema)
 
     def _added_up_by_row(self) -> Collection:
-        """These rows, equal ones added up wherever they come from: what cancels goes no further.
+        """These rows, equal ones added up wherever they lie: what cancels goes no further.
 
-        Rows travel only where equal ones may lie on different workers (`engine.placements`).
+        Rows travel only where equal ones may lie on different workers (`plan.placement`).
         """
         everything = tuple(range(len(self.schema)))
         exchange = Exchange("row", everything, tuple(self.columns), combine=True)
@@ -876,15 +912,17 @@ class Collection:
         combine: bool = False,
         name: str | None = None,
     ) -> Collection:
-        """These rows, arranged: one arrangement for all who ask for the same."""
+        """These rows, arranged by a key; calls with the same key and order share one arrangement."""
         if self._keyed == key and not order:
             return self
-        made = self._builder.shared
-        wanted = ("arrange", self._port, key, order)
-        if wanted not in made:
+        shared = self._builder.shared
+        arrangement_key = ("arrange", self._port, key, order)
+        if arrangement_key not in shared:
             moved = self._exchanged(key, combine)
-            made[wanted] = moved._add(Arrange(key, order), [moved], self.schema, name, key)
-        arranged: Collection = made[wanted]
+            shared[arrangement_key] = moved._add(
+                Arrange(key, order), [moved], self.schema, name, key
+            )
+        arranged: Collection = shared[arrangement_key]
         return arranged
 
     def _reduced(
@@ -899,11 +937,11 @@ class Collection:
         return Collection(self._builder, port, operator.key)
 
     def _is_added_up(self) -> bool:
-        """Whether the changes of an epoch are the same however they arrived.
+        """Whether the changes of an epoch are the same in whatever order rows arrived.
 
-        A join, a loop, a negation, or gathering replies may put in rows and take them out again, in one order or
-        another; a fetch may answer rows that come and go when they come, or leave them out. A loop that is not
-        closed yet may become any of it.
+        They are not behind a node that may put rows in and take them out again within an epoch, depending on the order:
+        a join, a loop, a negation, gathering replies, or a fetch, which may or may not answer rows that come and go. A
+        loop that is not closed yet may become any of these.
         """
         nodes, waiting = self._builder.nodes, [self._port.node]
         seen = set(waiting)
@@ -920,13 +958,13 @@ class Collection:
         return True
 
     def _added_up(self) -> Collection:
-        """These rows, the changes of an epoch the same however they arrived; equal ones have to be on one worker."""
+        """These rows, equal ones of an epoch added up unless they are already; equal rows have to lie on one worker."""
         if self._is_added_up():
             return self
         return self._add(Consolidate(), [self], self.schema)
 
-    def _time_column(self, given: Any, what: str) -> int:
-        column = one_column(given, self.columns, f"{what} of {self._name}")
+    def _time_column(self, argument: Any, what: str) -> int:
+        column = one_column(argument, self.columns, f"{what} of {self._name}")
         kind = self.schema.field(column).type
         if not is_time(kind):
             raise PlanError(
@@ -939,21 +977,21 @@ class Collection:
 
 
 def clock(builder: PlanBuilder) -> Collection:
-    """The input that has one row for each epoch."""
-    made = builder.shared
-    if CLOCK not in made:
+    """The collection of the input that has one row for each epoch; there is one in a dataflow."""
+    shared = builder.shared
+    if CLOCK not in shared:
         schema = pa.schema({"epoch": pa.int64()})
-        made[CLOCK] = Collection(
+        shared[CLOCK] = Collection(
             builder, builder.add(Input(CLOCK), [], [schema], name="clock:ticks")
         )
-    ticks: Collection = made[CLOCK]
+    ticks: Collection = shared[CLOCK]
     return ticks
 
 
-def told(expression: Any) -> str:
+def one_line(expression: Any) -> str:
     """An expression on one line, for plans: as Polars writes it, with less around the names.
 
-    >>> told((pl.col("price") > 5) & pl.col("item").is_not_null())
+    >>> one_line((pl.col("price") > 5) & pl.col("item").is_not_null())
     '[([price > 5]) & (item.is_not_null())]'
     """
     text = " ".join(str(expression).split())
@@ -972,7 +1010,7 @@ def _no_columns(attempt: str, columns: Sequence[str]) -> PlanError:
 
 
 def _compared(column: str, value: Any, attempt: str) -> Any:
-    """What a column is compared with: a value, or an expression."""
+    """The expression that a column is compared with, made of a value or an expression."""
     if isinstance(value, pl.Expr):
         return value
     if value is None:
@@ -994,14 +1032,14 @@ def _compared(column: str, value: Any, attempt: str) -> Any:
     except TypeError as error:
         raise PlanError(
             "plan.expression",
-            f"cannot {attempt}: {column}={show(value)} is {kind_told(value)}, not a value of a column",
+            f"cannot {attempt}: {column}={show(value)} is {type_in_words(value)}, not a value of a column",
             hint="give a number, a string, a date, or a Polars expression",
             column=column,
         ) from error
 
 
 def _deepest(*collections: Collection) -> Scope:
-    """The innermost of the scopes; the others have to be around it."""
+    """The innermost scope of some collections. Collections of two dataflows are refused."""
     scope = max((c.scope for c in collections), key=lambda scope: scope.depth)
     for collection in collections:
         if collection._builder is not collections[0]._builder:

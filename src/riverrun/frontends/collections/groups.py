@@ -1,9 +1,9 @@
-"""Groups: the rows of a collection that agree in a key, and what they amount to.
+"""Groups: the rows of a collection that agree in a key, and results computed for each group.
 
-``agg`` takes aggregates of ours (`frontends.aggregates`), any Polars aggregation, and gives one row a
-group; ``top`` gives the first rows of each group, ``apply`` what a Python function makes of it. Each
-aggregate is kept in the state that suits it (`engine.operators.aggregates`), all of them read by one
-reduce.
+`Collection.group_by` makes a `Grouped`. Its ``agg`` gives one row for each group: aggregates of ours
+(`collections.aggregates`) and any Polars aggregation. ``top`` gives the first rows of each group, and ``apply`` what a
+Python function makes of a group. Each aggregate is kept in the kind of state that makes its changes cheapest
+(`operators.aggregates`); one reduce reads all these states.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from riverrun.frontends.arguments import (
 from riverrun.frontends.collections import aggregates
 from riverrun.frontends.collections.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collections.arithmetic import Arithmetic
-from riverrun.frontends.collections.collection import Collection, told
+from riverrun.frontends.collections.collection import Collection, one_line
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
 from riverrun.frontends.collections.expressions.tree import read, selects
 from riverrun.operators.aggregates import SLOT, Amount, Amounts, FirstRows, GroupPart, Sums
@@ -48,40 +48,45 @@ _WIDER = "compute with floats: rr.max(...).cast(pl.Float64) * 4"
 
 @dataclass(frozen=True)
 class Grouped:
-    """A collection and the columns whose values make its groups."""
+    """The groups of a collection: rows with equal values in the columns of the key are one group."""
 
     collection: Collection
     key: tuple[str, ...]
     name: str | None = None
     added: tuple[str, ...] = ()
-    """The columns of the key that the grouping itself added: selectors in aggregations do not see them."""
+    """Columns of the key that ``group_by`` computed: selectors in aggregations do not see them."""
 
     def named(self, name: str) -> Grouped:
-        """The same, with a `name` for the state that is kept of it, by which a changed program finds it again."""
+        """The same groups, with a `name` for the step that keeps their state, which a changed program finds by that
+        name."""
         return replace(
             self, name=new_name(name, f"name the state of a group of {self.collection._name}")
         )
 
     @classmethod
     def of(cls, collection: Collection, key: Mapping[str, Any]) -> Grouped:
-        there, attempt = collection.columns, f"group {collection._name}"
+        columns, attempt = collection.columns, f"group {collection._name}"
         chosen = {
-            name: one_column(value, there, attempt, expressions=True) for name, value in key.items()
+            name: one_column(value, columns, attempt, expressions=True)
+            for name, value in key.items()
         }
-        made = {
+        computed = {
             name: value
             for name, value in chosen.items()
             if not isinstance(value, str) or value != name
         }
-        if made:
-            collection = collection.with_columns(**made)
-        return cls(collection, tuple(key), added=tuple(name for name in made if name not in there))
+        if computed:
+            collection = collection.with_columns(**computed)
+        return cls(
+            collection, tuple(key), added=tuple(name for name in computed if name not in columns)
+        )
 
     def agg(self, *aggregates: Any, **named: Any) -> Collection:
-        """One row a group: its key, and these aggregates.
+        """One row for each group: the columns of its key, and some aggregates.
 
-        `aggregates` are of Riverrun (``rr.sum``), of Polars (``pl.col("x").median()``), or computed with both; `named`
-        are called as their arguments are.
+        `aggregates` are those of Riverrun (``rr.sum("x")``), aggregations of Polars (``pl.col("x").median()``), or what
+        is computed with both. They are called by ``alias``, or after the first column they are of. `named` are
+        aggregates too, and the argument's name is the name of the result.
 
         >>> import polars as pl, riverrun as rr
         >>> sales = rr.Dataflow("s").input("sales", {"item": pl.String, "price": pl.Float64})
@@ -97,21 +102,21 @@ class Grouped:
             )
         if not wanted:
             return self.collection.select(*self.key).distinct(name=self.name)
-        building = _Building(self, dict(wanted))
-        return building.reduce(self.name)
+        builder = _ReduceBuilder(self, dict(wanted))
+        return builder.reduce(self.name)
 
     def count(self, name: str = "count") -> Collection:
-        """How many rows each group has; `name` is that of the column for it."""
+        """One row for each group, with the number of its rows in a column called `name`."""
         check_count_name(self.collection, name)
         return self.agg(**{name: Aggregate("count")})
 
     def top(
         self, k: int, by: Any = None, *, descending: bool | Sequence[bool] = True
     ) -> Collection:
-        """The first `k` rows of each group in the order of `by`, the largest first unless told otherwise.
+        """The first `k` rows of each group in the order of `by`: unless `descending` is False, the largest first.
 
-        `by` is a column or expression, or several; rows that agree in it are ordered by their other columns.
-        `descending` is for all of them, or a list with one for each. Nulls come last either way.
+        `by` is a column or an expression, or several. Rows that agree in `by` are ordered by their other columns.
+        `descending` is one value for all of `by`, or a list with a value for each. Nulls come last either way.
 
         >>> import polars as pl, riverrun as rr
         >>> sales = rr.Dataflow("s").input("sales", {"item": pl.String, "price": pl.Float64})
@@ -124,18 +129,18 @@ class Grouped:
                 f"cannot take the top {k!r} rows of a group: that is a whole number from 1 on",
                 hint="for instance top(3, by='score')",
             )
-        whole = self.collection
+        collection_ = self.collection
         if by is None:
             raise PlanError(
                 "plan.column",
-                f"cannot take the top {k} rows of each group of {whole._name}: rows have no order of their own",
+                f"cannot take the top {k} rows of each group of {collection_._name}: rows have no order of their own",
                 hint=f"say by which column: top({k}, by='score'), or by=['day', 'hour']",
             )
-        given = checked_columns(
-            by, whole.columns, f"order the groups of {whole._name}", expressions=True
+        order_columns = checked_columns(
+            by, collection_.columns, f"order the groups of {collection_._name}", expressions=True
         )
-        directions = _directions(descending, len(given))
-        collection, listed = self._ordered_by(given)
+        directions = _directions(descending, len(order_columns))
+        collection, listed = self._ordered_by(order_columns)
         order = tuple(
             Order(column, down)
             for column, down in zip(listed, directions, strict=True)
@@ -146,9 +151,11 @@ class Grouped:
         part = FirstRows(0, values, tuple(values.names), k)
         keys = pa.schema([collection.schema.field(column) for column in self.key])
         schema = pa.schema([*keys, *values])
-        text = f"top {k} by {', '.join(map(told, given))} of each {', '.join(self.key) or 'group'}"
-        found = collection._reduced(Reduce(self.key, (part,), text), [arranged], schema, self.name)
-        return found.select(*whole.columns)
+        text = f"top {k} by {', '.join(map(one_line, order_columns))} of each {', '.join(self.key) or 'group'}"
+        first_rows = collection._reduced(
+            Reduce(self.key, (part,), text), [arranged], schema, self.name
+        )
+        return first_rows.select(*collection_.columns)
 
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 
@@ -161,20 +168,20 @@ class Grouped:
             raise AttributeError(message, name=name, obj=self)
 
     def _ordered_by(self, by: Sequence[Any]) -> tuple[Collection, list[str]]:
-        """The collection, with the expressions among `by` as columns of their own, and the names of all."""
+        """The collection with a new column for each expression in `by`, and the names of all columns to order by."""
         collection, listed = self.collection, []
-        made: dict[str, pl.Expr] = {}
-        for one in by:
-            if isinstance(one, pl.Expr):
+        computed: dict[str, pl.Expr] = {}
+        for column in by:
+            if isinstance(column, pl.Expr):
                 compile_columns(
-                    collection.schema, {"by": one}, f"order the groups of {collection._name}"
+                    collection.schema, {"by": column}, f"order the groups of {collection._name}"
                 )
-                name = free_name(f"by_{len(made)}", collection.columns, before=True)
-                made[name] = one
+                name = free_name(f"by_{len(computed)}", collection.columns, before=True)
+                computed[name] = column
                 listed.append(name)
             else:
-                listed.append(one)
-        return collection.with_columns(**made) if made else collection, listed
+                listed.append(column)
+        return collection.with_columns(**computed) if computed else collection, listed
 
     def apply(
         self,
@@ -183,29 +190,33 @@ class Grouped:
         *,
         many: bool = False,
     ) -> Collection:
-        """What a Python `function` makes of the rows of each group, a Polars frame with all columns.
+        """What a Python `function` makes of the rows of each group, beside the columns of the key.
 
-        It gives a value, a dict, or with `many` any number of rows: a list of them, or a frame; `schema` says which
-        columns. It must depend on nothing but the rows, which come in the order of their values.
+        `function` takes the rows as a Polars frame with all columns, in the order of their values. It gives a value or
+        a dict for the group; with `many`, any number of rows, as a list or a frame. `schema` declares the columns of
+        the result. The result must depend on nothing but the rows.
         """
         check_callable(function, "apply")
         check_flag(many, "many")
-        made = as_schema(schema, "declare what a function of a group gives")
+        result_schema = as_schema(schema, "declare what a function of a group gives")
         collection = self.collection
-        self._check_new(made.names)
+        self._check_new(result_schema.names)
         arranged = collection._arranged(self.key)
-        given = self._given(collection.schema)
+        group_schema = self._group_schema(collection.schema)
         part = PythonGroups(
-            0, made, tuple(given.names), given, function, many, len(self.key),
+            0, result_schema, tuple(group_schema.names), group_schema, function, many, len(self.key),
             function_name(function),
         )  # fmt: skip
         keys = [collection.schema.field(column) for column in self.key]
         text = f"apply {function_name(function)} to each {', '.join(self.key) or 'group'}"
         return collection._reduced(
-            Reduce(self.key, (part,), text), [arranged], pa.schema([*keys, *made]), self.name
+            Reduce(self.key, (part,), text),
+            [arranged],
+            pa.schema([*keys, *result_schema]),
+            self.name,
         )
 
-    def _given(self, schema: pa.Schema) -> pa.Schema:
+    def _group_schema(self, schema: pa.Schema) -> pa.Schema:
         keys = [schema.field(column) for column in self.key]
         return pa.schema([*keys, *(f for f in schema if f.name not in self.key)])
 
@@ -239,7 +250,7 @@ class Grouped:
 
 
 def check_count_name(collection: Collection, name: Any) -> None:
-    """Refuse a name for a count of rows that is probably meant as the column to count."""
+    """Refuse a name for the number of rows that is a column: the user probably means to count that column."""
     new_name(name, f"count the rows of {collection._name}")
     if name != "count" and name in collection.columns:
         raise PlanError(
@@ -252,7 +263,7 @@ def check_count_name(collection: Collection, name: Any) -> None:
 
 
 def _directions(descending: Any, columns: int) -> list[bool]:
-    """For each column of an order, whether it is descending."""
+    """Whether the order is descending, for each of its columns."""
     listed = list(descending) if is_list(descending) else [descending] * columns
     if not all(isinstance(each, bool) for each in listed):
         raise PlanError(
@@ -272,7 +283,7 @@ def _directions(descending: Any, columns: int) -> list[bool]:
 
 
 def _name_of(aggregate: Any) -> str:
-    """What an aggregate given by position is called: as it was named, or after the first column that it is of."""
+    """The name of an aggregate that is given by position: its alias, or that of the first column it is of."""
     if not isinstance(aggregate, Value):
         return output_name(aggregate, "aggregate")
     if aggregate.called is not None:
@@ -287,7 +298,7 @@ def _name_of(aggregate: Any) -> str:
 
 
 def _is_no_amount(kind: pa.DataType) -> bool:
-    """Whether values are of a type that is never added up."""
+    """Whether values of a type can never be added up."""
     return family(kind) in ("text", "enum", "binary", "list", "struct")
 
 
@@ -300,25 +311,25 @@ def _aggregated_twice(name: str) -> PlanError:
     )
 
 
-def _no_aggregate(name: str | None, given: object) -> PlanError:
+def _no_aggregate(name: str | None, value: object) -> PlanError:
     return PlanError(
         "plan.aggregate",
-        f"cannot aggregate {'' if name is None else f'into {name!r} '}by {show(given)}: it is no aggregate of ours and "
+        f"cannot aggregate {'' if name is None else f'into {name!r} '}by {show(value)}: it is no aggregate of ours and "
         "no Polars aggregation",
         hint=f"{_HINT}; a Python function of a group goes to group_by(...).apply(function, schema)",
     )
 
 
 @dataclass
-class _Building:
-    """The parts of one reduce, while they are collected."""
+class _ReduceBuilder:
+    """Builds the reduce of one ``agg``: collects its parts, their inputs, and the columns of its result."""
 
     grouped: Grouped
     wanted: dict[str, Any]
-    """What is kept, by column: aggregates of ours and of Polars."""
+    """The aggregates that the reduce keeps, of ours and of Polars, by column."""
     parts: list[GroupPart] = field(default_factory=list)
     inputs: list[Collection] = field(default_factory=list)
-    made: list[pa.Field] = field(default_factory=list)
+    result_fields: list[pa.Field] = field(default_factory=list)
 
     def reduce(self, name: str | None) -> Collection:
         collection, key = self.grouped.collection, self.grouped.key
@@ -337,24 +348,26 @@ class _Building:
             f"{column} = {aggregate}" for column, aggregate in self.wanted.items()
         )
         operator = Reduce(key, tuple(self.parts), text)
-        found = collection._reduced(operator, self.inputs, pa.schema([*keys, *self.made]), name)
-        made, overflows = self._computed(found, results)
+        reduced = collection._reduced(
+            operator, self.inputs, pa.schema([*keys, *self.result_fields]), name
+        )
+        columns, overflows = self._computed(reduced, results)
         attempt = f"aggregate {collection._name}"
         if not overflows:
-            return found._project({**{one: one for one in key}, **made}, attempt)
+            return reduced._project({**{one: one for one in key}, **columns}, attempt)
         names: dict[str, str] = {}
         flags: dict[str, pl.Expr] = {}
         for column, flag in overflows.items():
-            name = free_name(f"{column} overflows", [*key, *made, *names])
+            name = free_name(f"{column} overflows", [*key, *columns, *names])
             names[name] = f"{column} = {results[column][0]} does not fit 64 bits"
             flags[name] = flag
-        checked = found._project({**{one: one for one in key}, **made, **flags}, attempt)
+        checked = reduced._project({**{one: one for one in key}, **columns, **flags}, attempt)
         return checked._fitting(names, _WIDER, shown=key)
 
     def _computed(
-        self, found: Collection, results: Mapping[str, Any]
+        self, reduced: Collection, results: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, pl.Expr]]:
-        """Columns of the result as Polars expressions, and where those that are computed leave their types."""
+        """The columns of the result as Polars expressions; and for those that may leave their types, where they do."""
         computed: dict[str, Any] = {}
         overflows: dict[str, pl.Expr] = {}
         groups: pl.DataFrame | None = None
@@ -364,10 +377,10 @@ class _Building:
                 continue
             aggregate, column = result
             if groups is None:
-                groups = pl.DataFrame(pl.from_arrow(empty_batch(found.schema)))
+                groups = pl.DataFrame(pl.from_arrow(empty_batch(reduced.schema)))
             arithmetic = Arithmetic(groups)
             try:
-                computed[name] = arithmetic.made(aggregate, column)
+                computed[name] = arithmetic.to_polars(aggregate, column)
             except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
                 raise PlanError(
                     "plan.aggregate",
@@ -380,9 +393,11 @@ class _Building:
         return computed, overflows
 
     def _results(self) -> dict[str, Any]:
-        """What the columns of the result are made of: a column, or an expression and where each aggregate of it is.
+        """What each column of the result is made of.
 
-        The aggregates inside of expressions get columns of their own.
+        An aggregate is a column of the reduce. An expression of aggregates is computed behind the reduce: the value is
+        the expression, and a function that finds the column of each aggregate in it. These aggregates get columns of
+        their own in the reduce, equal ones the same.
         """
         results: dict[str, Any] = {}
         wanted, self.wanted = self.wanted, {}
@@ -399,7 +414,7 @@ class _Building:
             if isinstance(aggregate, Expression):
                 for inner in aggregate.aggregates():
                     if _identity(inner) not in columns:
-                        column = free_name(told(inner), [*taken])
+                        column = free_name(one_line(inner), [*taken])
                         taken.add(column)
                         self.wanted[column] = inner
                         columns[_identity(inner)] = column
@@ -407,7 +422,7 @@ class _Building:
         return results
 
     def _check(self) -> None:
-        """Refuse what cannot be made, under the names that the user gave."""
+        """Refuse aggregates that cannot be computed, in messages with the names that the user gave."""
         collection = self.grouped.collection
         attempt, columns = f"aggregate {collection._name}", collection.columns
 
@@ -426,11 +441,11 @@ class _Building:
 
     @property
     def _free(self) -> str:
-        """What no column of the key starts with: names of our own do."""
+        """A prefix that no column of the key starts with, for names of our own."""
         return free_prefix(self.grouped.key)
 
     def _source(self, expression: Any, column: str) -> tuple[Collection, str]:
-        """The collection with the key and one more column."""
+        """The collection with the key and one more column, and the name of that column."""
         collection, key = self.grouped.collection, self.grouped.key
         if isinstance(expression, str) and expression not in key:
             return collection.select(*key, expression), expression
@@ -440,7 +455,7 @@ class _Building:
         ), inner
 
     def _linear(self) -> None:
-        """Counts, sums and means, all in one state."""
+        """Add the part for all counts, sums and means: they share one state."""
         collection, key = self.grouped.collection, self.grouped.key
         mine = {
             column: aggregate
@@ -485,7 +500,7 @@ class _Building:
                     "take any type",
                     column=column,
                 )
-            if form is None:  # whatever else Polars can add up, over the whole group
+            if form is None:  # other types that Polars can add up are added up over the whole group
                 expression = exprs[column]
                 self.wanted[column] = (
                     expression.sum() if aggregate.kind == "sum" else expression.mean()
@@ -529,7 +544,7 @@ class _Building:
     def _add_part(self, part: GroupPart, arranged: Collection, fields: Sequence[pa.Field]) -> None:
         self.parts.append(part)
         self.inputs.append(arranged)
-        self.made += fields
+        self.result_fields += fields
 
     def _ordered(self, column: str, aggregate: Aggregate) -> None:
         key = self.grouped.key
@@ -546,16 +561,16 @@ class _Building:
                 *key, **by, **{inner: _as_expression(aggregate.column)}
             )
         arranged = source._arranged(key, tuple(Order(each, descending) for each in order))
-        made = pa.field(column, source.schema.field(inner).type)
-        part = FirstRows(len(self.inputs), pa.schema([made]), (inner,))
-        self._add_part(part, arranged, [made])
+        result_field = pa.field(column, source.schema.field(inner).type)
+        part = FirstRows(len(self.inputs), pa.schema([result_field]), (inner,))
+        self._add_part(part, arranged, [result_field])
 
     def _distinct(self, column: str, aggregate: Aggregate) -> None:
-        made = [pa.field(column, pa.int64())]
+        result_fields = [pa.field(column, pa.int64())]
         if len(aggregate.columns) == 1:
             source, _ = self._source(aggregate.column, column)
         else:
-            # First whether all of them are there, which is what is counted; then what has to differ.
+            # The first column, null where some column is, is what is counted; the others tell rows apart.
             listed = {
                 f"{self._free}{at}": _as_expression(expression)
                 for at, expression in enumerate(aggregate.columns)
@@ -569,12 +584,12 @@ class _Building:
             source.distinct(),
             [Amount(len(self.grouped.key), "valid")],
             [("valid", 0, 0)],
-            made,
+            result_fields,
             {},
         )
 
     def _polars(self) -> None:
-        """Whatever else: Polars, over whole groups."""
+        """Add the part for all aggregations of Polars: they see whole groups."""
         collection, key = self.grouped.collection, self.grouped.key
         mine = {
             column: aggregate.alias(column)
@@ -588,7 +603,7 @@ class _Building:
         checked_columns(sorted(roots), collection.columns, attempt, least=0)
         hidden: tuple[str, ...] = ()
         if any(selects(read(expression)) for expression in mine.values()):
-            # What a selector stands for depends on the columns that there are: they are the user's, in their order.
+            # Which columns a selector picks depends on those that are there: all of the user's, in their order.
             shown = [
                 one for one in collection.columns if one in roots or one not in self.grouped.added
             ]
@@ -597,11 +612,11 @@ class _Building:
                 {one: one for one in dict.fromkeys((*key, *shown))}, attempt
             )
         else:
-            needed = [one for one in collection.columns if one in roots and one not in key]
-            shown = [*key, *needed]
+            needed_columns = [one for one in collection.columns if one in roots and one not in key]
+            shown = [*key, *needed_columns]
             source = collection._project({one: one for one in shown}, attempt)
-        given = pa.schema([source.schema.field(one) for one in shown])
-        frame = pl.DataFrame(pl.from_arrow(empty_batch(given)))
+        group_schema = pa.schema([source.schema.field(one) for one in shown])
+        frame = pl.DataFrame(pl.from_arrow(empty_batch(group_schema)))
         try:
             group = group_name(frame, mine)
             result = grouped(frame, hidden, group, np.zeros(0)).agg(*mine.values())
@@ -613,16 +628,16 @@ class _Building:
                 if isinstance(error, pl.exceptions.DuplicateError)
                 else _HINT,
             ) from error
-        made = as_schema(result.select(*mine).schema, "aggregate")
+        result_schema = as_schema(result.select(*mine).schema, "aggregate")
         part = PolarsGroups(
             len(self.inputs),
-            made,
+            result_schema,
             tuple(shown),
-            given,
+            group_schema,
             tuple(mine.values()),
             hidden,
         )
-        self._add_part(part, source._arranged(key), list(made))
+        self._add_part(part, source._arranged(key), list(result_schema))
 
 
 _FORMS: dict[Family, str] = {
@@ -632,7 +647,7 @@ _FORMS: dict[Family, str] = {
     "decimal": "decimal",
     "float": "float",
 }
-"""As what values are added up."""
+"""The form in which values of a family of types are added up (`operators.aggregates.Amount`)."""
 
 
 def _form(kind: pa.DataType) -> str | None:
@@ -645,7 +660,7 @@ def _form(kind: pa.DataType) -> str | None:
 
 
 def _sum_type(kind: pa.DataType, form: str) -> pa.DataType:
-    """What sums of a type are: 64 bits, or as many digits as a decimal has at most."""
+    """The type of sums of values of a type: 64 bits wide, or a decimal of 38 digits."""
     if form == "decimal":
         return pa.decimal128(38, kind.scale)
     sums = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64(), "duration": kind}
@@ -657,7 +672,7 @@ def _as_expression(column: Any) -> pl.Expr:
 
 
 def _identity(aggregate: Any) -> Any:
-    """What is equal for two aggregates that are the same: those are kept once."""
+    """A value that is equal for two aggregates that are the same, which are kept once."""
     if not isinstance(aggregate, Aggregate):
         return aggregate.meta.serialize()
     return (

@@ -40,7 +40,7 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError, users_line
-from riverrun.frontends.arguments import check_callable, function_name, is_count, kind_told
+from riverrun.frontends.arguments import check_callable, function_name, is_count, type_in_words
 from riverrun.frontends.collections.collection import Collection
 from riverrun.frontends.collections.expressions import Projection, compile_columns
 from riverrun.frontends.collections.widening import widened
@@ -156,7 +156,7 @@ def _closed(
     if not isinstance(result, Collection):
         raise PlanError(
             "plan.loop_open",
-            f"cannot iterate ({line}): the body gave {kind_told(result)}, not a collection, so nothing leads "
+            f"cannot iterate ({line}): the body gave {type_in_words(result)}, not a collection, so nothing leads "
             "to the next round",
             hint="return the collection that the next round starts with",
             line=line,

@@ -1,8 +1,10 @@
 """Fetching: records that ask a state for values, and go on with the answers (`Collection.fetch`).
 
-A record with one request travels itself, to where its key is; one with several stays behind and sends its
-requests, and the replies gather with it (`engine.operators.shared.gather`). Columns that are key and bounds already
-are used as they are: nothing is made, or sent, twice.
+A *record* is a row of the stream that fetches; a *request* has a key and bounds on time. A record with one request
+travels itself to the worker that has its key, and goes on from there with its answer. A record with several requests
+stays behind: its requests travel without it, and the replies are gathered with it (`operators.shared.gather`).
+
+Cost: columns that already are a key or a bound are used as they are, so nothing is computed or sent twice.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError, SchemaError, users_line
-from riverrun.frontends.arguments import as_ticks, check_callable, is_one_of, kind_told
+from riverrun.frontends.arguments import as_ticks, check_callable, is_one_of, type_in_words
 from riverrun.frontends.collections.collection import Collection
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.widening import widened
@@ -66,13 +68,13 @@ _ENDS = {
     "none": (False, False),
 }
 _AT, _SINCE, _WAIT, _BY = "__at__", "__since__", "__wait__", "__by__"
-_GIVEN = {_AT: "at", _SINCE: "since", _WAIT: "wait"}
-"""What the bounds are called in requests of a function."""
+_BOUND_NAMES = {_AT: "at", _SINCE: "since", _WAIT: "wait"}
+"""What the bounds are called for users: as arguments of `fetch`, and in the requests that a function gives."""
 
 
 @dataclass(frozen=True)
-class Asking:
-    """What a fetch was given, brought to one form."""
+class FetchOptions:
+    """The arguments of one fetch, checked and brought to one form."""
 
     state: State | ArrangedState
     key: Columns
@@ -94,10 +96,10 @@ class Asking:
     line: str
     attempt: str
     stream: str
-    """What the stream is called while it runs."""
+    """What the stream is called while the program runs."""
 
 
-def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
+def fetch(stream: Collection, state: Any, **arguments: Any) -> Collection:
     """See `Collection.fetch`."""
     line = users_line()
     if not isinstance(state, State | ArrangedState):
@@ -107,20 +109,20 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
         ("closed", tuple(_ENDS)),
         ("how", ("left", "inner")),
     ):
-        if not is_one_of(given[option], choices):
+        if not is_one_of(arguments[option], choices):
             raise no_choice(
-                "fetch from", given[option], choices, f"{state.name!r} ({option}=)", line
+                "fetch from", arguments[option], choices, f"{state.name!r} ({option}=)", line
             )
-    if not isinstance(given["rule"], FetchRule):
+    if not isinstance(arguments["rule"], FetchRule):
         raise PlanError(
             "state.rule",
-            f"cannot fetch from {state.name!r} at {line} by {kind_told(given['rule'])}",
+            f"cannot fetch from {state.name!r} at {line} by {type_in_words(arguments['rule'])}",
             hint="rr.rules.latest, rr.rules.within, rr.rules.distinct, rr.rules.total, or "
             "rr.rules.fetch(function, schema)",
             line=line,
         )
-    taken = REQUEST in state.value.names
-    if isinstance(given["rule"], FetchFunction) and taken:
+    has_request_column = REQUEST in state.value.names
+    if isinstance(arguments["rule"], FetchFunction) and has_request_column:
         raise PlanError(
             "state.column",
             f"cannot fetch from {state.name!r} at {line} by a function: it has a column {REQUEST!r}, which is what the "
@@ -128,36 +130,36 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
             hint="rename that column of the state",
             line=line,
         )
-    check_idle(given["idle"], line)
-    if given["progress"] is not None:
-        check_flag(given["progress"], "progress")
+    check_idle(arguments["idle"], line)
+    if arguments["progress"] is not None:
+        check_flag(arguments["progress"], "progress")
     attempt = f"fetch from {state.name!r} for {stream._name}"
     for bound in ("at", "since", "wait"):
-        given[bound] = time_column(given[bound], stream, attempt)
-    if given["time"] is not None:
-        new_name(given["time"], f"{attempt} with time=")
-    check_suffix(given["suffix"], attempt)
-    asking = Asking(
+        arguments[bound] = time_column(arguments[bound], stream, attempt)
+    if arguments["time"] is not None:
+        new_name(arguments["time"], f"{attempt} with time=")
+    check_suffix(arguments["suffix"], attempt)
+    options = FetchOptions(
         state,
-        given["key"],
-        given["at"],
-        given["since"],
-        given["wait"],
-        given["rule"],
-        given["read"] == "committed",
-        _ENDS[given["closed"]],
-        given["how"] == "inner",
-        given["time"],
-        given["late"],
-        given["by"],
-        given["idle"],
-        given["progress"],
-        given["requests"],
-        given["name"],
-        given["suffix"],
+        arguments["key"],
+        arguments["at"],
+        arguments["since"],
+        arguments["wait"],
+        arguments["rule"],
+        arguments["read"] == "committed",
+        _ENDS[arguments["closed"]],
+        arguments["how"] == "inner",
+        arguments["time"],
+        arguments["late"],
+        arguments["by"],
+        arguments["idle"],
+        arguments["progress"],
+        arguments["requests"],
+        arguments["name"],
+        arguments["suffix"],
         line,
         attempt,
-        stream._told,
+        stream._stream_name,
     )
     if (
         stream._builder
@@ -165,51 +167,51 @@ def fetch(stream: Collection, state: Any, **given: Any) -> Collection:
     ):
         raise PlanError(
             "plan.two_flows",
-            f"cannot {asking.attempt}: they belong to two dataflows",
+            f"cannot {options.attempt}: they belong to two dataflows",
             hint="build both on one Dataflow",
         )
     with stream._builder.whole_or_not():
         if isinstance(state, ArrangedState):
-            return _fetch_arranged(stream, asking, state)
-        _check_bounds(asking, state)
+            return _fetch_arranged(stream, options, state)
+        _check_bounds(options, state)
         scope = state.scope if state.scope.is_inside(stream.scope) else stream.scope
         here = stream._into(scope)
-        listed = _list_column(here, asking, state)
-        if asking.requests is not None or listed is not None:
-            return _fetch_many(here, asking, state, listed)
-        return _fetch_one(here, asking, state)
+        listed = _list_column(here, options, state)
+        if options.requests is not None or listed is not None:
+            return _fetch_many(here, options, state, listed)
+        return _fetch_one(here, options, state)
 
 
-def _check_bounds(asking: Asking, state: State) -> None:
-    if asking.wait is not None and asking.committed:
+def _check_bounds(options: FetchOptions, state: State) -> None:
+    if options.wait is not None and options.committed:
         raise PlanError(
             "state.wait",
-            f"cannot {asking.attempt} at {asking.line} with wait=: a committed fetch waits for the end of its range",
+            f"cannot {options.attempt} at {options.line} with wait=: a committed fetch waits for the end of its range",
             hint='read="uncommitted" with wait=, or leave it out',
-            line=asking.line,
+            line=options.line,
         )
     compact = state.compact
-    if compact is not None and not compact.serves(asking.rule.name, asking.since is not None):
+    if compact is not None and not compact.serves(options.rule.name, options.since is not None):
         raise PlanError(
             "state.compaction",
-            f"cannot {asking.attempt} at {asking.line} by {asking.rule.name}: compaction ({compact.name}) would show "
-            "in the answers, which need older values than it keeps",
+            f"cannot {options.attempt} at {options.line} by {options.rule.name}: compaction ({compact.name}) would "
+            "show in the answers, which need older values than it keeps",
             hint="bound the fetch from below, since=...; rr.rules.keep_latest goes with rr.rules.latest, and "
             "rr.rules.fold with rr.rules.total",
-            line=asking.line,
+            line=options.line,
         )
-    if asking.at is None and asking.requests is None and asking.committed:
+    if options.at is None and options.requests is None and options.committed:
         raise PlanError(
             "state.at",
-            f"cannot {asking.attempt} at {asking.line}: it says no time",
+            f"cannot {options.attempt} at {options.line}: it says no time",
             hint='at="column"; or read="uncommitted" for what is there at the moment',
-            line=asking.line,
+            line=options.line,
         )
 
 
-def _list_column(stream: Collection, asking: Asking, state: State) -> str | None:
-    """The list column that is the key, if there is one."""
-    key: Any = asking.key
+def _list_column(stream: Collection, options: FetchOptions, state: State) -> str | None:
+    """The column of lists that is given as the key, if it is a list: then each element is a request."""
+    key: Any = options.key
     if isinstance(key, Mapping) and len(key) == 1:
         (key,) = key.values()
     if isinstance(key, list | tuple) and len(key) == 1:
@@ -220,109 +222,116 @@ def _list_column(stream: Collection, asking: Asking, state: State) -> str | None
 
 
 def _placed(
-    stream: Collection, wanted: dict[str, Any], needed: pa.Schema, asking: Asking
+    stream: Collection, wanted: dict[str, Any], needed: pa.Schema, options: FetchOptions
 ) -> tuple[Collection, dict[str, str]]:
-    """The stream with what is wanted as columns, and what each of them is called there.
+    """The stream with all the `wanted` keys and bounds as columns, and the name that each of them has there.
 
-    Columns that are there already, in the type that is needed, are taken as they are, so that nothing has to be made
-    or sent twice.
+    A column that is there already, in the type that is needed, is taken as it is.
     """
-    compiled = compile_columns(stream.schema, wanted, asking.attempt)
-    said = {bound: f"{_GIVEN[bound]}={show(wanted[bound])}" for bound in _GIVEN if bound in wanted}
-    check_types(compiled.schema, needed, asking.attempt, asking.line, said)
-    names, extra, taken = {}, {}, list(stream.columns)
-    for name, given in wanted.items():
+    compiled = compile_columns(stream.schema, wanted, options.attempt)
+    spellings = {
+        bound: f"{_BOUND_NAMES[bound]}={show(wanted[bound])}"
+        for bound in _BOUND_NAMES
+        if bound in wanted
+    }
+    check_types(compiled.schema, needed, options.attempt, options.line, spellings)
+    names, added, taken = {}, {}, list(stream.columns)
+    for name, column in wanted.items():
         kind = compiled.schema.field(name).type
         if (
-            isinstance(given, str)
-            and given in stream.columns
+            isinstance(column, str)
+            and column in stream.columns
             and are_kept_alike(kind, needed.field(name).type)
         ):
-            names[name] = given
+            names[name] = column
         else:
             names[name] = free_name(f"__{name.strip('_')}__", taken)
             taken.append(names[name])
-            extra[names[name]] = given
-    if not extra:
+            added[names[name]] = column
+    if not added:
         return stream, names
-    kinds = {names[name]: needed.field(name).type for name in wanted if names[name] in extra}
-    return widened(stream.with_columns(**extra), kinds), names
+    kinds = {names[name]: needed.field(name).type for name in wanted if names[name] in added}
+    return widened(stream.with_columns(**added), kinds), names
 
 
-def _bounds_wanted(asking: Asking, state: State) -> tuple[dict[str, Any], pa.Schema]:
-    wanted = {_AT: asking.at, _SINCE: asking.since, _WAIT: asking.wait}
-    wanted = {name: given for name, given in wanted.items() if given is not None}
+def _bounds_wanted(options: FetchOptions, state: State) -> tuple[dict[str, Any], pa.Schema]:
+    wanted = {_AT: options.at, _SINCE: options.since, _WAIT: options.wait}
+    wanted = {name: bound for name, bound in wanted.items() if bound is not None}
     return wanted, pa.schema([pa.field(name, state.time.type) for name in wanted])
 
 
 def _answer_schema(
-    stream: Collection, asking: Asking, rule: FetchRule, time: pa.Field | None, value: pa.Schema
+    stream: Collection,
+    options: FetchOptions,
+    rule: FetchRule,
+    time: pa.Field | None,
+    value: pa.Schema,
 ) -> tuple[pa.Schema, tuple[str, ...]]:
-    """The columns of answers, none of which is called like one of the record; and those of the state behind them."""
-    shown = None
-    if time is not None and (asking.rule.timed or asking.time is not None):
-        shown = time if asking.time is None else pa.field(asking.time, time.type)
-    made: list[pa.Field] = []
+    """The columns of answers, under names that the record does not have; and the columns of the state behind them."""
+    time_field = None
+    if time is not None and (options.rule.timed or options.time is not None):
+        time_field = time if options.time is None else pa.field(options.time, time.type)
+    fields: list[pa.Field] = []
     try:
-        given = rule.gives(shown, value)
+        columns = rule.gives(time_field, value)
     except SchemaError as error:
         raise PlanError(
             error.code,
-            f"cannot {asking.attempt} at {asking.line}: {error.message}",
+            f"cannot {options.attempt} at {options.line}: {error.message}",
             hint=error.hint,
-            line=asking.line,
+            line=options.line,
         ) from None
-    for field in given:
-        taken_names = [*stream.columns, *(each.name for each in made)]
-        if not asking.suffix and field.name in taken_names:
+    for field in columns:
+        taken_names = [*stream.columns, *(each.name for each in fields)]
+        if not options.suffix and field.name in taken_names:
             raise PlanError(
                 "plan.column_twice",
-                f"cannot {asking.attempt} at {asking.line}: two columns are called {field.name!r}, and the suffix is "
+                f"cannot {options.attempt} at {options.line}: two columns are called {field.name!r}, and the suffix is "
                 "empty",
                 hint='give one: suffix="_right"; or select other names',
-                line=asking.line,
+                line=options.line,
                 column=field.name,
             )
-        name = free_name(field.name, taken_names, add=asking.suffix)
-        made.append(pa.field(name, field.type))
-    taken = [] if shown is None or time is None else [time.name]
-    return pa.schema(made), (*taken, *value.names)
+        name = free_name(field.name, taken_names, add=options.suffix)
+        fields.append(pa.field(name, field.type))
+    taken = [] if time_field is None or time is None else [time.name]
+    return pa.schema(fields), (*taken, *value.names)
 
 
-def _fetch_one(stream: Collection, asking: Asking, state: State) -> Collection:
-    """One request for each record: the record itself travels."""
-    keys = wanted_columns(asking.key, state.key, stream, asking.attempt, "the key")
-    bounds, needed = _bounds_wanted(asking, state)
-    by = by_column(asking.by, stream, asking.line)
-    requests, names = _placed(stream, {**keys, **bounds}, pa.schema([*state.key, *needed]), asking)
+def _fetch_one(stream: Collection, options: FetchOptions, state: State) -> Collection:
+    """A fetch with one request for each record: the record itself travels."""
+    keys = wanted_columns(options.key, state.key, stream, options.attempt, "the key")
+    bounds, needed = _bounds_wanted(options, state)
+    by = by_column(options.by, stream, options.line)
+    requests, names = _placed(stream, {**keys, **bounds}, pa.schema([*state.key, *needed]), options)
     moved = requests._exchanged(tuple(names[name] for name in state.key.names))
-    made, taken = _answer_schema(stream, asking, asking.rule, state.time, state.value)
+    answer, state_columns = _answer_schema(stream, options, options.rule, state.time, state.value)
     answered = _add_fetch(
-        moved, asking, state, names, len(stream.columns), asking.rule, taken,
-        pa.schema([*stream.schema, *made]),
+        moved, options, state, names, len(stream.columns), options.rule, state_columns,
+        pa.schema([*stream.schema, *answer]),
     )  # fmt: skip
     if _AT in names:
         column = moved.columns.index(names[_AT])
         source = None if not by else moved.columns.index(by[_BY])
-        _report_fetch(requests, moved, column, source, asking, state)
+        _report_fetch(requests, moved, column, source, options, state)
     return answered
 
 
 def _add_fetch(
     moved: Collection,
-    asking: Asking,
+    options: FetchOptions,
     state: State,
     names: Mapping[str, str],
     width: int,
     rule: FetchRule,
-    taken: tuple[str, ...],
+    state_columns: tuple[str, ...],
     schema: pa.Schema,
 ) -> Collection:
     at = moved.columns.index
     place = {bound: at(names[bound]) for bound in (_SINCE, _AT, _WAIT) if bound in names}
-    waits = place.get(_AT) if asking.committed else place.get(_WAIT, place.get(_SINCE))
-    past = asking.closed[1] if asking.committed else True
-    bounds = Bounds(place.get(_SINCE), place.get(_AT), asking.closed, waits, past)
+    waits = place.get(_AT) if options.committed else place.get(_WAIT, place.get(_SINCE))
+    past = options.closed[1] if options.committed else True
+    bounds = Bounds(place.get(_SINCE), place.get(_AT), options.closed, waits, past)
     operator = Fetch(
         state=state.name,
         given=moved.schema,
@@ -330,22 +339,22 @@ def _add_fetch(
         bounds=bounds,
         width=width,
         rule=rule,
-        columns=taken,
+        columns=state_columns,
         store=state._store.node,
         progress=state._progress.node,
-        inner=asking.inner,
-        committed=asking.committed,
+        inner=options.inner,
+        committed=options.committed,
         early=state.replies_first,
         many=moved.columns[: len(IDS)] == IDS.names,
         compact=state.compact,
-        stream=asking.stream,
+        stream=options.stream,
     )
     builder = state._builder
     sides = [
         Collection(builder, port)._into(moved.scope)._port
         for port in (state._store, state._progress)
     ]
-    port = builder.add(operator, [moved._port, *sides], [schema], name=asking.name)
+    port = builder.add(operator, [moved._port, *sides], [schema], name=options.name)
     return Collection(builder, port)
 
 
@@ -354,54 +363,59 @@ def _report_fetch(
     moved: Collection,
     column: int,
     by: int | None,
-    asking: Asking,
+    options: FetchOptions,
     state: State,
 ) -> None:
-    """Have a fetch report its own progress, where it can."""
+    """Have a fetch report its own progress, where that is possible."""
     possible = moved.scope is state.scope and not state._is_behind(moved)
-    if asking.progress is False or (asking.progress is None and not possible):
+    if options.progress is False or (options.progress is None and not possible):
         return
     if not possible:
         raise PlanError(
             "state.progress",
-            f"cannot report the progress of a fetch from {state.name!r} at {asking.line} by itself: its records come "
+            f"cannot report the progress of a fetch from {state.name!r} at {options.line} by itself: its records come "
             "from another fetch of the state, or go around a loop",
             hint='report it from the stream before that: stream.progress(state, "fetch", at=...)',
-            line=asking.line,
+            line=options.line,
         )
-    behind = as_ticks(asking.late, state.time, "how late fetches may come", least=0)
+    behind = as_ticks(options.late, state.time, "how late fetches may come", least=0)
     seen = reported_by(rows, moved)
-    told = seen._add(Marks(column, behind, by), [seen], MARKS)
-    state._report(told, Reporter(asking.stream, "fetch", False, asking.idle))
+    reports = seen._add(Marks(column, behind, by), [seen], MARKS)
+    state._report(reports, Reporter(options.stream, "fetch", False, options.idle))
 
 
-def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | None) -> Collection:
-    """Several requests for each record: they travel without it, and it goes on when all replies are there."""
-    if asking.inner:
+def _fetch_many(
+    stream: Collection, options: FetchOptions, state: State, column: str | None
+) -> Collection:
+    """A fetch with several requests for each record: the requests travel, and the record waits for all replies."""
+    if options.inner:
         raise PlanError(
             "state.how",
-            f"cannot {asking.attempt} at {asking.line} with how='inner': a record with several requests goes on with "
+            f"cannot {options.attempt} at {options.line} with how='inner': a record with several requests goes on with "
             "lists of replies, null where there is none",
             hint="leave out how=, and filter afterwards",
-            line=asking.line,
+            line=options.line,
         )
-    bounds, needed = _bounds_wanted(asking, state)
-    base, names = _placed(stream, bounds, needed, asking)
+    bounds, needed = _bounds_wanted(options, state)
+    base, names = _placed(stream, bounds, needed, options)
     if column is None:
-        requested = {each: _GIVEN[each] for each in bounds}
-        if asking.committed:  # each request says its own, or has that of the fetch
-            requested[_AT] = _GIVEN[_AT]
+        requested = {each: _BOUND_NAMES[each] for each in bounds}
+        if options.committed:  # each request has a time of its own, or the one of the fetch
+            requested[_AT] = _BOUND_NAMES[_AT]
         kinds = [pa.field(name, state.time.type) for name in requested.values()]
-        made = pa.schema([*state.key, *kinds])
-        assert asking.requests is not None
-        check_callable(asking.requests, "fetch")
-        given = tuple((_GIVEN[each], names[each]) for each in bounds)
-        function = Requests(asking.requests, given, tuple(stream.columns))
-        ask: Requesting = FunctionRequests(function, base.schema, made)
+        request_schema = pa.schema([*state.key, *kinds])
+        assert options.requests is not None
+        check_callable(options.requests, "fetch")
+        bound_columns = tuple((_BOUND_NAMES[each], names[each]) for each in bounds)
+        function = Requests(options.requests, bound_columns, tuple(stream.columns))
+        make_requests: Requesting = FunctionRequests(function, base.schema, request_schema)
     else:
         kind = base.schema.field(column).type.value_type
         check_types(
-            pa.schema([pa.field(state.key.names[0], kind)]), state.key, asking.attempt, asking.line
+            pa.schema([pa.field(state.key.names[0], kind)]),
+            state.key,
+            options.attempt,
+            options.line,
         )
         if not are_kept_alike(kind, state.key.field(0).type):
             wider = free_name(f"__{column}__", base.columns)
@@ -410,63 +424,65 @@ def _fetch_many(stream: Collection, asking: Asking, state: State, column: str | 
                 {wider: pa.large_list(state.key.field(0).type)},
             )
             column = wider
-        taken = tuple(base.columns.index(names[each]) for each in bounds)
-        ask = ListRequests(base.columns.index(column), taken)
-        made = pa.schema([*state.key, *needed])
+        bound_places = tuple(base.columns.index(names[each]) for each in bounds)
+        make_requests = ListRequests(base.columns.index(column), bound_places)
+        request_schema = pa.schema([*state.key, *needed])
         requested = {each: each for each in bounds}
-    asked = base._add(ask, [base], pa.schema([*IDS, PLACE, *made]))
+    requests = base._add(make_requests, [base], pa.schema([*IDS, PLACE, *request_schema]))
     records_schema = pa.schema([*IDS, COUNT, *base.schema])
-    records = base._add(dataclasses.replace(ask, records=True), [base], records_schema)
-    moved = asked._exchanged(tuple(state.key.names))
-    rule = asking.rule if asking.rule.single else Collected(asking.rule)
-    shown, columns = _answer_schema(base, asking, rule, state.time, state.value)
+    records = base._add(dataclasses.replace(make_requests, records=True), [base], records_schema)
+    moved = requests._exchanged(tuple(state.key.names))
+    rule = options.rule if options.rule.single else Collected(options.rule)
+    reply_fields, columns = _answer_schema(base, options, rule, state.time, state.value)
     places = {**{name: name for name in state.key.names}, **requested}
-    replies_schema = pa.schema([*IDS, PLACE, *shown])
-    replies = _add_fetch(moved, asking, state, places, 3, rule, columns, replies_schema)
+    replies_schema = pa.schema([*IDS, PLACE, *reply_fields])
+    replies = _add_fetch(moved, options, state, places, 3, rule, columns, replies_schema)
     ids = tuple(IDS.names)
-    gathered = pa.schema([*base.schema, *(pa.field(f.name, pa.large_list(f.type)) for f in shown)])
+    gathered = pa.schema(
+        [*base.schema, *(pa.field(f.name, pa.large_list(f.type)) for f in reply_fields)]
+    )
     gather = Gather(
-        state.name, state.scope.depth, records_schema, replies_schema, state.replies_first, asking.committed,
+        state.name, state.scope.depth, records_schema, replies_schema, state.replies_first, options.committed,
     )  # fmt: skip
-    both = [records._exchanged(ids), replies._exchanged(ids)]
-    whole = records._add(gather, both, gathered, asking.name and f"{asking.name}:gather")
+    sides = [records._exchanged(ids), replies._exchanged(ids)]
+    answered = records._add(gather, sides, gathered, options.name and f"{options.name}:gather")
     if _AT in requested:
         by = None
-        if asking.by is not None:
+        if options.by is not None:
             raise PlanError(
                 "state.by",
-                f"cannot tell sources apart in a fetch of several keys at {asking.line}",
+                f"cannot tell sources apart in a fetch of several keys at {options.line}",
                 hint='report by source explicitly: stream.progress(state, "fetch", at=..., by=...)',
-                line=asking.line,
+                line=options.line,
             )
-        _report_fetch(asked, moved, moved.columns.index(requested[_AT]), by, asking, state)
+        _report_fetch(requests, moved, moved.columns.index(requested[_AT]), by, options, state)
     if len(base.columns) != len(stream.columns):
-        return whole.drop([name for name in base.columns if name not in stream.columns])
-    return whole
+        return answered.drop([name for name in base.columns if name not in stream.columns])
+    return answered
 
 
-def _fetch_arranged(stream: Collection, asking: Asking, state: ArrangedState) -> Collection:
-    """From a collection, as of the epoch."""
+def _fetch_arranged(stream: Collection, options: FetchOptions, state: ArrangedState) -> Collection:
+    """A fetch from a collection, as of the epoch of the record."""
     for option in ("at", "since", "wait", "by", "idle", "time", "requests", "progress"):
-        if getattr(asking, option) is not None:
+        if getattr(options, option) is not None:
             raise PlanError(
                 "state.at",
-                f"cannot {asking.attempt} at {asking.line} with {option}=: a collection has no times but epochs, and "
+                f"cannot {options.attempt} at {options.line} with {option}=: a collection has no times but epochs, and "
                 "is read as of that of the record",
                 hint="leave it out; or keep a state with times: flow.state(...)",
-                line=asking.line,
+                line=options.line,
             )
     if stream.scope is not stream._builder.root:
         raise PlanError(
             "plan.in_loop",
-            f"cannot {asking.attempt} at {asking.line} inside a loop: join it there",
+            f"cannot {options.attempt} at {options.line} inside a loop: join it there",
             hint="stream.join(collection, ...)",
-            line=asking.line,
+            line=options.line,
         )
-    keys = wanted_columns(asking.key, state.key, stream, asking.attempt, "the key")
-    requests, names = _placed(stream, keys, state.key, asking)
+    keys = wanted_columns(options.key, state.key, stream, options.attempt, "the key")
+    requests, names = _placed(stream, keys, state.key, options)
     moved = requests._exchanged(tuple(names[name] for name in state.key.names))
-    made, taken = _answer_schema(stream, asking, asking.rule, None, state.value)
+    answer, state_columns = _answer_schema(stream, options, options.rule, None, state.value)
     port = state.collection._port
     operator = Fetch(
         state=state.name,
@@ -474,13 +490,13 @@ def _fetch_arranged(stream: Collection, asking: Asking, state: ArrangedState) ->
         key=tuple(moved.columns.index(names[name]) for name in state.key.names),
         bounds=Bounds(None, None),
         width=len(stream.columns),
-        rule=asking.rule,
-        columns=taken,
+        rule=options.rule,
+        columns=state_columns,
         store=port.node,
         progress=None,
-        inner=asking.inner,
-        stream=asking.stream,
+        inner=options.inner,
+        stream=options.stream,
     )
-    schema = pa.schema([*stream.schema, *made])
-    node = stream._builder.add(operator, [moved._port, port], [schema], name=asking.name)
+    schema = pa.schema([*stream.schema, *answer])
+    node = stream._builder.add(operator, [moved._port, port], [schema], name=options.name)
     return Collection(stream._builder, Port(node.node))

@@ -1,8 +1,10 @@
-"""Rules of shared states, as users name them: `riverrun.rules`.
+"""Rules of shared states, under the names that users write: `riverrun.rules`.
 
-A state is told what an update makes of an entry (``rule=`` of `update`), what a fetch makes of the entries that it
-finds (``rule=`` of `fetch`), and what compaction leaves (``compact=`` of `Dataflow.state`). What the rules do is in
-`operators.shared.rules` and `operators.shared.fetch_rules`; here are their names, and rules made of a user's function.
+There are three kinds of rules. An update rule says what an update makes of the entries of its key (``rule=`` of
+`Collection.update`). A fetch rule says what a fetch makes of the values that it finds (``rule=`` of
+`Collection.fetch`). A compaction rule says what is left of old values (``compact=`` of `Dataflow.state`). The rules
+themselves are in `operators.shared.rules` and `operators.shared.fetch_rules`. This module names the ready-made ones,
+and makes rules of users' functions.
 """
 
 from __future__ import annotations
@@ -70,35 +72,37 @@ fold = Fold()
 
 @dataclass(frozen=True)
 class drop_before:  # noqa: N801  (it is written like the other rules)
-    """Compaction: values go that are older, by more than `span`, than any that a fetch could still be at."""
+    """Compaction: values go that are older, by more than `span`, than every time at which a fetch can still come."""
 
     span: Span
 
 
 def update(function: Callable[[pl.DataFrame, pl.DataFrame], Any]) -> UpdateRule:
-    """A rule of one's own for `Collection.update`: ``function(entries, updates)`` gives the entries as they are to be.
+    """An update rule of your own, for `Collection.update`: the `function` gives the new entries of the updated keys.
 
-    It is given the entries of the keys that are updated, and the updates. Both are frames of the columns of the
-    state: key, time, value.
+    It is called as ``function(entries, updates)``: the entries of all keys that are updated, and the updates. Both are
+    Polars frames with the columns of the state: key, time, value.
     """
     check_callable(function, "rr.rules.update", "make a rule of updates", "entries, updates")
     return UpdateFunction(function)
 
 
 def fetch(function: Callable[[pl.DataFrame], Any], schema: Any) -> FetchRule:
-    """A rule of one's own for `Collection.fetch`: ``function(values)`` makes answers of the values that requests find.
+    """A fetch rule of your own, for `Collection.fetch`: the `function` makes answers of the values that requests find.
 
-    What it gives has the columns of `schema`. The frame has a column `request`, then the time and the value columns;
-    what is given back keeps `request`.
+    It is called as ``function(values)`` for many requests at once. The frame `values` has a column `request`, which
+    tells the requests apart, and then the time and the value columns of the state. The result is a frame with the
+    column `request` and the columns of `schema`.
     """
     check_callable(function, "rr.rules.fetch", "make a rule of fetches", "values")
     return FetchFunction(function, as_schema(schema, "declare what a fetch rule gives"))
 
 
 def compact(function: Callable[[pl.DataFrame, Any], Any]) -> CompactRule:
-    """A rule of one's own for `Dataflow.state`: ``function(entries, horizon)`` gives the entries that are left.
+    """A compaction rule of your own, for `Dataflow.state`: the `function` gives the entries that are left.
 
-    Entries are a frame of key, time and value. What is at or after the horizon has to be given back as it is.
+    It is called as ``function(entries, horizon)``. The frame `entries` has the columns of the state: key, time, value.
+    Entries at or after the horizon have to be given back as they are.
     """
     check_callable(function, "rr.rules.compact", "make a rule of compaction", "entries, horizon")
     return CompactFunction(function)

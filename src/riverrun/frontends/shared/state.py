@@ -1,8 +1,8 @@
-"""Shared state: what many streams update and many fetch from, by key and by the application's own time.
+"""Shared state: values by key and by the application's own time, which many streams update and fetch from.
 
-``flow.state`` declares one; ``stream.update``, ``stream.fetch`` and ``stream.progress`` are steps like any
-other. A fetch of what was known at a time waits until every update up to that time is in, and then sees
-these and no later ones, whatever the order in which they arrived:
+``flow.state`` declares a state. ``stream.update``, ``stream.fetch`` and ``stream.progress`` are steps like any other. A
+fetch at a time t waits until every update up to t is in. Then it sees exactly these updates and no later ones, whatever
+the order in which they arrived:
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("ads")
@@ -24,8 +24,10 @@ these and no later ones, whatever the order in which they arrived:
 <Commit of epoch 1: done>
 [(1, 15, 'spring'), (1, 30, 'summer')]
 
-A state stands in the plan as two nodes: its progress (`engine.operators.shared.progress`) and its entries
-(`store`); an update leads into both, a fetch reads both.
+This module adds to the plan what `Dataflow.state`, `Collection.update` and `Collection.progress` declare; fetches are
+in `frontends.shared.fetch`. A state is two nodes of the plan: one keeps its progress, U and F
+(`operators.shared.marks`), the other its entries (`operators.shared.store`). An update leads into both nodes, and a
+fetch reads both.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from riverrun.frontends.arguments import (
     is_count,
     is_one_of,
     is_time,
-    kind_told,
+    type_in_words,
 )
 from riverrun.frontends.collections.collection import Collection, clock
 from riverrun.frontends.collections.expressions import compile_columns
@@ -85,7 +87,7 @@ _BY = "__by__"
 
 
 class State:
-    """A state while the dataflow is being written."""
+    """A state in a dataflow that is being written. `Dataflow.state` and `Loop.state` make it."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class State:
         )
         inputs = [self._progress] if accelerate else []
         if not accelerate and scope is not builder.root:
-            # A round may not begin before all that was reported at the ones before it is known.
+            # A round may not begin before the reports of all earlier rounds are known.
             inputs = [builder.add(Feedback(None, PATIENCE), [], [MOVED], scope=scope)]
             builder.close(inputs[0], self._progress)
         operator = Store(
@@ -126,7 +128,7 @@ class State:
 
     @property
     def schema(self) -> pa.Schema:
-        """Key, time and value."""
+        """The columns of the entries: key, time and value."""
         return pa.schema([*self.key, self.time, *self.value])
 
     def __repr__(self) -> str:
@@ -134,14 +136,14 @@ class State:
         return f"<State {self.name!r} of {shown}>"
 
     def entries(self) -> Collection:
-        """What it holds: key, time, value; entries that compaction takes out leave it."""
+        """The entries as a collection: rows of key, time and value. A row goes when compaction takes its entry out."""
         keyed = tuple(self.key.names) if self.scope is self._builder.root else None
         return Collection(self._builder, self._store, keyed)
 
     # -- inside
 
     def _is_behind(self, stream: Collection) -> bool:
-        """Whether a stream comes from a fetch of this state."""
+        """Whether the rows of a stream come from a fetch of this state."""
         nodes = self._builder.nodes
         seen, waiting = {stream._port.node}, [stream._port.node]
         while waiting:
@@ -154,7 +156,7 @@ class State:
         return False
 
     def _returned(self, stream: Collection, what: str) -> Collection:
-        """A stream where the state is; one that comes from the state itself returns to it a round later."""
+        """A stream brought into the scope of the state; where its rows come from the state itself, a round later."""
         stream = self._here(stream, what)
         if not self._is_behind(stream):
             return stream
@@ -191,10 +193,10 @@ class State:
         )
 
     def _report(self, marks: Collection, reporter: Reporter) -> None:
-        """Have marks count."""
+        """Have the marks of a reporter count for U or F, on every worker."""
         builder = self._builder
-        told = marks._add(Exchange("all"), [marks], MARKS)
-        self._lead(told, reporter)
+        everywhere = marks._add(Exchange("all"), [marks], MARKS)
+        self._lead(everywhere, reporter)
         if reporter.idle is not None and not self._has_clock:
             ticks = clock(builder)._into(self.scope).select(source=pl.lit(""), mark="epoch")
             ticks = ticks._add(Exchange("all"), [ticks], MARKS)
@@ -214,7 +216,7 @@ class State:
 
 
 class ArrangedState:
-    """A collection as a state to fetch from: as of the epoch of who asks."""
+    """A collection that records can fetch from, as of their own epoch. `Collection.as_state` makes it."""
 
     def __init__(self, collection: Collection, key: str | Sequence[str]) -> None:
         root = collection._builder.root
@@ -251,7 +253,7 @@ def add_state(
     accelerate: bool,
     replies_first: bool,
 ) -> State:
-    """See `Dataflow.state`."""
+    """Check the arguments of `Dataflow.state` and `Loop.state`, and make the state."""
     check_name(name)
     builder.check_free(name, scope)
     line = users_line()
@@ -317,7 +319,7 @@ def add_state(
         pa.schema([f.with_nullable(True) for f in keys]),
         pa.schema([f.with_nullable(True) for f in values]),
         field,
-        _started(start, field, name, line),
+        _start_ticks(start, field, name, line),
         _compact_rule(compact, field, values, name, line),
         compaction == "active",
         sweep,
@@ -326,35 +328,35 @@ def add_state(
     )
 
 
-def _started(given: Any, time: pa.Field, name: str, line: str) -> int | None:
-    if given is None:
+def _start_ticks(start: Any, time: pa.Field, name: str, line: str) -> int | None:
+    if start is None:
         return None
     try:
-        made = pa.array([given], time.type)
-        if made[0].as_py() != given:
-            raise ValueError(f"{given!r} would be {made[0].as_py()!r}")
-        return int(ticks_of(made)[0])
+        ticks = pa.array([start], time.type)
+        if ticks[0].as_py() != start:
+            raise ValueError(f"{start!r} would be {ticks[0].as_py()!r}")
+        return int(ticks_of(ticks)[0])
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise PlanError(
             "state.start",
-            f"cannot start state {name!r} at {line} from {given!r}: its times are {time.type}",
+            f"cannot start state {name!r} at {line} from {start!r}: its times are {time.type}",
             hint="give a time of that type, before which there is nothing",
             line=line,
         ) from error
 
 
 def _compact_rule(
-    given: Any, time: pa.Field, values: pa.Schema, name: str, line: str
+    rule: Any, time: pa.Field, values: pa.Schema, name: str, line: str
 ) -> CompactRule | None:
-    if isinstance(given, drop_before):
-        return DropBefore(as_ticks(given.span, time, "the span of a compaction", least=0))
-    if given is None or isinstance(given, CompactRule):
-        if isinstance(given, Fold):
+    if isinstance(rule, drop_before):
+        return DropBefore(as_ticks(rule.span, time, "the span of a compaction", least=0))
+    if rule is None or isinstance(rule, CompactRule):
+        if isinstance(rule, Fold):
             _check_numbers(values, f"fold the values of state {name!r}", line, widest=True)
-        return given
+        return rule
     raise PlanError(
         "state.rule",
-        f"cannot compact state {name!r} at {line} by {kind_told(given)}",
+        f"cannot compact state {name!r} at {line} by {type_in_words(rule)}",
         hint="rr.rules.keep_latest, rr.rules.fold, rr.rules.drop_before(span) or rr.rules.compact(function)",
         line=line,
     )
@@ -381,7 +383,7 @@ def _check_numbers(values: pa.Schema, what: str, line: str, widest: bool = False
 
 
 def no_choice(what: str, given: object, choices: Sequence[str], where: str, line: str) -> PlanError:
-    """The refusal of an option."""
+    """The refusal of an option that is none of the choices."""
     return PlanError(
         "state.option",
         f"cannot {what} {where} at {line} with {given!r}: it is one of {', '.join(choices)}",
@@ -396,7 +398,7 @@ def check_state(state: Any, what: str) -> None:
         line = users_line()
         raise PlanError(
             "state.state",
-            f"cannot {what} {kind_told(state)} at {line}: that is not a state",
+            f"cannot {what} {type_in_words(state)} at {line}: that is not a state",
             hint="collection.as_state(key=...) can be fetched from"
             if isinstance(state, Collection)
             else "state = flow.state(name, key={...}, value={...})",
@@ -405,16 +407,16 @@ def check_state(state: Any, what: str) -> None:
 
 
 def wanted_columns(
-    given: Columns, needed: pa.Schema, stream: Collection, what: str, whose: str
+    columns: Columns, needed: pa.Schema, stream: Collection, what: str, whose: str
 ) -> dict[str, Any]:
-    """Which column or expression stands for each of the columns that are needed."""
+    """For each column of a state, the column or expression of a stream that stands for it."""
     line = users_line()
-    if given is None:
-        named: dict[str, Any] = {name: name for name in needed.names}
-    elif isinstance(given, Mapping):
-        named = dict(given)
+    if columns is None:
+        by_name: dict[str, Any] = {name: name for name in needed.names}
+    elif isinstance(columns, Mapping):
+        by_name = dict(columns)
     else:
-        listed = list(given) if is_list(given) else [given]
+        listed = list(columns) if is_list(columns) else [columns]
         if len(listed) != len(needed):
             raise PlanError(
                 "state.columns",
@@ -425,53 +427,53 @@ def wanted_columns(
                 + "}",
                 line=line,
             )
-        named = dict(zip(needed.names, listed, strict=True))
-    if set(named) != set(needed.names):
+        by_name = dict(zip(needed.names, listed, strict=True))
+    if set(by_name) != set(needed.names):
         raise PlanError(
             "state.columns",
             f"cannot {what} at {line}: {whose} is {', '.join(needed.names)}, and what is given is for "
-            f"{', '.join(map(str, named)) or 'nothing'}",
+            f"{', '.join(map(str, by_name)) or 'nothing'}",
             hint="give each of them once",
             line=line,
         )
     wanted: dict[str, Any] = {}
     for name in needed.names:
-        wanted[name] = one = named[name]
+        wanted[name] = one = by_name[name]
         if isinstance(one, str | pl.Expr) or is_list(one):
             wanted[name] = one_column(one, stream.columns, what, expressions=True)
     return wanted
 
 
-def time_column(given: Any, stream: Collection, attempt: str) -> Any:
-    """A column, expression or constant that is a time; None where none is given."""
-    if given is None or not (isinstance(given, str | pl.Expr) or is_list(given)):
-        return given
-    return one_column(given, stream.columns, attempt, expressions=True)
+def time_column(time: Any, stream: Collection, attempt: str) -> Any:
+    """A time that a user gave: a column, an expression, a constant or None; of a list of one column, that column."""
+    if time is None or not (isinstance(time, str | pl.Expr) or is_list(time)):
+        return time
+    return one_column(time, stream.columns, attempt, expressions=True)
 
 
 def check_types(
-    made: pa.Schema,
+    columns: pa.Schema,
     needed: pa.Schema,
     what: str,
     line: str,
-    said: Mapping[str, str] | None = None,
+    spellings: Mapping[str, str] | None = None,
 ) -> None:
-    """Refuse columns of types that do not fit those of a state (`frontends.widening`).
+    """Refuse columns whose types cannot be widened to those of a state (`collections.widening`).
 
-    `said` tells what the user calls columns that have names of ours: at='when'.
+    `spellings` has, for columns whose names are ours, how the user wrote them: at='when'.
     """
     for field in needed:
-        its = made.field(field.name).type
-        kind = common_type(field.type, its)
+        column_type = columns.field(field.name).type
+        kind = common_type(field.type, column_type)
         if kind is None or not are_kept_alike(kind, field.type):
-            name = (said or {}).get(field.name)
+            name = (spellings or {}).get(field.name)
             raise PlanError(
                 "state.type",
-                f"cannot {what} at {line}: {name} is {type_text(its)}, and the times of the state are "
+                f"cannot {what} at {line}: {name} is {type_text(column_type)}, and the times of the state are "
                 f"{type_text(field.type)}"
                 if name is not None
                 else f"cannot {what} at {line}: {field.name!r} is {type_text(field.type)} in the state, and "
-                f"{type_text(its)} here",
+                f"{type_text(column_type)} here",
                 hint="cast it: pl.col(...).cast(...)"
                 if kind is None
                 else f"cast it: pl.col(...).cast(...); or let the state have {type_text(kind)}, which holds both",
@@ -481,7 +483,7 @@ def check_types(
 
 
 def check_idle(idle: int | None, line: str) -> None:
-    """Refuse what is no number of epochs."""
+    """Refuse an `idle` that is no number of epochs."""
     if idle is not None and not is_count(idle):
         raise PlanError(
             "state.idle",
@@ -492,7 +494,7 @@ def check_idle(idle: int | None, line: str) -> None:
 
 
 def by_column(by: str | None, stream: Collection, line: str) -> dict[str, Any]:
-    """The column that tells sources apart, if there is one."""
+    """The column that tells sources apart, under a name of ours; nothing where there is none."""
     if by is None:
         return {}
     by = one_column(by, stream.columns, f"tell sources apart in {stream._name}")
@@ -526,7 +528,7 @@ def update(
     if not isinstance(rule, UpdateRule):
         raise PlanError(
             "state.rule",
-            f"cannot update {state.name!r} at {line} by {kind_told(rule)}",
+            f"cannot update {state.name!r} at {line} by {type_in_words(rule)}",
             hint="rr.rules.replace, rr.rules.add, rr.rules.append or rr.rules.update(function)",
             line=line,
         )
@@ -543,44 +545,45 @@ def update(
     wanted = {**keys, **times, **values, **by_column(by, stream, line)}
     projection = compile_columns(stream.schema, wanted, attempt)
     lists = _lists(projection.schema, state)
-    made = [
+    fields = [
         field.with_type(field.type.value_type) if at in lists else field
         for at, field in enumerate(projection.schema)
     ]
-    check_types(pa.schema(made), state.schema, attempt, line)
+    check_types(pa.schema(fields), state.schema, attempt, line)
     builder = state._builder
     with builder.whole_or_not():
         rows = stream._project(wanted, attempt)
         if lists:
-            rows = rows._add(Unfold(lists), [rows], pa.schema(made))
+            rows = rows._add(Unfold(lists), [rows], pa.schema(fields))
         rows = widened(rows, {field.name: field.type for field in state.schema})
         rows = state._returned(rows, what)
         moved = rows._exchanged(tuple(state.key.names))
         operator = builder.operator_at(state._store, Store)
-        updater = Updater(stream._told, rule)
+        updater = Updater(stream._stream_name, rule)
         builder.lead(moved._port, state._store, operator.with_updater(updater))
         if progress:
             behind = as_ticks(late, state.time, "how late updates may come", least=0)
             at = len(state.key)
             marks = Marks(at, behind, None if by is None else len(state.schema))
             seen = reported_by(rows, moved)
-            told = seen._add(marks, [seen], MARKS)
+            reports = seen._add(marks, [seen], MARKS)
             if not state.accelerated:
-                told = _awaited(told, state)
-            state._report(told, Reporter(stream._told, "update", False, idle))
+                reports = _awaited(reports, state)
+            state._report(reports, Reporter(stream._stream_name, "update", False, idle))
     return stream
 
 
 def reported_by(rows: Collection, moved: Collection) -> Collection:
-    """What a stream reports from: its rows before they travel, so that marks travel beside them and not behind.
+    """The rows from which a stream reports its progress.
 
-    Where rows may be put in and taken out again in one epoch, they are added up first, and for that have to be `moved`.
+    As a rule these are the `rows` before they travel, so that marks travel beside them and not behind. Where rows may
+    be put in and taken out again within an epoch, they are first added up, which takes the rows that have `moved`.
     """
     return rows if rows._is_added_up() else moved._added_up()
 
 
 def _check_kept(stream: Collection, state: State, time: Any, line: str) -> None:
-    """Refuse a keyed input that forgets the value of one time when another comes."""
+    """Refuse a keyed input whose key lacks the time: a row with a new time would take back the value at the old one."""
     key = step_of(stream._builder.nodes, stream._port).operator.upsert_key
     column = state.time.name if time is None else time
     roots = column.meta.root_names() if isinstance(column, pl.Expr) else [column]
@@ -595,17 +598,17 @@ def _check_kept(stream: Collection, state: State, time: Any, line: str) -> None:
         )
 
 
-def _lists(made: pa.Schema, state: State) -> tuple[int, ...]:
-    """The columns that are lists of what the state has: a row of them is an update for each element."""
+def _lists(columns: pa.Schema, state: State) -> tuple[int, ...]:
+    """Positions of the columns that are lists where the state has single values: each element is an update."""
     return tuple(
         at
         for at, field in enumerate(state.schema)
-        if family(made.field(at).type) == "list" and family(field.type) != "list"
+        if family(columns.field(at).type) == "list" and family(field.type) != "list"
     )
 
 
 def _awaited(marks: Collection, state: State) -> Collection:
-    """Marks that wait for the replies of the state."""
+    """Marks, held back until the state has replied to the updates before them."""
     store = Collection(state._builder, state._store)
     replies = store._add(Applied(), [store], MARKS)
     replies = replies._add(Exchange("all"), [replies], MARKS)
@@ -639,14 +642,14 @@ def progress(
     projection = compile_columns(stream.schema, wanted, attempt)
     check_types(projection.schema, pa.schema([state.time]), attempt, line)
     with state._builder.whole_or_not():
-        given = widened(stream._project(wanted, attempt), {state.time.name: state.time.type})
-        rows = state._returned(given, "report progress to")
+        projected = widened(stream._project(wanted, attempt), {state.time.name: state.time.type})
+        rows = state._returned(projected, "report progress to")
         behind = as_ticks(
             0 if late is None else late, state.time, "how late rows may come", least=0
         )
         seen = rows if rows._is_added_up() else rows.consolidate()
-        told = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)
+        reports = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)
         if side == "update" and not state.accelerated:
-            told = _awaited(told, state)
-        state._report(told, Reporter(stream._told, side, late is None, idle))
+            reports = _awaited(reports, state)
+        state._report(reports, Reporter(stream._stream_name, side, late is None, idle))
     return stream

@@ -253,7 +253,7 @@ class Storing(Arranged):
             batches = (*view.batches, *beside)
             view = View(view.name, view.schema, batches, view.since, view.upper)
         upper = Antichain.boundary(epoch + 1, depth)
-        return view.moved(view.since, upper), (epoch, *(0,) * (depth - 1))
+        return view.with_frontiers(view.since, upper), (epoch, *(0,) * (depth - 1))
 
     def _entries(self, time: Timestamp, pieces: list[Changes]) -> Entries:
         view, as_of = self.view(time, pieces)

@@ -1,1 +1,1 @@
-"""codec."""
+"""Messages, questions, answers and errors as bytes, and back."""

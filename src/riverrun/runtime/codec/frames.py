@@ -40,8 +40,8 @@ from riverrun.runtime.codec.shapes import (
     InputHead,
     Piece,
     PlainData,
+    ProgressHead,
     RowsHead,
-    ToldHead,
     write_head,
 )
 from riverrun.state.changes import Changes
@@ -80,7 +80,7 @@ class Encoder:
         if kind is Data:
             payload = message.payload
             if type(payload) is ProgressNews:
-                return [Frame(write_head(ToldHead(message.execution, message.number, payload)))]
+                return [Frame(write_head(ProgressHead(message.execution, message.number, payload)))]
             if type(payload) is Rows:
                 return self._rows(message, *payload)
             plain = PlainData(message.execution, message.number, payload)
@@ -150,7 +150,7 @@ class Decoder:
             match read:
                 case Piece():
                     return self._piece(read, body)
-                case ToldHead():
+                case ProgressHead():
                     return Data(read.execution, read.number, ProgressNews(read.told))
                 case PlainData():
                     return Data(read.execution, read.number, read.payload)

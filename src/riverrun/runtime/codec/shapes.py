@@ -107,7 +107,7 @@ class Form(NamedTuple):
     lift: Callable[[Any], Any] | None = None
 
 
-class ToldHead(msgspec.Struct, array_like=True, tag=30, forbid_unknown_fields=True, gc=False):
+class ProgressHead(msgspec.Struct, array_like=True, tag=30, forbid_unknown_fields=True, gc=False):
     """What a worker has done to pointstamps."""
 
     execution: int
@@ -363,7 +363,7 @@ def _records(kind: type) -> _Shape:
 
 
 _SHAPES = {kind: _Shape(kind, tag) for tag, kind in {**_TAGS, 19: PlainData, 20: FeedEnd}.items()}
-_HEADS = (ToldHead, RowsHead, InputHead, Piece)
+_HEADS = (ProgressHead, RowsHead, InputHead, Piece)
 _LIFTING: dict[type, Callable[[Any], Any]] = {
     **{shape.struct: shape.lift for shape in _SHAPES.values()},
 }

@@ -1,1 +1,1 @@
-"""health."""
+"""Which workers are slow or late, and what the run does about that."""

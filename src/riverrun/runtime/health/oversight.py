@@ -1,12 +1,14 @@
-"""Overseeing: what a run on other processes looks after from time to time.
+"""Oversight: deadlines and stragglers of a run on other processes, looked after once a tick.
 
-Called by the clock, under the lock of the cluster; it asks the coordinator for what is to be done,
-and has no messages of its own. Laws:
+A `RemoteCluster` has one `Overseer` and calls `look` with every tick of its clock, under the lock of the cluster. The
+overseer looks at the coordinator, has it change its workers or their shares where that is due, and sends no messages of
+its own. Laws:
 
-1. **Ready or not.** When not all workers have reported by the deadline, the run is to end, with what the
-   launcher knows about why; a change whose newcomers do not come is given up, and the run goes on.
-2. **Allowed only.** Nothing is moved or added because of a straggler unless the user said so, and not where
-   there is no path through which it could move, or no room for another worker.
+- **Ready or not.** When not all workers have reported by the deadline, the run is to end, with the reason as far as the
+  launcher knows it. When the newcomers of a change have not reported by the deadline, the change is given up, and the
+  run goes on.
+- **Allowed only.** Because of a straggler shards are moved, or a worker is added, only if the user allows that, and if
+  there is a checkpoint path, through which shards can move. A worker is added only if there is room for it.
 """
 
 from __future__ import annotations
@@ -33,29 +35,30 @@ class Overseer:
         timeout: float,
         check_room: Callable[[int], None],
     ) -> None:
-        """`check_room` raises where there cannot be so many workers."""
+        """`timeout` is the deadline, in seconds; `check_room` raises where there cannot be so many workers."""
         self._coordinator = coordinator
         self._launcher = launcher
         self._health = health
         self._timeout = timeout
         self._check_room = check_room
-        self._gathering: float | None = None
-        self._changing: float | None = None
+        self._gathering_since: float | None = None
+        self._changing_since: float | None = None
 
     def look(self, now: float, present: int) -> RiverrunError | None:
-        """See to what is due; why the run is to end, if it is. `present` members have reported."""
+        """Do what is due; the error that is to end the run, if it is to end. `present` members have reported."""
         self._see_to_change(now)
         self._see_to_balance(now)
         if self._coordinator.phase is not Phase.GATHERING:
-            self._gathering = None
+            self._gathering_since = None
             return None
-        self._gathering = self._gathering or now
-        if now - self._gathering > self._timeout:
+        self._gathering_since = self._gathering_since or now
+        if now - self._gathering_since > self._timeout:
             return self.not_ready(present, f"within {self._timeout:g} s")
         return None
 
     def not_ready(self, present: int, when: str, said: str = "") -> TransportError:
-        """The error of a run whose workers do not come."""
+        """The error of a run whose workers have not all reported; `said` is how the last process to end said it
+        ended."""
         wanted = len(self._coordinator.members)
         return TransportError(
             "run.not_ready",
@@ -67,7 +70,7 @@ class Overseer:
         )
 
     def give_up(self, when: str, said: str = "") -> None:
-        """Go on without newcomers that do not come."""
+        """Give up the change that is wanted, if any, since its newcomers have not reported."""
         roster = self._coordinator.roster
         if roster.change is None:
             return
@@ -84,26 +87,26 @@ class Overseer:
     def _see_to_change(self, now: float) -> None:
         roster = self._coordinator.roster
         change = roster.change
-        if change is None or not roster.is_called(change) or roster.is_there(change):
-            self._changing = None
+        if change is None or not roster.is_started(change) or roster.is_there(change):
+            self._changing_since = None
             return
-        self._changing = self._changing or now
-        if now - self._changing > self._timeout:
+        self._changing_since = self._changing_since or now
+        if now - self._changing_since > self._timeout:
             self.give_up(f"within {self._timeout:g} s")
 
     def _see_to_balance(self, now: float) -> None:
-        """Look for a straggler, and do about it what the user allows (law 2)."""
+        """Look for a straggler, and do about it what the user allows (*allowed only*)."""
         coordinator, health = self._coordinator, self._health
         roster = coordinator.roster
-        if coordinator.phase is not Phase.RUNNING or self._changing is not None:
+        if coordinator.phase is not Phase.RUNNING or self._changing_since is not None:
             return
-        slow = health.straggler(roster.members, roster.shards.shares, now)
-        if slow is None or coordinator.opening is None or roster.change is not None:
+        straggler = health.straggler(roster.members, roster.shards.shares, now)
+        if straggler is None or coordinator.opening is None or roster.change is not None:
             return
         if health.balance == "move":
-            shares = [round(share, 3) for share in slow.shares]
-            health.events.record("moved", away_from=slow.index, shares=shares)
-            coordinator.rebalance(slow.shares)
+            shares = [round(share, 3) for share in straggler.shares]
+            health.events.record("moved", away_from=straggler.index, shares=shares)
+            coordinator.rebalance(straggler.shares)
             return
         try:
             self._check_room(len(roster) + 1)

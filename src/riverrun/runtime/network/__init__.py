@@ -1,1 +1,1 @@
-"""What processes of a run say to each other: connections, who gets in, streams of messages, questions and lent rows."""
+"""The network between the processes of a run: connections, admission, streams of messages, questions and lent rows."""

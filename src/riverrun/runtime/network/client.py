@@ -4,8 +4,9 @@ The other end is an `endpoint`. Who asks is the driver, a task of Spark, or anot
 `codec.plain`, and needs no engine. Three ways to ask, each on top of the one before:
 
 - an `Asker` is for any number of threads: each call has a connection of its own, which a later call uses again;
-- a `Line` asks a worker that may be given up while one waits. A process that is stopped, or a machine that is cut off,
-  breaks no connection, so whoever asked it would wait for ever. The coordinator finds out, and closes the line;
+- a `QuestionLine` asks a worker that may be given up while one waits. A process that is stopped, or a machine that is
+  cut off, breaks no connection, so whoever asked it would wait for ever. The coordinator finds out, and closes the
+  line;
 - `fetch_loans` fetches rows that workers *lend* (they keep them under a number, a *loan*), and outlives those workers:
   rows lost with a worker are lent anew by whoever has them now.
 
@@ -25,7 +26,7 @@ Laws:
 ...     def close(self):
 ...         pass
 >>> from threading import Timer
->>> line = Line(Silent())
+>>> line = QuestionLine(Silent())
 >>> Timer(0.05, line.close).start()
 >>> line.ask("read")
 Traceback (most recent call last):
@@ -60,7 +61,7 @@ from riverrun.runtime.network.connection import (
     ERROR,
     ROWS,
     SCHEMA,
-    STAGE,
+    UPLOAD,
     Connection,
     Packet,
     Security,
@@ -110,11 +111,11 @@ class Asker:
                 yield read_frame(packet.body, schema)
             call.keep()
 
-    def stage(self, about: Any, schema: pa.Schema) -> RowUpload:
+    def begin_upload(self, about: Any, schema: pa.Schema) -> RowUpload:
         """Begin to hand rows in."""
         call = _Call(self)
         with call.watched():
-            call.send(STAGE, pack((about, schema.serialize().to_pybytes())))
+            call.send(UPLOAD, pack((about, schema.serialize().to_pybytes())))
         return RowUpload(call)
 
     def __enter__(self) -> Asker:
@@ -176,7 +177,7 @@ class _Call:
 
     def send(self, kind: int, head: bytes = b"", body: Any = None) -> None:
         self._wait_until()
-        self._is_said = kind not in (STAGE, BATCH)
+        self._is_said = kind not in (UPLOAD, BATCH)
         self._connection.send(kind, head, body)
 
     def receive(self, *kinds: int) -> Packet:
@@ -318,7 +319,7 @@ def fetch_loans(
             is_lost = True
 
 
-class Line:
+class QuestionLine:
     """Questions to one worker, asked by a thread of their own."""
 
     def __init__(self, asker: Asker) -> None:

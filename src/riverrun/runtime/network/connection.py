@@ -67,7 +67,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
 _LENGTHS = struct.Struct("<BIq")
 _SHORT = 32 << 10  # a packet up to here is written in one go
 
-ASK, ANSWER, ERROR, ROWS, STAGE, SCHEMA, BATCH, END, LINK, FRAMES, FRAME, BYE = range(1, 13)
+ASK, ANSWER, ERROR, ROWS, UPLOAD, SCHEMA, BATCH, END, LINK, FRAMES, FRAME, BYE = range(1, 13)
 _NO_BODY = -1
 
 

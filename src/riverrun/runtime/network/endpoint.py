@@ -90,7 +90,7 @@ class Handler(Protocol):
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Rows that are asked for."""
 
-    def stage(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+    def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         """Rows that are handed in; the answer goes back when all of them are there."""
 
 
@@ -240,7 +240,7 @@ class Endpoint:
                     self._answer(member, packet)
                 case connection.ROWS:
                     self._give(member, packet)
-                case connection.STAGE:
+                case connection.UPLOAD:
                     if not self._take(member, packet):
                         return
                 case other:
@@ -309,12 +309,12 @@ class Endpoint:
         """Take rows in; whether the connection can be used again."""
         incoming = _Incoming(member)
 
-        def stage() -> bytes:
+        def answer() -> bytes:
             about, definition = _pair(packet.head)
             schema = _schema(definition)
-            return pack(self._handler.stage(about, schema, incoming.batches(schema)))
+            return pack(self._handler.take_upload(about, schema, incoming.batches(schema)))
 
-        kind, head = _said(stage, ANSWER)
+        kind, head = _said(answer, ANSWER)
         member.send(kind, head)
         if kind == ERROR and not incoming.over:
             incoming.drain(time.monotonic() + DRAIN)

@@ -45,14 +45,14 @@ class Loan:
         finalize(self, release, address, lease)
 
 
-Part: TypeAlias = Callable[[Shards, int], Any]
+ArgumentFor: TypeAlias = Callable[[Shards, int], Any]
 """What a worker is asked for, by the shards and its index; None where it is not asked."""
 
 
 class Ask(Protocol):
     """Asks all workers of one execution, and tries again until there is one in which all have answered."""
 
-    def __call__(self, question: str, *, of: Part) -> list[tuple[str, Any]]:
+    def __call__(self, question: str, *, argument_for: ArgumentFor) -> list[tuple[str, Any]]:
         """The address of each worker that was asked, and its answer."""
 
 
@@ -81,7 +81,7 @@ class Lender:
             ranges[index] = shards.of(index)
             return name, epoch, [None]
 
-        answers = self._ask(question, of=whole)
+        answers = self._ask(question, argument_for=whole)
         loans = [  # all of them first: what goes wrong from here on gives all of them back
             Loan(address, leases[0], ranges[index], self._release)
             for index, (address, (leases, _)) in enumerate(answers)
@@ -103,7 +103,7 @@ class Lender:
                 return None
             return name, epoch, [[(low, high - 1) for low, high in run] for run in runs[index]]
 
-        answers = self._ask(question, of=part)
+        answers = self._ask(question, argument_for=part)
         loans = [
             Loan(address, lease, run, self._release)
             for (address, (leases, _)), index in zip(answers, sorted(runs), strict=True)
