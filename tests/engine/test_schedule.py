@@ -335,7 +335,7 @@ class Stale(Together):
     """Looks at its messages, but not again at what they blocked."""
 
     def _look(self) -> None:
-        self._border.look()
+        self._border.catch_up()
 
 
 class Forward(Together):

@@ -618,7 +618,7 @@ def test_names_are_read_as_the_compiler_reads_them(module: str) -> None:
             node = parsed.definition(code)
             if node is None:
                 continue
-            said = parsed.said(node)
+            said = parsed.source(node)
             names = {path[0] for path in said.reads if path[0] not in said.imports}
             names -= {*code.co_freevars}
             unsaid = names ^ (looked_up(code) - said.imports.keys())

@@ -23,7 +23,7 @@ import riverrun as rr
 from riverrun.engine.coordinator.shares import routes_of
 from riverrun.engine.schedule import Alone, Together
 from riverrun.errors import CheckpointError
-from riverrun.frontends.names import known_as
+from riverrun.frontends.names import describe_stream
 from riverrun.operators.arrange import changes_of, state_schema
 from riverrun.plan.diff import Comparison, StoredProgram, compare, states_of
 from riverrun.plan.operator import (
@@ -229,7 +229,7 @@ def test_they_are_shown() -> None:
         for said in ("shift v by 1", "tally", "newest"):
             assert said in drawn
     assert ElementTree.fromstring(flow.to_svg()).tag.endswith("svg")
-    assert known_as(flow.plan.nodes, port_of(flow.plan, "homeward")) == "'sales'"
+    assert describe_stream(flow.plan.nodes, port_of(flow.plan, "homeward")) == "'sales'"
 
 
 def test_their_rows_are_placed_and_what_need_not_move_does_not() -> None:
