@@ -74,8 +74,10 @@ def program() -> rr.Dataflow:
     credited = clicks.fetch(campaigns, key="ad", at="at", late=LATE)
     flow.output("clicks by campaign", credited.group_by("campaign").count())
 
-    latest = moves.group_by("ad").top(1, by="time").as_state(key="ad")  # as known on arrival
-    flow.output("on arrival", clicks.fetch(latest, key="ad").group_by("campaign").count())
+    latest = moves.group_by("ad").top(1, by="time")
+    flow.output(
+        "on arrival", clicks.lookup(latest, "ad").group_by("campaign").count()
+    )  # as known then
     return flow
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from riverrun.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from riverrun import graphs, learning, rules
+    from riverrun import graphs, learning, options, rules
     from riverrun.errors import (
         CheckpointError,
         OperatorFailed,
@@ -72,6 +72,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "options",
     "read_checkpoint",
     "rules",
     "sum",
@@ -112,7 +113,7 @@ _HOMES = {
     "riverrun.frontends.shared.state": ("State",),
     "riverrun.run": ("Commit", "Result", "Run", "Sink", "read_checkpoint"),
 }
-_NAMESPACES = ("graphs", "learning", "rules")
+_NAMESPACES = ("graphs", "learning", "options", "rules")
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Attributes that do not exist: the error names the nearest one, or what it is called here.
+"""Attributes and arguments that do not exist: the error names the nearest one, or what it is called here.
 
 >>> print(missing_attribute("", "str", "uper", {"length": "len(text)"}))
 a str has no attribute 'uper'
@@ -6,12 +6,24 @@ Hint: did you mean 'upper'?
 >>> print(missing_attribute("", "str", "length", {"length": "len(text)"}))
 a str has no attribute 'length'
 Hint: len(text)
+>>> @formerly(as_of="the epoch is epoch=")
+... def read(name: str, epoch: int = 0) -> None: ...
+>>> read("counts", as_of=7)
+Traceback (most recent call last):
+    ...
+TypeError: read() has no argument as_of=
+Hint: the epoch is epoch=
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def missing_attribute(
@@ -27,3 +39,20 @@ def missing_attribute(
         elif close:
             message += f"\nHint: did you mean {close[0]!r}?"
     return AttributeError(message, name=name, obj=thing)
+
+
+def formerly(**hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A function that had other arguments before: whoever gives one of these is told what to write now."""
+
+    def mark(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*arguments: P.args, **named: P.kwargs) -> T:
+            for name in named and hints.keys() & named.keys():
+                raise TypeError(
+                    f"{function.__name__}() has no argument {name}=\nHint: {hints[name]}"
+                )
+            return function(*arguments, **named)
+
+        return call
+
+    return mark

@@ -348,9 +348,9 @@ class FixedPoint(Sharing):
     deleted = ("edges",)
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
-        groups = components(inputs["edges"].rename(src="k", dst="b")).as_state(key="node")
-        (label,) = groups.value.names
-        answers = inputs["asked"].fetch(groups, key="k")
+        groups = components(inputs["edges"].rename(src="k", dst="b"))
+        (label,) = (name for name in groups.columns if name != "node")
+        answers = inputs["asked"].lookup(groups, left_on="k", right_on="node")
         return counted(answers, "k", label=pl.col(label))
 
     def judge(self) -> Judge:

@@ -230,14 +230,14 @@ class Ranges(Sharing):
         inputs["sales"].update(span, rule=rr.rules.append, late=2)
 
         totals = inputs["ask"].fetch(sold, key="k", at="at", rule=rr.rules.total, late=9)
-        peeked = inputs["peek"].fetch(
-            sold, key="k", wait="at", rule=rr.rules.total, read="uncommitted", progress=False
+        peeked = inputs["peek"].fetch_uncommitted(
+            sold, key="k", wait="at", rule=rr.rules.total, progress=False
         )
         since = pl.col("at") - 7
         ranges = inputs["ask"].fetch(
             span, key="k", at="at", since=since, rule=rr.rules.within, closed="right", late=5
         )
-        looked = inputs["look"].fetch(sold, key="k", rule=rr.rules.total, read="uncommitted")
+        looked = inputs["look"].fetch_uncommitted(sold, key="k", rule=rr.rules.total)
         tens = (pl.col("w") * 10).round().cast(pl.Int64)
         made = [
             totals.select("k", what=pl.lit(0), v=pl.col("v") % 7, w=tens % 5),

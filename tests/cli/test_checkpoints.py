@@ -119,7 +119,7 @@ def test_a_checkpoint_is_shown(shop: Shop, capsys: Told) -> None:
 
 def test_rows_are_shown(shop: Shop, capsys: Told) -> None:
     for epoch in (2, 3, 4):
-        found = as_json(capsys, shop.path, "--output", "paid", "--as-of", epoch, "--limit", 100)
+        found = as_json(capsys, shop.path, "--output", "paid", "--epoch", epoch, "--limit", 100)
         assert found["epoch"] == epoch
         assert sorted(map(tuple, found["rows"])) == shop.as_of[epoch]
     dear = sorted(row for row in shop.rows.items() if row[0][1] > 50)
@@ -195,7 +195,7 @@ def test_errors_are_told_with_a_hint_and_no_traceback(
         ((shop.path, "--output", "piad"), "there are: dear, paid"),
         ((shop.path, "--state", "piad"), "there are: "),
         (
-            (shop.path, "--output", "paid", "--as-of", 1),
+            (shop.path, "--output", "paid", "--epoch", 1),
             "checkpoint 4: epochs 2 to 3; checkpoint 5",
         ),
     ):
@@ -204,7 +204,7 @@ def test_errors_are_told_with_a_hint_and_no_traceback(
         assert "Hint: " in text
         assert "Traceback" not in text
     assert not (tmp_path / "no").exists()
-    for wrong in (["--as-of", "3"], ["--verify", "--output", "paid"], ["x"]):
+    for wrong in (["--epoch", "3"], ["--verify", "--output", "paid"], ["x"]):
         with pytest.raises(SystemExit) as ended:
             main(["checkpoints", shop.path, *wrong])
         assert ended.value.code == 2

@@ -222,7 +222,7 @@ def test_a_fetch_that_is_not_committed_depends_on_arrival() -> None:
     asked = flow.input("asked", {"key": pl.Int64, "at": pl.Int64})
     flow.output("sure", asked.fetch(state, at="at"))
     assert "arrival" not in flow.explain()
-    flow.output("soon", asked.fetch(state, read="uncommitted"))
+    flow.output("soon", asked.fetch_uncommitted(state))
     lines = flow.explain().splitlines()
     assert any(
         "fetch uncommitted latest from 'state'; depends on arrival" in line for line in lines

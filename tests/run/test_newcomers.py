@@ -269,7 +269,7 @@ def test_an_epoch_is_a_whole_number(epoch: Any, tmp_path: Any) -> None:
     with flow.run(checkpoint=tmp_path / "kept") as run:
         run.commit()
         with pytest.raises(RiverrunError, match="an epoch is a whole number from 0 on"):
-            run.read("o", as_of=epoch)
+            run.read("o", epoch=epoch)
         run.checkpoint()
         if epoch != -1:
             with pytest.raises(RiverrunError, match="of a checkpoint is a whole number"):

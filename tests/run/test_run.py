@@ -62,7 +62,7 @@ class Playing:
     def check(self, run, epoch=None, said=""):
         at = len(self.past) - 1 if epoch is None else epoch
         for name, bag in self.past[at].items():
-            found = counted(run.read(name, as_of=epoch).rows())
+            found = counted(run.read(name, epoch=epoch).rows())
             assert found == bag.rows, f"{said} {name} as of epoch {at}"
 
 
@@ -268,7 +268,7 @@ def test_closed_and_resumed_with_another_number_of_workers(seed, tmp_path):
                 assert run.epoch == len(playing.past) - 1, said
                 playing.check(run, said=said)
                 with pytest.raises(rr.TimeViolation):
-                    run.read("all", as_of=len(playing.past))
+                    run.read("all", epoch=len(playing.past))
             comparison = Comparison(said)
             for _ in range(draw.randint(1, 3)):
                 playing.step(run)

@@ -98,7 +98,7 @@ def test_an_epoch_is_a_number(asked):
     with echo().run() as run:
         run.commit()
         with pytest.raises(rr.TimeViolation):
-            run.read("rows", as_of=asked)
+            run.read("rows", epoch=asked)
 
 
 def test_changes_are_known_after_a_new_start_within_history(tmp_path):

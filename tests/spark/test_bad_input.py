@@ -163,8 +163,8 @@ def test_options_and_triggers_that_are_not_there_are_refused(spark: SparkSession
             ("changes", "maybe", "that is true or false"),
             ("pushFilters", "yes", "that is true or false"),
             ("chnages", "true", "did you mean .*changes"),
-            ("as_of", "0", "did you mean .*asOf"),
-            ("colour", "red", "the options are run, output, asOf"),
+            ("asOf", "0", "epoch"),
+            ("colour", "red", "the options are run, output, epoch"),
         ):
             with pytest.raises(PySparkException, match=said):
                 spark.read.format("riverrun").option(name, value).load("out").collect()

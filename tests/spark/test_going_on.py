@@ -29,7 +29,7 @@ def test_an_output_that_was_added_is_read_before_the_first_epoch(
         for name, rows in expected.items():
             assert Counter(run.read(name).rows()) == rows
             assert counted(spark.read.format("riverrun").load(name), 2) == rows
-            asked = spark.read.format("riverrun").options(asOf=run.epoch).load(name)
+            asked = spark.read.format("riverrun").options(epoch=run.epoch).load(name)
             assert counted(asked, 2) == rows
         streamed = tmp_path / "streamed"
         query = (

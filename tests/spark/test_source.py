@@ -48,8 +48,8 @@ def test_a_result_is_a_dataframe(spark: SparkSession) -> None:
             assert told.to_spark().columns == ["k", "n", "total", "diff"]
         for epoch, (frame, expected) in enumerate(frames):  # each as of its epoch
             assert rows_of(frame) == sorted(expected, key=repr)
-            assert rows_of(source(spark, asOf=epoch).load("out")) == rows_of(frame)
-            as_changes = source(spark, changes="true", asOf=epoch).load("out")
+            assert rows_of(source(spark, epoch=epoch).load("out")) == rows_of(frame)
+            as_changes = source(spark, changes="true", epoch=epoch).load("out")
             assert as_changes.columns == ["k", "n", "total", "diff", "epoch"]
             told = run.changes("out", epoch).rows()
             assert rows_of(as_changes) == sorted(((*row, epoch) for row in told), key=repr)
@@ -95,7 +95,7 @@ def test_what_was_read_stays_with_the_shortest_history(spark: SparkSession) -> N
         assert rows_of(frame) == sorted(expected, key=repr)
         assert rows_of(live) == sorted(program.oracle(known), key=repr)
         with pytest.raises(PySparkException, match="only the last 1 of 6 are kept"):
-            source(spark, asOf=0).load("out").collect()
+            source(spark, epoch=0).load("out").collect()
 
 
 def test_columns_are_chosen_by_option_or_schema(spark: SparkSession) -> None:
@@ -196,8 +196,11 @@ def test_what_cannot_be_read_is_told(spark: SparkSession) -> None:
         for load, told in (
             (lambda: source(spark).load("count"), "the outputs are: out"),
             (lambda: source(spark).load(), "not said which output"),
-            (lambda: source(spark, asOf="yesterday").load("out"), "that is the number of an epoch"),
-            (lambda: source(spark, asOf=7).load("out").collect(), "the last complete one is 0"),
+            (
+                lambda: source(spark, epoch="yesterday").load("out"),
+                "that is the number of an epoch",
+            ),
+            (lambda: source(spark, epoch=7).load("out").collect(), "the last complete one is 0"),
             (lambda: source(spark, lent="999").load(), "others were read since"),
         ):
             with pytest.raises(PySparkException, match=told) as refused:

@@ -72,7 +72,7 @@ def lived(flow: rr.Dataflow, path: Path, seed: int, oracle: Any, on: Any = None)
             run.checkpoint()
             as_of.append(run.read("out").rows())
             assert as_of[-1] == sorted(oracle[0](known)), f"seed {seed}"
-        assert run.read("out", as_of=2).rows() == as_of[2]
+        assert run.read("out", epoch=2).rows() == as_of[2]
     return as_of
 
 
@@ -95,13 +95,13 @@ def test_each_epoch_that_is_held_reads_as_it_was(
     path = str(tmp_path / "a b")
     assert rows_of(source(spark).load(path)) == sorted(as_of[3], key=repr)
     for epoch in (1, 2, 3):
-        frame = source(spark, asOf=epoch, output="out").load(path)
+        frame = source(spark, epoch=epoch, output="out").load(path)
         assert rows_of(frame) == sorted(as_of[epoch], key=repr)
-        assert rr.read_checkpoint(path, as_of=epoch).rows() == as_of[epoch]
+        assert rr.read_checkpoint(path, epoch=epoch).rows() == as_of[epoch]
     assert rows_of(source(spark, number=3).load(path)) == sorted(as_of[2], key=repr)
     assert rows_of(source(spark, checkpoint=path).load("out")) == sorted(as_of[3], key=repr)
     with pytest.raises(PySparkException, match="checkpoint 3: epochs 1 to 2; checkpoint 4: epoch"):
-        source(spark, asOf=0).load(path)
+        source(spark, epoch=0).load(path)
 
 
 def test_a_run_on_spark_is_read_while_it_is_alive_and_later(
@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, tmp_path: Path) -> Non
         (lambda: source(spark).load(path), "it has: more, some"),
         (lambda: source(spark, output="mroe").load(path), "there are: more, some"),
         (lambda: source(spark, output="some", number=9).load(path), "there are: 1"),
-        (lambda: source(spark, output="some", asOf="x").load(path), "the number of an epoch"),
+        (lambda: source(spark, output="some", epoch="x").load(path), "the number of an epoch"),
         (lambda: source(spark, output="some", changes="true").load(path), "they hold results"),
         (lambda: source(spark, output="some", state="x").load(path), "at once"),
         (lambda: source(spark).load(f"{path}/no"), "there is nothing at"),

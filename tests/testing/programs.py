@@ -233,7 +233,10 @@ def kept(**draw: Any) -> Draw:
 
 
 def fetching(
-    update: Mapping[str, Any] | None = None, reads: Mapping[str, Any] | None = None, **options: Any
+    update: Mapping[str, Any] | None = None,
+    reads: Mapping[str, Any] | None = None,
+    committed: bool = True,
+    **options: Any,
 ) -> Callable[..., Any]:
     """A state of numbers by key, an input that updates it, one that fetches, and a third that reports."""
 
@@ -243,7 +246,8 @@ def fetching(
         state = flow.state("s", {"k": int}, {"v": int}, time={"t": int}, **options)
         ups.update(state, **{"late": 4, **(update or {})})
         said.progress(state, "update", at="at", late=0, by="s", idle=2)
-        return asks.fetch(state, **{"key": "k", "at": "at", **(reads or {})})
+        how = {"key": "k", "at": "at", **(reads or {})}
+        return asks.fetch(state, **how) if committed else asks.fetch_uncommitted(state, **how)
 
     return program
 
@@ -416,13 +420,13 @@ CASES = [
     ),
     Case(
         "fetch_uncommitted",
-        fetching(reads={"read": "uncommitted", "wait": SINCE}),
+        fetching(reads={"wait": SINCE}, committed=False),
         KEPT,
         laws=tuple(law for law in UNJUDGED if law not in ("split", "order", "rescale")),
     ),
     Case(
-        "fetch_from_collection",
-        lambda a, asks: asks.fetch(a.group_by("k").count().as_state("k"), key="k"),
+        "lookup",
+        lambda a, asks: asks.lookup(a.group_by("k").count(), "k"),
         {"a": FULL["a"], "asks": kept()},
         laws=UNJUDGED,
     ),

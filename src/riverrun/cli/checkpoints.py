@@ -263,7 +263,7 @@ def _show_rows(given: argparse.Namespace) -> int:
     from riverrun.rows.records import python_rows
     from riverrun.run import read_checkpoint
 
-    result = read_checkpoint(given.path, given.output, given.as_of, given.number, state=given.state)
+    result = read_checkpoint(given.path, given.output, given.epoch, given.number, state=given.state)
     names = list(result.schema.names)
     batches = (batch for portion in result.portions for batch in portion.batches())
     rows = (row.values() for batch in batches for row in python_rows(batch))

@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--state", metavar="NAME", help="show rows of a state, and how often each is there"
     )
-    found.add_argument("--as-of", metavar="EPOCH", type=int, help="as of an epoch that is held")
+    found.add_argument(
+        "--epoch", metavar="EPOCH", type=int, help="an epoch that is held; the last by default"
+    )
     found.add_argument(
         "--limit", metavar="N", type=int, default=20, help="at most so many rows (20)"
     )
@@ -82,7 +84,7 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     rows = given.output is not None or given.state is not None
     if rows and given.verify:
         parser.error("--verify looks at files, and --output and --state show rows: one at a time")
-    if given.as_of is not None and not rows:
-        parser.error("--as-of says when rows are read: give --output or --state as well")
+    if given.epoch is not None and not rows:
+        parser.error("--epoch says when rows are read: give --output or --state as well")
     if given.limit < 0:
         parser.error("--limit is a number of rows, from 0 on")

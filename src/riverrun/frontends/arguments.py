@@ -20,6 +20,7 @@ from riverrun.rows.values import fields_of, show
 
 # Names from other libraries (Polars, pandas, Spark, SQL), and what to use here instead: hints for missing attributes.
 ELSEWHERE = {
+    "as_state": "rows of another collection are looked up: stream.lookup(collection, on=...)",
     "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
     "read(...).rows() is sorted",
     **dict.fromkeys(

@@ -19,13 +19,12 @@ A `Dataflow` collects the nodes of a plan. `Dataflow.run` checks the plan and st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 
-from riverrun.engine.coordinator.membership import SILENCE, Policy
+from riverrun.engine.coordinator.membership import Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import not_a_collection
 from riverrun.frontends.collections.collection import Collection, clock
@@ -43,9 +42,15 @@ from riverrun.rows.column_names import checked_columns
 from riverrun.rows.commands import RESERVED, commands_schema
 from riverrun.rows.schemas import as_schema
 from riverrun.run import Run
-from riverrun.run.options import check_flag
-from riverrun.runtime.cluster import EVERY
-from riverrun.runtime.health.signs import Balance
+from riverrun.run.options import (
+    Checkpoint,
+    Recovery,
+    Security,
+    ShortOptions,
+    check_flag,
+    run_options,
+)
+from riverrun.storage.store import Storage
 
 
 class Dataflow:
@@ -281,34 +286,22 @@ class Dataflow:
         self,
         *,
         workers: int | Literal["auto"] = 1,
-        checkpoint: str | Path | None = None,
-        every: int | timedelta | None = EVERY,
-        history: int = 1,
-        skip_failing: bool = False,
-        rebuild: bool = False,
-        keep_inputs: bool | None = None,
-        seed: int | None = None,
         on: Any = None,
+        checkpoint: str | Path | Storage | Checkpoint | None = None,
+        recovery: Policy | Recovery = "replace",
+        security: Security | None = None,
+        history: int = 1,
         memory: int | str | None = None,
         timeout: float = 60.0,
-        tls: bool | tuple[str | Path, str | Path] = False,
-        recovery: Policy = "replace",
-        silence: float = SILENCE,
-        balance: Balance = "report",
-        max_workers: int | None = None,
-        retain: int = 2,
-        patience: float | timedelta | None = None,
-        take_over: bool = False,
-        from_checkpoint: int | None = None,
-        synced: bool = False,
+        seed: int | None = None,
+        **short: Unpack[ShortOptions],
     ) -> Run:
         """Start the program: in this process, in several processes of this machine, or on Spark.
 
         *Where.* Without `on`, everything happens in one thread of this process. With "processes", each worker is a
         process of this machine. With a SparkSession, each worker is a task of Spark that lasts as long as the run;
-        "spark" starts a local session. Workers have `timeout` seconds to come up. On Spark, `tls` encrypts all that
-        travels between processes: True makes a certificate for the run, a pair of files is a certificate and its key.
-        `memory` bounds the state that each worker keeps in memory ("2g"); the rest lies in files.
+        "spark" starts a local session. Workers have `timeout` seconds to come up. `memory` bounds the state that each
+        worker keeps in memory ("2g"); the rest lies in files.
 
         *Workers.* The `workers` share the state by key. "auto" is as many as there is room for: one in this process; in
         processes, one for each core that this process may use; on Spark, one for each slot of the session. A `seed` has
@@ -318,8 +311,8 @@ class Dataflow:
         same path goes on from there. A checkpoint is made `every` so many epochs, or every timedelta; `retain` is how
         many checkpoints are kept. `history` is how many epochs back results can be read. With `synced`, a commit to a
         local disk returns when its epoch would survive a power cut; on an object store every commit does so. While the
-        storage is full or cannot be reached, commits wait, and everything else goes on; with `patience`, in seconds or
-        as a timedelta, a longer wait ends the run.
+        storage is full or cannot be reached, commits wait, and everything else goes on; with `storage_timeout`, in
+        seconds or as a timedelta, a longer wait ends the run.
 
         *Resuming.* A path that another run uses is refused; `take_over` takes the path from that run, which then ends.
         `from_checkpoint` is the number of an older checkpoint to start from, when the newest is damaged: the epochs
@@ -337,6 +330,13 @@ class Dataflow:
         the lost shards at once, and a new worker gets shards when it has come up. A worker that the others wait for is
         reported (`run.events()`). With `balance` "move", shares of the keys also move away from that worker; with
         "grow", workers are added, up to `max_workers`.
+
+        *Security.* On Spark, `tls` encrypts all that travels between processes: True makes a certificate for the run, a
+        pair of files is a certificate and its key.
+
+        Options that belong together are dataclasses: ``checkpoint=rr.options.Checkpoint("path", every=100)``,
+        ``recovery=rr.options.Recovery("spread", silence=10)``, ``security=rr.options.Security(tls=True)``. The fields
+        of the three can also be given here by themselves: ``checkpoint="path", every=100``.
         """
         if not self._outputs:
             raise PlanError(
@@ -344,30 +344,19 @@ class Dataflow:
                 f"cannot run {self.name!r}: it has no output, so nothing could be read",
                 hint='flow.output("name", collection)',
             )
-        return Run(
-            self.plan,
+        options = run_options(
+            short,
             workers=workers,
-            checkpoint=checkpoint,
-            every=every,
-            history=history,
-            skip_failing=skip_failing,
-            rebuild=rebuild,
-            keep_inputs=keep_inputs,
-            seed=seed,
             on=on,
+            checkpoint=checkpoint,
+            recovery=recovery,
+            security=security,
+            history=history,
             memory=memory,
             timeout=timeout,
-            tls=tls,
-            recovery=recovery,
-            silence=silence,
-            balance=balance,
-            max_workers=max_workers,
-            retain=retain,
-            patience=patience,
-            take_over=take_over,
-            from_checkpoint=from_checkpoint,
-            synced=synced,
+            seed=seed,
         )
+        return Run(self.plan, options)
 
     def __repr__(self) -> str:
         inputs, outputs = ", ".join(self._inputs), ", ".join(self._outputs)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from riverrun.attributes import formerly
 from riverrun.run.result import Result
 from riverrun.runtime.stored_outputs import portions
 from riverrun.state.types import shown_schema
 from riverrun.storage.reader import choose, look_into
 
 
+@formerly(as_of="rr.read_checkpoint(path, output, epoch=...)")
 def read_checkpoint(
     path: str | Path,
     output: str | None = None,
-    as_of: int | None = None,
+    epoch: int | None = None,
     number: int | None = None,
     *,
     state: str | None = None,
 ) -> Result:
     """An `output` as a checkpoint at `path` has it, with no run alive.
 
-    By default it is the only output, as of the last epoch of the newest checkpoint. `as_of` is an epoch that one of
+    By default it is the only output, as of the last epoch of the newest checkpoint. `epoch` is one that one of
     the checkpoints at the path holds; `number` says which of them is meant. With `state`, what is read is not an output
     but any state by its name: each row once, and a last column that says how often it is there.
 
@@ -37,7 +39,7 @@ def read_checkpoint(
     [('sea', 2), ('sky', 1)]
     """
     checkpoints = look_into(path)
-    stored = choose(checkpoints, output=output, state=state, as_of=as_of, number=number)
+    stored = choose(checkpoints, output=output, state=state, epoch=epoch, number=number)
     name = stored.state if stored.output is None else stored.output
     columns = shown_schema(stored.columns)
     return Result.of(name, columns, portions(checkpoints, stored), stored.epoch)

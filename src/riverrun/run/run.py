@@ -40,19 +40,17 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import polars as pl
 import pyarrow as pa
 
-from riverrun.attributes import missing_attribute
-from riverrun.engine.coordinator.membership import SILENCE, Policy
+from riverrun.attributes import formerly, missing_attribute
 from riverrun.engine.events import KINDS
 from riverrun.engine.messages import Parcel
 from riverrun.engine.reading import Portion
@@ -69,15 +67,12 @@ from riverrun.rows.convert import is_spark_frame
 from riverrun.rows.values import show
 from riverrun.run.inputs import Inlet
 from riverrun.run.options import (
+    RunOptions,
     as_bytes,
     as_seconds,
     check_count,
-    check_durable,
-    check_every,
     check_flag,
-    check_path,
-    check_place,
-    check_recovery,
+    check_on,
     check_timeout,
     identity_of,
 )
@@ -90,9 +85,8 @@ from riverrun.run.sinks.function import Function
 from riverrun.run.sinks.parquet import ParquetDirectory
 from riverrun.run.sinks.queue import FINISH, Followed, Followers, Sink, content
 from riverrun.runtime.carriers import ClusterRequest, carrier_of
-from riverrun.runtime.cluster import EVERY, Cluster, Standing, freeze, is_interrupt
+from riverrun.runtime.cluster import Cluster, Standing, freeze, is_interrupt
 from riverrun.runtime.frames import Frames, StreamRequest, Target
-from riverrun.runtime.health.signs import Balance
 from riverrun.runtime.stored_outputs import describe_outputs
 from riverrun.state.preparing import make_ready
 from riverrun.state.types import shown_schema
@@ -177,53 +171,14 @@ class Commit:
 class Run:
     """A dataflow that is alive. Make one with ``flow.run()``."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        workers: int | Literal["auto"] = 1,
-        checkpoint: str | Path | None = None,
-        every: int | timedelta | None = EVERY,
-        history: int = 1,
-        skip_failing: bool = False,
-        rebuild: bool = False,
-        keep_inputs: bool | None = None,
-        seed: int | None = None,
-        on: Any = None,
-        memory: int | str | None = None,
-        timeout: float = 60.0,
-        tls: bool | tuple[str | Path, str | Path] = False,
-        recovery: Policy = "replace",
-        silence: float = SILENCE,
-        balance: Balance = "report",
-        max_workers: int | None = None,
-        retain: int = 2,
-        patience: float | timedelta | None = None,
-        take_over: bool = False,
-        from_checkpoint: int | None = None,
-        synced: bool = False,
-    ) -> None:
+    def __init__(self, plan: Plan, options: RunOptions) -> None:
         freeze()  # before there is anything of this run
-        carrier = carrier_of(on)
+        carrier = carrier_of(options.on)
+        workers = options.workers
         if workers == "auto":
-            workers = carrier.suitable_workers(on)
-        check_count("workers", workers, hint='leave it out, or give workers=1 or workers="auto"')
-        check_count("history", history)
-        check_count("retain", retain)
-        check_every(every)
-        check_path(
-            checkpoint, patience=patience, take_over=take_over, from_checkpoint=from_checkpoint
-        )
-        budget = as_bytes(memory)
-        check_place(carrier, timeout=timeout, tls=tls, seed=seed)
-        check_recovery(recovery, silence, balance, max_workers, workers, carrier, checkpoint)
-        check_durable(
-            checkpoint,
-            skip_failing=skip_failing,
-            rebuild=rebuild,
-            keep_inputs=keep_inputs,
-            synced=synced,
-        )
+            workers = carrier.suitable_workers(options.on)
+        check_on(options, carrier, workers)
+        budget = as_bytes(options.memory)
         make_ready(kernels_of(plan))
         self.plan = plan
         self._mark = ProcessMark()
@@ -232,38 +187,36 @@ class Run:
         self._ended = False
         self._hurried = False  # whether closing was interrupted
         self._last: _Committing | None = None  # the last call of `commit` or `Commit.wait`
-        self._history = history
+        self._history = options.history
         self._inlets = {name: Inlet(node, plan) for name, node in plan.inputs.items()}
         self._outputs = plan.outputs
         self._followers = Followers()
-        self._identity = identity_of(checkpoint)
-        durability = {
-            "checkpoint": checkpoint,
-            "every": every,
-            "about": describe_outputs(plan),
-            "skip_failing": skip_failing,
-            "policy": recovery,
-            "application": plan.name,
-            "retain": retain,
-            "patience": as_seconds(patience),
-            "take_over": take_over,
-            "from_checkpoint": from_checkpoint,
-            "rebuild": rebuild,
-            "keep_inputs": keep_inputs,
-            "synced": synced,
-        }
+        recovery = options.recovery
+        durability: dict[str, Any] = {"policy": recovery.policy, "application": plan.name}
+        if options.checkpoint is not None:
+            chosen = {
+                each.name: getattr(options.checkpoint, each.name)
+                for each in fields(options.checkpoint)
+            }
+            chosen["patience"] = as_seconds(chosen.pop("storage_timeout"))
+            durability |= {
+                "checkpoint": chosen.pop("path"),
+                "about": describe_outputs(plan),
+                **chosen,
+            }
+        self._identity = identity_of(durability.get("checkpoint"))
         request = ClusterRequest(
             plan,
-            on,
+            options.on,
             workers,
-            history=history,
+            history=options.history,
             memory=budget,
-            seed=seed,
-            timeout=timeout,
-            tls=tls,
-            silence=silence,
-            balance=balance,
-            most_workers=max_workers or workers,
+            seed=options.seed,
+            timeout=options.timeout,
+            tls=options.security.tls,
+            silence=recovery.silence,
+            balance=recovery.balance,
+            most_workers=recovery.max_workers or workers,
             durability=durability,
         )
         self._cluster: Cluster
@@ -528,12 +481,13 @@ class Run:
         """How many epochs are complete."""
         return self._cluster.completed
 
+    @formerly(as_of="run.read(name, epoch=...), as in run.changes")
     @_in_turn
-    def read(self, name: str, as_of: int | None = None) -> Result:
-        """The output called `name` as of the last complete epoch, or as of the epoch `as_of`, within ``history``."""
+    def read(self, name: str, epoch: int | None = None) -> Result:
+        """The output or state called `name` as of an `epoch`, by default the last complete one, within ``history``."""
         self._output(name, "read")
         self._check_open("read")
-        return self._at(as_of, f"read {name!r}", name, self._cluster.read)
+        return self._at(epoch, f"read {name!r}", name, self._cluster.read)
 
     @_in_turn
     def changes(self, name: str, epoch: int | None = None) -> Result:
@@ -679,7 +633,7 @@ class Run:
         except TimeViolation:
             if isinstance(start, int):
                 raise
-            whole = content(self.read(output, as_of=completed - 1))
+            whole = content(self.read(output, epoch=completed - 1))
             past = [Followed(output, whole, completed - 1, first, whole=True)]
         sink = Sink(
             output,

@@ -69,9 +69,9 @@ class Serving:
             return name
 
     def _result(self, asked: Mapping[str, Any]) -> Result:
-        output, as_of = asked["output"], asked["as_of"]
+        output, epoch = asked["output"], asked["epoch"]
         read = self._run.changes if asked["changes"] else self._run.read
-        return read(output, as_of)
+        return read(output, epoch)
 
     def _schema(self, asked: Mapping[str, Any]) -> bytes:
         if asked["lent"] is not None:

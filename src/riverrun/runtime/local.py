@@ -542,12 +542,16 @@ class LocalCarrier(Carrier):
 
     def start(self, request: ClusterRequest) -> Cluster:
         return LocalCluster(
-            Maker(request.plan, request.history, request.memory),
+            self.maker(request),
             request.workers,
             seed=request.seed,
             plan=request.plan,
             **request.durability,
         )
+
+    def maker(self, request: ClusterRequest) -> MakeInstance:
+        """What makes the instances of the workers."""
+        return Maker(request.plan, request.history, request.memory)
 
     def suitable_workers(self, on: Any) -> int:
         """One: several workers would share one thread."""

@@ -3,13 +3,13 @@
 ::
 
     spark.read.format("riverrun").load("/path/of/checkpoints")
-    spark.read.format("riverrun").option("output", "counts").option("asOf", 12).load(
+    spark.read.format("riverrun").option("output", "counts").option("epoch", 12).load(
         "s3://bucket/path"
     )
     spark.read.format("riverrun").option("checkpoint", "/path").load("counts")
 
 A path is what has a "/" in it; names of outputs have none. Options: `output`, needed where there are
-several; `asOf`, an epoch that one of the checkpoints holds, by default the last one; `number`, that of a
+several; `epoch`, one that one of the checkpoints holds, by default the last one; `number`, that of a
 checkpoint; `state`, any state by its name in place of an output, with a last column for how often each row
 is there; `columns`. Laws: a query reads one checkpoint, chosen when it is planned. Each task opens the
 storage itself, where it runs, and reads a range of hashes; conditions are
@@ -32,7 +32,7 @@ Options = Mapping[str, str]
 OPTIONS = (
     "run",
     "output",
-    "asOf",
+    "epoch",
     "changes",
     "columns",
     "pushFilters",
@@ -40,6 +40,8 @@ OPTIONS = (
     "number",
     "state",
 )
+_RENAMED = {"asof": "epoch", "as_of": "epoch"}
+"""What options were called before."""
 _UNSAID = ("path", "lent")
 """What load() gives, and what a frame of a result has."""
 
@@ -81,7 +83,8 @@ def check_options(options: Options) -> None:
     known = {name.lower(): name for name in (*OPTIONS, *_UNSAID)}
     for given in options:
         if given.lower() not in known and "." not in given and not given.startswith("_"):
-            close = get_close_matches(given.lower(), [name.lower() for name in OPTIONS], n=1)
+            meant = _RENAMED.get(given.lower(), given.lower())
+            close = get_close_matches(meant, [name.lower() for name in OPTIONS], n=1)
             raise PlanError(
                 "spark.source",
                 f"cannot read with the option {given!r}: the options are {', '.join(OPTIONS)}",
@@ -111,7 +114,7 @@ def schema(place: str, options: Options) -> pa.Schema:
 def plan(place: str, options: Options) -> list[Any]:
     """The partitions: plain values that say which checkpoint, what in it, and which hashes."""
     _, stored = _chosen(place, options)
-    told = {"number": stored.number, "as_of": stored.epoch}
+    told = {"number": stored.number, "epoch": stored.epoch}
     told |= {"state": stored.state} if stored.output is None else {"output": stored.output}
     return [(None, place, told, cut) for cut in stored.cuts()]
 
@@ -145,7 +148,7 @@ def _chosen(place: str, options: Options) -> tuple[Any, Any]:
         checkpoints,
         output=output,
         state=option(options, "state"),
-        as_of=number_of(options, "asOf", "an epoch"),
+        epoch=number_of(options, "epoch", "an epoch"),
         number=number_of(options, "number", "a checkpoint"),
     )
     return checkpoints, chosen

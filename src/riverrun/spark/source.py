@@ -3,14 +3,14 @@
 ::
 
     spark.read.format("riverrun").option("run", "social").load("components")
-    spark.read.format("riverrun").option("asOf", 7).load("components")
-    spark.read.format("riverrun").option("changes", "true").option("asOf", 7).load("components")
+    spark.read.format("riverrun").option("epoch", 7).load("components")
+    spark.read.format("riverrun").option("changes", "true").option("epoch", 7).load("components")
     spark.readStream.format("riverrun").option("changes", "true").load("components")
     spark.read.format("riverrun").load("/path/of/checkpoints")
 
 A path is read from storage, with no run asked (`stored`). With no run alive, Spark finds the source by
 itself, as `pyspark_riverrun`. Options otherwise: `run`, the name of the dataflow (needed where several runs
-are alive), `asOf`, an epoch, `changes`, and `columns`, those that are wanted, separated by commas; a schema
+are alive), `epoch`, `changes`, and `columns`, those that are wanted, separated by commas; a schema
 given by ``.schema(...)`` says the same. An option of any other name is refused. Rows go from the workers to
 Spark's tasks directly, one partition for each worker.
 
@@ -245,7 +245,7 @@ def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
         )
     return {
         "output": output,
-        "as_of": number_of(options, "asOf", "an epoch"),
+        "epoch": number_of(options, "epoch", "an epoch"),
         "changes": flag_of(options, "changes"),
         "lent": lent,
     }

@@ -16,7 +16,7 @@ Laws:
 >>> stock.insert(pa.table({"item": ["mast"], "left": [1]}), time=(1,))
 >>> checkpoints = Checkpoints("memory:///")
 >>> _ = checkpoints.save({"stock": stock.view()})
->>> stored = choose(checkpoints, state="stock", as_of=0)
+>>> stored = choose(checkpoints, state="stock", epoch=0)
 >>> stored.number, stored.epoch, stored.cuts()
 (1, 0, [(0, 18446744073709551616)])
 >>> view, time = stored.open(checkpoints)
@@ -115,7 +115,7 @@ def choose(
     *,
     output: str | None = None,
     state: str | None = None,
-    as_of: int | None = None,
+    epoch: int | None = None,
     number: int | None = None,
 ) -> StoredState:
     """What is meant: by default the only output, as of the newest epoch that the newest checkpoint holds."""
@@ -136,13 +136,13 @@ def choose(
         shares = manifest.states[name]
         epochs = held(shares)
         ranges.append((manifest.number, epochs))
-        if epochs and (as_of is None or as_of in epochs):
+        if epochs and (epoch is None or epoch in epochs):
             say_version(manifest)
-            epoch = epochs[-1] if as_of is None else as_of
-            return StoredState(manifest.number, name, epoch, shown, columns, shares)
-        if as_of is None:
+            read_epoch = epochs[-1] if epoch is None else epoch
+            return StoredState(manifest.number, name, read_epoch, shown, columns, shares)
+        if epoch is None:
             break
-    raise _not_held(as_of, ranges, output or state)
+    raise _not_held(epoch, ranges, output or state)
 
 
 def _candidates(checkpoints: Checkpoints, number: int | None) -> Iterator[Manifest]:
@@ -225,18 +225,18 @@ def _unknown(what: str, name: str, manifest: Manifest, known: Mapping[str, Any])
 
 
 def _not_held(
-    as_of: int | None, ranges: list[tuple[int, range]], name: str | None
+    epoch: int | None, ranges: list[tuple[int, range]], name: str | None
 ) -> TimeViolation:
     told = "; ".join(
         f"checkpoint {number}: {_shown(epochs)}" for number, epochs in reversed(ranges)
     )
     what = "the only output" if name is None else repr(name)
-    when = "" if as_of is None else f" as of epoch {as_of}"
+    when = "" if epoch is None else f" as of epoch {epoch}"
     return TimeViolation(
         "time.not_held",
         f"cannot read {what}{when}: the checkpoints hold: {told}",
         hint="a run with a longer history= keeps more epochs apart; older checkpoints are collected",
-        epoch=as_of,
+        epoch=epoch,
     )
 
 

@@ -32,14 +32,16 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from riverrun.engine.messages import MakeInstance
 from riverrun.errors import OperatorFailed
 from riverrun.frontends.dataflow import Dataflow
 from riverrun.plan.plan import Plan
 from riverrun.run import Commit, Result, Run
-from riverrun.runtime.local import LocalCluster
+from riverrun.run.options import Checkpoint, RunOptions
+from riverrun.runtime.carriers import ClusterRequest
+from riverrun.runtime.local import LocalCarrier, LocalCluster
 from riverrun.state.shards import Shards
 from riverrun.storage.store import Storage, open_storage
 from riverrun.testing.script import (
@@ -142,32 +144,42 @@ class ScriptPlayer:
             player.close()
 
 
+class _CuttingCarrier(LocalCarrier):
+    """The carrier of this process, whose instances are fed the rows of an epoch in pieces."""
+
+    def __init__(self, way: PlayOptions) -> None:
+        self._way = way
+
+    def maker(self, request: ClusterRequest) -> MakeInstance:
+        def make(
+            index: int, shards: Shards, epoch: int, states: Mapping[str, Any] | None
+        ) -> CutInstance:
+            instance = CutInstance(
+                request.plan, index, shards, epoch, states, history=request.history
+            )
+            instance.cut, instance.shuffle = self._way.cut, self._way.shuffle
+            return instance
+
+        return make
+
+
 class _StageRun(Run):
     """A run whose instances are fed in pieces."""
 
     def __init__(
-        self, stage: ScriptPlayer, way: PlayOptions, workers: int, checkpoint: Any
+        self,
+        stage: ScriptPlayer,
+        way: PlayOptions,
+        workers: int,
+        place: Storage | str | Path | None,
     ) -> None:
-        self._way = way
+        kept = None
+        if place is not None:  # taken over: the run that crashed is still around
+            kept = Checkpoint(place, every=None, take_over=True)
         super().__init__(
             stage.plan,
-            workers=workers,
-            checkpoint=cast(Any, checkpoint),
-            take_over=checkpoint is not None,  # from one that crashed, and is still around
-            every=None,
-            history=way.history,
-            seed=way.seed,
+            RunOptions(workers, _CuttingCarrier(way), kept, history=way.history, seed=way.seed),
         )
-
-    def _maker(self, history: int, memory: int | None) -> MakeInstance:
-        def make(
-            index: int, shards: Shards, epoch: int, states: Mapping[str, Any] | None
-        ) -> CutInstance:
-            made = CutInstance(self.plan, index, shards, epoch, states, history=history)
-            made.cut, made.shuffle = self._way.cut, self._way.shuffle
-            return made
-
-        return make
 
     def kill(self, worker: int) -> None:
         self._cluster.kill(worker)

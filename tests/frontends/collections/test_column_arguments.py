@@ -231,6 +231,13 @@ def _fetched(rows: Any, **given: Any) -> Any:
     return moved.fetch(state, **{"key": "alpha", "at": "time", "how": "inner", **given})
 
 
+def _peeked(rows: Any, **given: Any) -> Any:
+    state = _state(rows.flow)
+    moved = rows.collection.with_columns(time=pl.col("text").str.len_bytes().cast(pl.Int64))
+    moved.update(state)
+    return moved.fetch_uncommitted(state, **{"key": "alpha", "at": "time", "how": "inner", **given})
+
+
 def _reported(rows: Any, **given: Any) -> Any:
     state = _state(rows.flow)
     moved = rows.collection.with_columns(time=pl.col("text").str.len_bytes().cast(pl.Int64))
@@ -278,11 +285,11 @@ STATES: dict[str, Argument] = {
     "fetch.key": Argument(lambda rows, given: _fetched(rows, key=given), MADE, MAPPED),
     "fetch.at": Argument(lambda rows, given: _fetched(rows, at=given), TIMES),
     "fetch.since": Argument(lambda rows, given: _fetched(rows, since=given), f"{TIMES}, none"),
-    "fetch.wait": Argument(lambda rows, given: _fetched(rows, wait=given, read="uncommitted"), f"{TIMES}, none"),
+    "fetch_uncommitted.wait": Argument(lambda rows, given: _peeked(rows, wait=given), f"{TIMES}, none"),
     "fetch.by": Argument(lambda rows, given: _fetched(rows, by=given), f"{ONE}, none"),
     "progress.at": Argument(lambda rows, given: _reported(rows, at=given), TIMES),
     "progress.by": Argument(lambda rows, given: _reported(rows, by=given), f"{ONE}, none"),
-    "as_state.key": Argument(lambda rows, given: rows.collection.as_state(given), NAMES),
+    "lookup.on": Argument(lambda rows, given: rows.collection.lookup(rows.collection, given), NAMES),
     "expire.column": Argument(lambda rows, given: rows.collection.expire(given, after=2), ONE),
     "input.key": Argument(_keyed, f"{NAMES}, none"),
     "vertex.routes": Argument(_routed, f"{NAMES}, none"),

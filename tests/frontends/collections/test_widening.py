@@ -394,7 +394,7 @@ def test_a_collection_is_fetched_from_by_narrower_keys() -> None:
     flow = rr.Dataflow("t")
     nodes = flow.input("nodes", {"node": pl.Int64, "name": pl.String})
     asked = flow.input("asked", {"node": pl.UInt16})
-    flow.output("answers", asked.fetch(nodes.as_state(key="node"), key="node"))
+    flow.output("answers", asked.lookup(nodes, "node"))
     with flow.run(workers=3) as run:
         run.insert("nodes", [(n, str(n)) for n in range(50)])
         run.commit()

@@ -122,9 +122,10 @@ class Program:
         )  # fmt: skip
         if user.many:
             how = {"requests": self._requests(list(bounds)), "idle": how["idle"]}
-        return stream.fetch(
-            state, rule=rule, read="committed" if user.committed else "uncommitted", closed=user.closed,
-            how="inner" if user.inner else "left", late=late, progress=None if user.how.reports else False,
+        fetch = stream.fetch if user.committed else stream.fetch_uncommitted
+        how |= {"how": "inner" if user.inner else "left"}
+        return fetch(
+            state, rule=rule, closed=user.closed, late=late, progress=None if user.how.reports else False,
             time="of" if user.rule == "latest" else None, **bounds, **how,
         )  # fmt: skip
 

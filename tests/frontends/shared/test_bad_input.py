@@ -28,6 +28,9 @@ class Written:
     def fetch(self, **options: Any) -> rr.Collection:
         return self.asks.fetch(self.state, **{"key": "k", "at": "at", **options})
 
+    def fetch_uncommitted(self, **options: Any) -> rr.Collection:
+        return self.asks.fetch_uncommitted(self.state, **{"key": "k", "at": "at", **options})
+
     def other(self) -> rr.State:
         return rr.Dataflow("other").state("s", KEY, VALUE)
 
@@ -77,10 +80,8 @@ WRONG: dict[str, tuple[str, Any]] = {
     "fetch_key_of_another_type": ("state.type", lambda w: w.fetch(key="name")),
     "fetch_list_of_another_type": ("state.type", lambda w: w.fetch(key="l")),
     "fetch_time_of_another_type": ("state.type", lambda w: w.fetch(at="name")),
-    "fetch_dirty": ("state.option", lambda w: w.fetch(read="dirty")),
     "fetch_half_closed": ("state.option", lambda w: w.fetch(closed="half")),
     "fetch_outer": ("state.option", lambda w: w.fetch(how="outer")),
-    "fetch_committed_with_wait": ("state.wait", lambda w: w.fetch(wait="at")),
     "fetch_the_time_of_a_total": ("state.total_time", lambda w: w.fetch(rule=rr.rules.total, time="of")),
     "fetch_of_another_flow": ("plan.two_flows", lambda w: w.asks.fetch(w.other(), key="k", at="at")),
     "fetch_many_inner": ("state.how", lambda w: w.fetch(requests=lambda row: [], how="inner")),
@@ -99,15 +100,13 @@ WRONG: dict[str, tuple[str, Any]] = {
     "progress_to_no_state": ("state.state", lambda w: w.ups.progress("s", "update", at="time")),
     "progress_from_its_own_fetch": ("state.cycle", lambda w: w.fetch().progress(w.state, "update", at="at")),
     # collections
-    "as_state_no_such_column": ("plan.column_unknown", lambda w: w.ups.as_state("kk")),
-    "as_state_at": ("state.at", lambda w: w.asks.fetch(w.ups.as_state("k"), key="k", at="at")),
-    "as_state_requests": ("state.at", lambda w: w.asks.fetch(w.ups.as_state("k"), requests=lambda r: [])),
-    "as_state_time": ("state.at", lambda w: w.asks.fetch(w.ups.as_state("k"), key="k", time="of")),
-    "add_up_strings": (
-        "state.total_type",
-        lambda w: w.asks.fetch(w.flow.state("t", KEY, {"s": pl.String}), at="at", rule=rr.rules.total)),
-    "as_state_of_another_flow": (
-        "plan.two_flows", lambda w: Written().asks.fetch(w.ups.as_state("k"), key="k")),
+    "lookup_no_such_column": ("plan.column_unknown", lambda w: w.asks.lookup(w.ups, "kk")),
+    "lookup_in_a_state": ("plan.lookup", lambda w: w.asks.lookup(w.state, "k")),
+    "lookup_no_key": ("plan.join", lambda w: w.asks.lookup(w.ups)),
+    "lookup_no_rule": ("state.rule", lambda w: w.asks.lookup(w.ups, "k", rule=rr.rules.add)),
+    "lookup_no_way": ("state.option", lambda w: w.asks.lookup(w.ups, "k", how="full")),
+    "lookup_in_another_flow": (
+        "plan.two_flows", lambda w: Written().asks.lookup(w.ups, "k")),
 }  # fmt: skip
 
 
@@ -150,7 +149,7 @@ UNFINISHED: dict[str, tuple[str, Any]] = {
         "state.no_progress",
         lambda w: (
             w.ups.update(w.state, progress=False).progress(w.state, "fetch", at="time"),
-            w.flow.output("o", w.fetch(read="uncommitted", since="since")),
+            w.flow.output("o", w.fetch_uncommitted(since="since")),
         ),
     ),
 }
@@ -172,7 +171,7 @@ def test_what_could_never_answer(name: str) -> None:
 def test_uncommitted_reads_need_no_progress() -> None:
     written = Written()
     written.ups.update(written.state, progress=False)
-    written.flow.output("o", written.fetch(read="uncommitted"))
+    written.flow.output("o", written.fetch_uncommitted())
     with written.flow.run() as run:
         run.insert("ups", [(1, 5, 6, "", 0.0)])
         run.insert("asks", [(1, 5, 0, "", [])])
@@ -503,7 +502,7 @@ def test_messages_of_several_requests_name_the_stream(listed: bool) -> None:
     many: dict[str, Any] = {"requests": lambda row: [{"k": k} for k in row["ks"]]}
     many = {"key": "ks"} if listed else many
     flow.output("o", asks.fetch(state, at=pl.col("at") + 1, **many))
-    flow.output("p", asks.fetch(state, read="uncommitted", **many))
+    flow.output("p", asks.fetch_uncommitted(state, **many))
     with flow.run() as run:
         run.insert("asks", [([1, 2], None)])
         with pytest.raises(rr.RiverrunError, match="2 of 2 requests have no time in 'at'") as told:
@@ -519,10 +518,8 @@ def test_messages_of_several_requests_name_the_stream(listed: bool) -> None:
 def test_an_uncommitted_answer_is_not_taken_back() -> None:
     written = Written()
     written.ups.update(written.state)
-    written.flow.output("o", written.asks.fetch(written.state, key="k", read="uncommitted"))
-    written.flow.output(
-        "c", written.asks.fetch(written.ups.as_state("k"), key="k", rule=rr.rules.within)
-    )
+    written.flow.output("o", written.asks.fetch_uncommitted(written.state, key="k"))
+    written.flow.output("c", written.asks.lookup(written.ups, "k", rule=rr.rules.within))
     row = (1, 1, 1, "", [])
     with written.flow.run() as run:
         run.insert("ups", [(1, 1, 1, "", 0.0)])
@@ -569,7 +566,7 @@ def test_what_is_no_state_is_told_apart():
     rows.update(state)
     with pytest.raises(rr.PlanError) as caught:
         rows.fetch(rows, key="k", at="time")
-    assert "as_state" in caught.value.hint
+    assert "lookup" in caught.value.hint
     with pytest.raises(rr.PlanError) as caught:
         flow.output("s", state)
     assert "entries()" in caught.value.hint

@@ -24,7 +24,7 @@ def copies(**options: Any) -> rr.Dataflow:
     state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64}, **options)
     flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(state)
     rows = flow.input("rows", {"id": pl.Int64, "soon": pl.Int64, "later": pl.Int64})
-    flow.output("o", rows.fetch(state, requests=two, wait="soon", read="uncommitted"))
+    flow.output("o", rows.fetch_uncommitted(state, requests=two, wait="soon"))
     return flow
 
 
@@ -104,7 +104,7 @@ def waiting_for_three() -> rr.Dataflow:
         return [{"k": 1, "since": since} for since in row["since"]]
 
     since = pl.lit(0, pl.Int64)
-    found = rows.fetch(state, requests=asks, since=since, read="uncommitted")
+    found = rows.fetch_uncommitted(state, requests=asks, since=since)
     flow.output("o", found.select("v"))
     return flow
 
@@ -143,8 +143,8 @@ def some_late() -> rr.Dataflow:
         others = [{"k": 1, "at": 90, "wait": row[each]} for each in ("soon", "later")]
         return [{"k": 1, "wait": row["soon"]}, *others[row["at"] % 2 :]]
 
-    options: dict[str, Any] = {"read": "uncommitted", "progress": False}
-    flow.output("o", rows.fetch(state, requests=asks, at="at", wait="soon", **options))
+    options: dict[str, Any] = {"at": "at", "wait": "soon", "progress": False}
+    flow.output("o", rows.fetch_uncommitted(state, requests=asks, **options))
     flow.input("marks", {"at": pl.Int64}).progress(state, "fetch", at="at")
     return flow
 
@@ -209,7 +209,7 @@ def rounds() -> rr.Dataflow:
     back = loop.feedback(first.schema, limit=2)
     given, taken = flow.input("given", columns), flow.input("taken", columns)
     back.connect(loop.enter(given).concat(loop.enter(taken).negate()))
-    found = first.concat(back).fetch(state, requests=two, wait="soon", read="uncommitted")
+    found = first.concat(back).fetch_uncommitted(state, requests=two, wait="soon")
     flow.output("o", loop.leave(found))
     return flow
 
@@ -335,7 +335,7 @@ def test_rounds_of_a_state_in_a_loop_are_told_apart(tmp_path: Path) -> None:
     first = loop.enter(flow.input("rows", {"id": pl.Int64, "soon": pl.Int64, "later": pl.Int64}))
     back = loop.feedback(first.schema, limit=2)
     back.connect(first)
-    found = first.concat(back).fetch(state, requests=two, wait="soon", read="uncommitted")
+    found = first.concat(back).fetch_uncommitted(state, requests=two, wait="soon")
     flow.output("o", loop.leave(found))
     saved: dict[str, Any] = {"checkpoint": tmp_path, "every": None}
     row = (7, -1, 20)
@@ -372,7 +372,7 @@ def test_rounds_of_a_state_in_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch)
         return [{"k": key, "wait": wait} for key, wait in waits]
 
     rows = here.filter(pl.col("id") > 0).select("id", "wait")
-    flow.output("o", loop.leave(rows.fetch(state, requests=asks, wait="wait", read="uncommitted")))
+    flow.output("o", loop.leave(rows.fetch_uncommitted(state, requests=asks, wait="wait")))
     expected: Counter[Row] = Counter()
     waiting: list[tuple[int, int, int]] = []
     said = f"seed={seed}"
@@ -398,10 +398,9 @@ def test_of_a_collection_a_row_makes_one_request() -> None:
     flow = rr.Dataflow("collection")
     there = flow.input("there", {"k": pl.Int64, "v": pl.Int64}, key="k")
     asks = flow.input("asks", {"k": pl.Int64, "ks": pl.List(pl.Int64)})
-    for many in ({"key": "ks"}, {"requests": lambda row: [{"k": 1}]}):
-        with pytest.raises(rr.RiverrunError):
-            asks.fetch(there.as_state("k"), **many)
-    flow.output("o", asks.fetch(there.as_state("k"), key="k").drop("ks"))
+    with pytest.raises(rr.RiverrunError):
+        asks.lookup(there, left_on="ks", right_on="k")
+    flow.output("o", asks.lookup(there, "k").drop("ks"))
     with flow.run(workers=2) as run:
         for value in (10, 11):
             run.insert("there", [(1, value)])

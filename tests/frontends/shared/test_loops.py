@@ -389,7 +389,7 @@ def test_a_fetch_from_a_fixed_point(seed: int) -> None:
     flow = rr.Dataflow("friends")
     edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
     asked = flow.input("asked", {"node": pl.Int64, "n": pl.Int64})
-    flow.output("answers", asked.fetch(components(edges).as_state(key="node"), key="node"))
+    flow.output("answers", asked.lookup(components(edges), "node"))
     workers = source.randint(1, 4)
     there: Counter[Row] = Counter()
     expected: Counter[Row] = Counter()

@@ -326,7 +326,7 @@ def test_without_a_word_nothing_is_built_anew(tmp_path: Any) -> None:
         assert run.read("sums").rows() == [("mast", 2), ("rope", 4)]
         assert run.completed == 2
         with pytest.raises(rr.TimeViolation):  # it was not there then
-            run.read("sums", as_of=0)
+            run.read("sums", epoch=0)
     with stock(sums=True).run(checkpoint=tmp_path) as run:
         assert run.status()["checkpoint"]["epoch"] == run.epoch == 1
         assert run.read("sums").rows() == [("mast", 2), ("rope", 4)]

@@ -120,9 +120,9 @@ def read(run: Any, kind: str, path: Path) -> None:
 
 def read_as_of(run: Any, kind: str, path: Path) -> None:
     for name, rows in from_scratch(kind, len(EPOCHS)).items():
-        assert Counter(run.read(name, as_of=run.epoch).rows()) == rows
+        assert Counter(run.read(name, epoch=run.epoch).rows()) == rows
         with pytest.raises(rr.TimeViolation) as caught:
-            run.read(name, as_of=run.epoch - 1)
+            run.read(name, epoch=run.epoch - 1)
         assert caught.value.code == "time.compacted"
 
 
@@ -311,12 +311,12 @@ def test_a_longer_history_shows_what_is_there_for_as_long(tmp_path: Path, writte
     with flow.run(checkpoint=path, every=None, history=3) as run:
         last = run.epoch
         for number in range(3):
-            assert Counter(run.read("items", as_of=last).rows()) == then
+            assert Counter(run.read("items", epoch=last).rows()) == then
             with pytest.raises(rr.TimeViolation, match="only"):
-                run.read("items", as_of=last - 1)
+                run.read("items", epoch=last - 1)
             run.upsert("items", [(f"new {number}", number)])
             run.commit()
             assert [row[-1] for row in run.changes("items").rows()] == [1]
         with pytest.raises(rr.TimeViolation):
-            run.read("items", as_of=last)
-        assert len(run.read("items", as_of=last + 1).rows()) == 4
+            run.read("items", epoch=last)
+        assert len(run.read("items", epoch=last + 1).rows()) == 4

@@ -153,8 +153,8 @@ def cycles(
     for side in ("update", "fetch"):
         seen.progress(halves, side, at="time", late=late)
     # All halves of an edge are there in the epoch that answers it, though others may come at the same time T.
-    met = found.filter(pl.col("ahead")).fetch(
-        halves, key=met_by, since="time", at="time", wait="since", read="uncommitted",
+    met = found.filter(pl.col("ahead")).fetch_uncommitted(
+        halves, key=met_by, since="time", at="time", wait="since",
         rule=rr.rules.distinct, how="inner", progress=False, name=f"{name} met",
     )  # fmt: skip
     return _told(met, stack, behind, [some for _, some in queries])

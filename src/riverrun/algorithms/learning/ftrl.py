@@ -195,7 +195,7 @@ def ftrl(
     wrong = rows.filter(pl.col("reason").is_not_null()).select(*rejected.columns)
 
     def predict(asked: rr.Collection) -> rr.Collection:
-        found = asked.fetch(state, key="features", read="uncommitted", suffix="_of_model")
+        found = asked.fetch_uncommitted(state, key="features", suffix="_of_model")
         z, n = found.columns[-2:]
         columns = {**_kinds(asked), "chance": pl.Float64}
         return loop.leave(

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import polars as pl
 import pyarrow as pa
 
-from riverrun.attributes import missing_attribute
+from riverrun.attributes import formerly, missing_attribute
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import (
     ELSEWHERE,
@@ -88,7 +88,7 @@ from riverrun.state.types import empty_batch, type_text
 
 if TYPE_CHECKING:
     from riverrun.frontends.collections.groups import Grouped
-    from riverrun.frontends.shared.state import ArrangedState, State
+    from riverrun.frontends.shared.state import State
 
 Column = str | pl.Expr
 REPLACE = Replace()
@@ -712,16 +712,19 @@ class Collection:
             progress=progress,
         )  # fmt: skip
 
+    @formerly(
+        read="fetch(...) is committed; to see what there is, fetch_uncommitted(...)",
+        wait="fetch(...) waits for all updates up to at=; fetch_uncommitted(..., wait=...) waits for fewer",
+    )
     def fetch(
         self,
-        state: State | ArrangedState,
+        state: State,
         *,
         key: Any = None,
         at: Any = None,
         since: Any = None,
-        wait: Any = None,
+        requests: Callable[[dict[str, Any]], Any] | None = None,
         rule: FetchRule = LATEST,
-        read: str = "committed",
         closed: str = "both",
         how: str = "left",
         time: str | None = None,
@@ -729,11 +732,10 @@ class Collection:
         by: str | None = None,
         idle: int | None = None,
         progress: bool | None = None,
-        requests: Callable[[dict[str, Any]], Any] | None = None,
         name: str | None = None,
         suffix: str = "_right",
     ) -> Collection:
-        """These rows, each with the answer that a `state` has for it.
+        """These rows, each with the answer that a `state` has for it, when all updates that count for it are in.
 
         *What is looked up.* The values of the `key` at times from `since` up to `at`. Whether values at the two bounds
         count is `closed`: "both", "left", "right" or "none". The `rule` makes an answer of them: ``rr.rules.latest``
@@ -743,29 +745,103 @@ class Collection:
         is taken. A row without an answer has nulls; with `how` "inner" instead of "left", the row is left out. `name`
         is what the step is called.
 
-        *When.* With `read` "committed", a row waits until all updates up to `at` are in. With "uncommitted", a row
-        waits for the updates up to `wait`; without `wait` for those up to `since`; with neither it does not wait. Then
-        it sees what is there. When a row is deleted, its committed answer is taken back. An uncommitted answer stays,
-        and an epoch that deletes its row is refused.
+        *When.* A row waits until all updates up to `at` are in, so that its answer never changes (the answer is
+        *committed*). When the row is deleted, its answer is taken back. `fetch_uncommitted` does not wait; `lookup`
+        asks a collection.
 
         *Several requests.* A `key` that is a list makes a request for each element. `requests` is a function of a row
-        that gives a list of requests: dicts of the key, and of those of `at`, `since` and `wait` that the fetch has. It
-        has to give the same requests for the same row. The row goes on when all replies are there; the columns of the
-        answer are lists then.
+        that gives a list of requests: dicts of the key, and of those of `at` and `since` that the fetch has. The
+        function has to give the same requests for the same row. The row goes on when all replies are there; the
+        columns of the answer are lists then.
 
         *Progress.* For the sake of compaction, the fetch reports its own progress, with `late`, `by` and `idle` as in
         `update`, unless `progress` is False. A fetch in a loop, or behind another fetch of the same state, cannot
         report: report from a stream before it (`progress`), or nothing is compacted.
-
-        *From a collection* (`as_state`), a row gets what is there as of its epoch, and keeps that answer.
         """
         from riverrun.frontends.shared.fetch import fetch
 
         return fetch(
-            self, state, key=key, at=at, since=since, wait=wait, rule=rule, read=read, closed=closed, how=how,
-            time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name,
-            suffix=suffix,
+            self, state, committed=True, key=key, at=at, since=since, wait=None, rule=rule, closed=closed, how=how,
+            time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name, suffix=suffix,
         )  # fmt: skip
+
+    def fetch_uncommitted(
+        self,
+        state: State,
+        *,
+        key: Any = None,
+        at: Any = None,
+        since: Any = None,
+        wait: Any = None,
+        requests: Callable[[dict[str, Any]], Any] | None = None,
+        rule: FetchRule = LATEST,
+        closed: str = "both",
+        how: str = "left",
+        time: str | None = None,
+        late: int | timedelta = 0,
+        by: str | None = None,
+        idle: int | None = None,
+        progress: bool | None = None,
+        name: str | None = None,
+        suffix: str = "_right",
+    ) -> Collection:
+        """These rows, each with the answer that a `state` has for it at the moment.
+
+        The arguments are those of `fetch`, and `wait`: a row waits for the updates up to `wait`, a time; without `wait`
+        for those up to `since`; with neither it does not wait. Then it sees what is there, which updates that come
+        later may still change.
+
+        The answer stays as it was given: an epoch that deletes a row whose answer was given in an earlier epoch is
+        refused. A function of `requests` may say `wait` for each request, too.
+        """
+        from riverrun.frontends.shared.fetch import fetch
+
+        return fetch(
+            self, state, committed=False, key=key, at=at, since=since, wait=wait, rule=rule, closed=closed, how=how,
+            time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name, suffix=suffix,
+        )  # fmt: skip
+
+    def lookup(
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        rule: FetchRule = LATEST,
+        how: str = "left",
+        name: str | None = None,
+        suffix: str = "_right",
+    ) -> Collection:
+        """These rows, each with what the `other` collection has for its key as of the epoch in which the row comes.
+
+        A row keeps the answer that it was given, whatever becomes of the `other` collection later; when the row is
+        deleted, that answer is taken back. For an answer that is kept up to date, use `join`.
+
+        `on`, `left_on`, `right_on` and `suffix` are as in `join`. Where several rows of the other collection have the
+        key, the `rule` makes an answer of them, as in `fetch`: ``rr.rules.latest`` takes the last in column order,
+        ``rr.rules.within`` gives a row for each. A row without an answer has nulls; with `how` "inner", it is left out.
+
+        >>> import polars as pl, riverrun as rr
+        >>> flow = rr.Dataflow("shop")
+        >>> prices = flow.input("prices", {"item": pl.String, "price": pl.Float64}, key="item")
+        >>> orders = flow.input("orders", {"order": pl.Int64, "item": pl.String})
+        >>> flow.output("charged", orders.lookup(prices, "item"))
+        >>> with flow.run() as run:
+        ...     run.upsert("prices", [("rope", 5.0)])
+        ...     run.insert("orders", [(1, "rope")])
+        ...     run.commit()
+        ...     run.upsert("prices", [("rope", 6.0)])
+        ...     run.insert("orders", [(2, "rope")])
+        ...     run.commit()
+        ...     run.read("charged").rows()
+        <Commit of epoch 0: done>
+        <Commit of epoch 1: done>
+        [(1, 'rope', 5.0), (2, 'rope', 6.0)]
+        """
+        from riverrun.frontends.shared.fetch import lookup
+
+        return lookup(self, other, on, left_on, right_on, rule, how, name, suffix)
 
     def progress(
         self,
@@ -786,16 +862,6 @@ class Collection:
         from riverrun.frontends.shared.state import progress
 
         return progress(self, state, side, at, late, by, idle)
-
-    def as_state(self, key: str | Sequence[str]) -> ArrangedState:
-        """This collection as a state, by a `key` of one column or several, for other streams to fetch from.
-
-        A row that fetches gets what is there as of its epoch, and keeps that answer. For an answer that is kept up to
-        date, use `join`.
-        """
-        from riverrun.frontends.shared.state import ArrangedState
-
-        return ArrangedState(self, key)
 
     # -- loops
 

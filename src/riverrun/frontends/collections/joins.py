@@ -62,7 +62,16 @@ def join(
             hint=_HOW_ELSEWHERE.get(str(how), "the default is inner"),
         )
     check_suffix(suffix, f"join {left._name}")
-    left_key, right_key = _keys(left, right, on, left_on, right_on, how)
+    if how == "cross":
+        if on is not None or left_on is not None or right_on is not None:
+            raise PlanError(
+                "plan.join", "cannot cross join on a key: it pairs all rows", hint="leave out on="
+            )
+        left_key: tuple[str, ...] = ()
+        right_key: tuple[str, ...] = ()
+    else:
+        attempt = f"join {left._name} and {right._name}"
+        left_key, right_key = key_columns(left, right, on, left_on, right_on, attempt)
     scope = _deepest(left, right)
     left, right = left._into(scope), right._into(scope)
     kinds = _common_kinds(left, left_key, right, right_key)
@@ -180,37 +189,33 @@ def _result_names(
     return names
 
 
-def _keys(
-    left: Collection, right: Collection, on: Any, left_on: Any, right_on: Any, how: str
+def key_columns(
+    left: Collection, right: Collection, on: Any, left_on: Any, right_on: Any, attempt: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    given = [on is not None, left_on is not None, right_on is not None]
-    if how == "cross":
-        if any(given):
-            raise PlanError(
-                "plan.join", "cannot cross join on a key: it pairs all rows", hint="leave out on="
-            )
-        return (), ()
-    if given not in ([True, False, False], [False, True, True]):
+    """The columns of either side that are to be equal, from the arguments `on`, `left_on` and `right_on`."""
+    are_there = [on is not None, left_on is not None, right_on is not None]
+    if are_there not in ([True, False, False], [False, True, True]):
         raise PlanError(
             "plan.join",
-            f"cannot join {left._name} and {right._name}: "
+            f"cannot {attempt}: "
             + (
                 "too many keys are given: on= is for both sides, left_on= and right_on= are for one each"
-                if given[0] and any(given[1:])
+                if are_there[0] and any(are_there[1:])
                 else "say on which columns"
             ),
             hint='on="id", or left_on="node" and right_on="src"',
         )
+    verb = attempt.partition(" ")[0]
     left_key = checked_columns(
-        on if left_on is None else left_on, left.columns, f"join {left._name}"
+        on if left_on is None else left_on, left.columns, f"{verb} {left._name}"
     )
     right_key = checked_columns(
-        on if right_on is None else right_on, right.columns, f"join {right._name}"
+        on if right_on is None else right_on, right.columns, f"{verb} {right._name}"
     )
     if len(left_key) != len(right_key):
         raise PlanError(
             "plan.join",
-            f"cannot join on {', '.join(left_key) or 'nothing'} and {', '.join(right_key) or 'nothing'}: "
+            f"cannot {verb} on {', '.join(left_key) or 'nothing'} and {', '.join(right_key) or 'nothing'}: "
             "both sides need as many key columns, each once",
             hint="name the columns in the order in which they correspond",
         )

@@ -1,4 +1,7 @@
-"""Fetching: records that ask a state for values, and go on with the answers (`Collection.fetch`).
+"""Fetching: records that ask a state, or another collection, for values, and go on with the answers.
+
+There are three ways to ask: `Collection.fetch` waits for all updates of a state that count, `fetch_uncommitted` takes
+what the state has, and `lookup` takes what another collection has as of the epoch.
 
 A *record* is a row of the stream that fetches; a *request* has a key and bounds on time. A record with one request
 travels itself to the worker that has its key, and goes on from there with its answer. A record with several requests
@@ -17,13 +20,19 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError, SchemaError, users_line
-from riverrun.frontends.arguments import as_ticks, check_callable, is_one_of, type_in_words
+from riverrun.frontends.arguments import (
+    as_ticks,
+    check_callable,
+    is_one_of,
+    not_a_collection,
+    type_in_words,
+)
 from riverrun.frontends.collections.collection import Collection
 from riverrun.frontends.collections.expressions import compile_columns
+from riverrun.frontends.collections.joins import key_columns
 from riverrun.frontends.collections.widening import widened
 from riverrun.frontends.shared.rules import Span
 from riverrun.frontends.shared.state import (
-    ArrangedState,
     Columns,
     State,
     by_column,
@@ -76,7 +85,8 @@ _BOUND_NAMES = {_AT: "at", _SINCE: "since", _WAIT: "wait"}
 class FetchOptions:
     """The arguments of one fetch, checked and brought to one form."""
 
-    state: State | ArrangedState
+    state: State | None
+    """None where another collection is asked."""
     key: Columns
     at: Any
     since: Any
@@ -99,13 +109,11 @@ class FetchOptions:
     """What the stream is called while the program runs."""
 
 
-def fetch(stream: Collection, state: Any, **arguments: Any) -> Collection:
-    """See `Collection.fetch`."""
+def fetch(stream: Collection, state: Any, *, committed: bool, **arguments: Any) -> Collection:
+    """See `Collection.fetch`, and `Collection.fetch_uncommitted` where it is not `committed`."""
     line = users_line()
-    if not isinstance(state, State | ArrangedState):
-        check_state(state, "fetch from")
+    check_state(state, "fetch from")
     for option, choices in (
-        ("read", ("committed", "uncommitted")),
         ("closed", tuple(_ENDS)),
         ("how", ("left", "inner")),
     ):
@@ -113,23 +121,7 @@ def fetch(stream: Collection, state: Any, **arguments: Any) -> Collection:
             raise no_choice(
                 "fetch from", arguments[option], choices, f"{state.name!r} ({option}=)", line
             )
-    if not isinstance(arguments["rule"], FetchRule):
-        raise PlanError(
-            "state.rule",
-            f"cannot fetch from {state.name!r} at {line} by {type_in_words(arguments['rule'])}",
-            hint="rr.rules.latest, rr.rules.within, rr.rules.distinct, rr.rules.total, or "
-            "rr.rules.fetch(function, schema)",
-            line=line,
-        )
-    has_request_column = REQUEST in state.value.names
-    if isinstance(arguments["rule"], FetchFunction) and has_request_column:
-        raise PlanError(
-            "state.column",
-            f"cannot fetch from {state.name!r} at {line} by a function: it has a column {REQUEST!r}, which is what the "
-            "number of a request is called there",
-            hint="rename that column of the state",
-            line=line,
-        )
+    _check_rule(arguments["rule"], state.name, state.value, line)
     check_idle(arguments["idle"], line)
     if arguments["progress"] is not None:
         check_flag(arguments["progress"], "progress")
@@ -146,7 +138,7 @@ def fetch(stream: Collection, state: Any, **arguments: Any) -> Collection:
         arguments["since"],
         arguments["wait"],
         arguments["rule"],
-        arguments["read"] == "committed",
+        committed,
         _ENDS[arguments["closed"]],
         arguments["how"] == "inner",
         arguments["time"],
@@ -161,18 +153,9 @@ def fetch(stream: Collection, state: Any, **arguments: Any) -> Collection:
         attempt,
         stream._stream_name,
     )
-    if (
-        stream._builder
-        is not (state.collection if isinstance(state, ArrangedState) else state)._builder
-    ):
-        raise PlanError(
-            "plan.two_flows",
-            f"cannot {options.attempt}: they belong to two dataflows",
-            hint="build both on one Dataflow",
-        )
+    if stream._builder is not state._builder:
+        raise _two_flows(options.attempt)
     with stream._builder.whole_or_not():
-        if isinstance(state, ArrangedState):
-            return _fetch_arranged(stream, options, state)
         _check_bounds(options, state)
         scope = state.scope if state.scope.is_inside(stream.scope) else stream.scope
         here = stream._into(scope)
@@ -182,14 +165,35 @@ def fetch(stream: Collection, state: Any, **arguments: Any) -> Collection:
         return _fetch_one(here, options, state)
 
 
-def _check_bounds(options: FetchOptions, state: State) -> None:
-    if options.wait is not None and options.committed:
+def _check_rule(rule: Any, name: str, value: pa.Schema, line: str) -> None:
+    """Refuse what is no rule for a fetch, and a function where its rows would have two columns of one name."""
+    if not isinstance(rule, FetchRule):
         raise PlanError(
-            "state.wait",
-            f"cannot {options.attempt} at {options.line} with wait=: a committed fetch waits for the end of its range",
-            hint='read="uncommitted" with wait=, or leave it out',
-            line=options.line,
+            "state.rule",
+            f"cannot fetch from {name!r} at {line} by {type_in_words(rule)}",
+            hint="rr.rules.latest, rr.rules.within, rr.rules.distinct, rr.rules.total, or "
+            "rr.rules.fetch(function, schema)",
+            line=line,
         )
+    if isinstance(rule, FetchFunction) and REQUEST in value.names:
+        raise PlanError(
+            "state.column",
+            f"cannot fetch from {name!r} at {line} by a function: it has a column {REQUEST!r}, which is what the "
+            "number of a request is called there",
+            hint="rename that column of the state",
+            line=line,
+        )
+
+
+def _two_flows(attempt: str) -> PlanError:
+    return PlanError(
+        "plan.two_flows",
+        f"cannot {attempt}: they belong to two dataflows",
+        hint="build both on one Dataflow",
+    )
+
+
+def _check_bounds(options: FetchOptions, state: State) -> None:
     compact = state.compact
     if compact is not None and not compact.serves(options.rule.name, options.since is not None):
         raise PlanError(
@@ -204,7 +208,7 @@ def _check_bounds(options: FetchOptions, state: State) -> None:
         raise PlanError(
             "state.at",
             f"cannot {options.attempt} at {options.line}: it says no time",
-            hint='at="column"; or read="uncommitted" for what is there at the moment',
+            hint='at="column"; or fetch_uncommitted(...) for what is there at the moment',
             line=options.line,
         )
 
@@ -461,42 +465,64 @@ def _fetch_many(
     return answered
 
 
-def _fetch_arranged(stream: Collection, options: FetchOptions, state: ArrangedState) -> Collection:
-    """A fetch from a collection, as of the epoch of the record."""
-    for option in ("at", "since", "wait", "by", "idle", "time", "requests", "progress"):
-        if getattr(options, option) is not None:
+def lookup(
+    stream: Collection,
+    other: Any,
+    on: Any,
+    left_on: Any,
+    right_on: Any,
+    rule: Any,
+    how: Any,
+    name: str | None,
+    suffix: Any,
+) -> Collection:
+    """See `Collection.lookup`."""
+    line = users_line()
+    if not isinstance(other, Collection):
+        raise not_a_collection("plan.lookup", f"look up rows of {stream._name}", other)
+    asked = other._name.strip("'")
+    attempt = f"look up rows of {stream._name} in {asked!r}"
+    if stream._builder is not other._builder:
+        raise _two_flows(attempt)
+    if not is_one_of(how, ("left", "inner")):
+        raise no_choice("look up", how, ("left", "inner"), f"in {asked!r} (how=)", line)
+    check_suffix(suffix, attempt)
+    for collection in (stream, other):
+        if collection.scope is not collection._builder.root:
             raise PlanError(
-                "state.at",
-                f"cannot {options.attempt} at {options.line} with {option}=: a collection has no times but epochs, and "
-                "is read as of that of the record",
-                hint="leave it out; or keep a state with times: flow.state(...)",
-                line=options.line,
+                "plan.in_loop",
+                f"cannot {attempt} at {line}: {collection._name} is inside a loop, which has no epochs but rounds",
+                hint="join there: stream.join(collection, ...)",
+                line=line,
             )
-    if stream.scope is not stream._builder.root:
-        raise PlanError(
-            "plan.in_loop",
-            f"cannot {options.attempt} at {options.line} inside a loop: join it there",
-            hint="stream.join(collection, ...)",
-            line=options.line,
+    left_key, right_key = key_columns(stream, other, on, left_on, right_on, attempt)
+    key = pa.schema([other.schema.field(column) for column in right_key])
+    value = pa.schema([field for field in other.schema if field.name not in right_key])
+    _check_rule(rule, asked, value, line)
+    options = FetchOptions(
+        None, None, None, None, None, rule, True, _ENDS["both"], how == "inner", None, 0, None, None, None, None,
+        name, suffix, line, attempt, stream._stream_name,
+    )  # fmt: skip
+    with stream._builder.whole_or_not():
+        arranged = other._arranged(right_key)
+        keys = dict(zip(right_key, left_key, strict=True))
+        requests, names = _placed(stream, keys, key, options)
+        moved = requests._exchanged(tuple(names[column] for column in right_key))
+        answer, columns = _answer_schema(stream, options, rule, None, value)
+        port = arranged._port
+        operator = Fetch(
+            state=asked,
+            given=moved.schema,
+            key=tuple(moved.columns.index(names[column]) for column in right_key),
+            bounds=Bounds(None, None),
+            width=len(stream.columns),
+            rule=rule,
+            columns=columns,
+            store=port.node,
+            progress=None,
+            inner=options.inner,
+            stream=options.stream,
         )
-    keys = wanted_columns(options.key, state.key, stream, options.attempt, "the key")
-    requests, names = _placed(stream, keys, state.key, options)
-    moved = requests._exchanged(tuple(names[name] for name in state.key.names))
-    answer, state_columns = _answer_schema(stream, options, options.rule, None, state.value)
-    port = state.collection._port
-    operator = Fetch(
-        state=state.name,
-        given=moved.schema,
-        key=tuple(moved.columns.index(names[name]) for name in state.key.names),
-        bounds=Bounds(None, None),
-        width=len(stream.columns),
-        rule=options.rule,
-        columns=state_columns,
-        store=port.node,
-        progress=None,
-        inner=options.inner,
-        stream=options.stream,
-    )
-    schema = pa.schema([*stream.schema, *answer])
-    node = stream._builder.add(operator, [moved._port, port], [schema], name=options.name)
+        schema = pa.schema([*stream.schema, *answer])
+        node = stream._builder.add(operator, [moved._port, port], [schema], name=name)
     return Collection(stream._builder, Port(node.node))

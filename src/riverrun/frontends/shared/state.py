@@ -74,7 +74,7 @@ from riverrun.operators.shared.rules import (
 )
 from riverrun.operators.shared.store import Store, Updater
 from riverrun.plan.plan import PlanBuilder, Scope, check_name
-from riverrun.rows.column_names import checked_columns, is_list, one_column
+from riverrun.rows.column_names import is_list, one_column
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.types import family
 from riverrun.run.options import check_flag
@@ -213,30 +213,6 @@ class State:
     def _lead(self, marks: Collection, reporter: Reporter) -> None:
         operator = self._progress_operator.with_reporter(reporter)
         self._builder.lead(marks._port, self._progress, operator)
-
-
-class ArrangedState:
-    """A collection that records can fetch from, as of their own epoch. `Collection.as_state` makes it."""
-
-    def __init__(self, collection: Collection, key: str | Sequence[str]) -> None:
-        root = collection._builder.root
-        if collection.scope is not root:
-            line = users_line()
-            raise PlanError(
-                "plan.in_loop",
-                f"cannot make a state of {collection._name} at {line}: it is inside a loop",
-                hint="make one of what leaves the loop",
-                line=line,
-            )
-        attempt = f"make a state of {collection._name}"
-        names = checked_columns(key, collection.columns, attempt)
-        self.collection = collection._arranged(names)
-        self.name = collection._name.strip("'")
-        self.key = pa.schema([collection.schema.field(name) for name in names])
-        self.value = pa.schema([f for f in collection.schema if f.name not in names])
-
-    def __repr__(self) -> str:
-        return f"<State of {self.collection!r} by {', '.join(self.key.names)}>"
 
 
 def add_state(
@@ -399,7 +375,7 @@ def check_state(state: Any, what: str) -> None:
         raise PlanError(
             "state.state",
             f"cannot {what} {type_in_words(state)} at {line}: that is not a state",
-            hint="collection.as_state(key=...) can be fetched from"
+            hint="in a collection, rows are looked up: stream.lookup(collection, on=...)"
             if isinstance(state, Collection)
             else "state = flow.state(name, key={...}, value={...})",
             line=line,
