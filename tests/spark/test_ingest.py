@@ -305,7 +305,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
     from riverrun.spark import ingest
 
     with copying({"n": pl.Int64}).run(on=spark, workers=2) as run:
-        cluster = run._spark
+        cluster = run._cluster.frames
         target = run._target(run._inlets["a"], "insert into")
         name = cluster.new_upload()
         order = ingest._Order(target, name, cluster.address, cluster.security)

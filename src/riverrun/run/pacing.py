@@ -89,6 +89,15 @@ class Pacing:
         self.hand_out()
         return at == epoch
 
+    def finish_released(self) -> None:
+        """In turn: complete the epoch that workers were left at, and hand it out while they can still tell its changes.
+
+        An interrupt leaves such an epoch. Workers that are about to be replaced by others would complete it unseen."""
+        epoch = self._followers.next
+        if self._followers and not self._cluster.goes_on and self._cluster.released > epoch:
+            with suppress(RiverrunError):  # whoever committed the epoch is told
+                self.advance(epoch, 0)
+
     def hand_out(self) -> None:
         """In turn: give all who follow what is complete."""
         self._followers.hand_out(self._cluster.completed, self._changes)

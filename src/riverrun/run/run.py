@@ -774,6 +774,7 @@ class Run:
             hint="give the number of workers to go on with: scale(4)",
         )
         self._check_outside("scale")
+        self._pacing.finish_released()
         self._cluster.scale(workers)
 
     def explain(self) -> str:

@@ -481,6 +481,11 @@ class Cluster(ABC):
         """Whether a worker of this process is at work; seen from the thread that works, a user's function is."""
         return False
 
+    @property
+    def released(self) -> int:
+        """Workers are at the epochs below this one, or have completed them."""
+        return self._coordinator.released
+
     def hold_epochs(self) -> None:
         """From now on an epoch is worked on only when somebody waits for it, so that each can be read as of it."""
         with self._changed:
