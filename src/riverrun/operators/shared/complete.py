@@ -1,14 +1,14 @@
 """Complete: which records have all the replies to their requests, and which replies each of them goes on with.
 
-Called by `gather` once for each time at which records or replies came. A record is identified by its ids, a request
-by its *place*, which is its number among the requests of its record; a reply carries both. Equal records are *copies*:
-one record with a diff of more than one. A reply with a negative place says that the request was late. Laws:
+Called by `gather` once for each time at which records or replies came. The *ids* identify a record, and the *place* of
+a request is its number among the requests of its record; a reply carries both. Equal records are *copies*: one record
+with a diff of more than one. A reply with a negative place says that the request was late. Laws:
 
 - **All replies.** A record is whole when each of its places has as many replies, late ones included, as the record has
   copies.
 - **Late copies stop.** The copies that go no further are as many as the late replies of one place, the place with the
-  most of them. A late reply of a deletion (its diff is below zero) takes back the last reply of its place that was not
-  late, or a late one where there is no other. So a deletion takes effect at once, and late replies that come after the
+  most of them. A late reply of a deletion, one below zero, takes back the last reply of its place that was not late,
+  or a late reply where there is no other. So a deletion takes effect at once, and late replies that come after the
   deletion count against the copies that are left.
 - **Lots in turn.** Replies that were given to one place at one time are alike: they are a *lot*. The lots of a place
   are in the order of their times, late replies behind them. The first copy goes on with the first reply of each place,

@@ -1,8 +1,8 @@
 """Fetch: records ask a state for values, by key and by time, and go on with the values that were there.
 
 The operator behind `fetch`, `fetch_uncommitted` and `lookup` of collections. A *request* is a record with a key and
-bounds on time. It travels to the worker that owns its key, waits there until its time has come, and goes on from there
-with its answer. U and F are the update and the fetch progress of the state (`marks`). Laws:
+bounds on time. The request travels to the worker that owns the key, waits there until its time has come, and goes on
+from there with the answer. U and F are the update and the fetch progress of the state (`marks`). Laws:
 
 - **Final answers.** A committed fetch of times up to T is answered when U has passed T. So its answer has every update
   up to T that will ever count, and no update after T. An uncommitted fetch waits only until U has passed the start of
@@ -11,8 +11,8 @@ with its answer. U and F are the update and the fetch progress of the state (`ma
   is as of the engine's time at which U passed it, and includes the updates of that time.
 - **No queue.** A request is answered as soon as U has passed its time, whatever other requests still wait.
 - **Deletions take back.** A committed answer depends on the request alone, so a deleted request takes its answer back.
-  A request that is deleted in the epoch in which it came, or while it waits, or in the epoch in which U passes it, was
-  never there, whatever is wrong with it, and whether or not a checkpoint was taken in between.
+  A request that is deleted before it is answered was never there, wrong or not, with a checkpoint in between or not. So
+  is a request that is deleted in the epoch in which it came, or in the epoch in which U passes its time.
 - **Within reach.** Where a state is compacted, a fetch at a time before F, as F was before the epoch, is late: it is
   dropped and counted. A fetch that reaches back further than the compaction rule keeps values is refused. Requests that
   wait hold compaction back, so that they find the values that were there when they came.
