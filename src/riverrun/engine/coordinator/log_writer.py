@@ -87,7 +87,7 @@ class LogWriter:
             return self.outage.silent(self._begun, now)
         return self.outage.remind(now, self._waiting_text())
 
-    def given_up(self, patience: float | None, now: float) -> TransportError | None:
+    def patience_error(self, patience: float | None, now: float) -> TransportError | None:
         """The error that ends the run, when a record has waited for longer than `patience`; otherwise None."""
         if not self._queue:
             return None
@@ -95,7 +95,9 @@ class LogWriter:
             if now - self._begun < max(patience, SLOW_ANSWER):
                 return None
             self.outage.since = self._begun  # the storage hangs
-        return self.outage.given_up(patience, now, f"log epoch {self._queue[0].header['epoch']}")
+        return self.outage.patience_error(
+            patience, now, f"log epoch {self._queue[0].header['epoch']}"
+        )
 
     def status(self) -> dict[str, Any]:
         """How far the log is behind what was submitted."""
