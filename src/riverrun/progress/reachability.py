@@ -70,14 +70,14 @@ event, or later on the same worker (a, b, c).
 
 Among the instances alive in V that could result in p, take an instance that none of the others is
 strictly before; m is its pointstamp. (The instances are finitely many, and could-result-in is a
-partial order: the *no early return* law of ``topology``.) The count of m in V is the number of instances at m that are alive, less
-the number of instances at m whose end is in V and whose beginning is not. Suppose there is an
-instance of the latter kind. It is no capability: a capability begins and ends on one worker, so V,
-which has the end, would have the beginning (b, c). So it is a message, begun by an event that V
-lacks. In that event its worker held something at another location, strictly before m, that could
-result in m; and as above something alive in V could result in what the worker held. That alive
-instance is strictly before m and could result in p, against the choice of m. So the count of m is
-the number of its alive instances, at least one. QED.
+partial order: the *no early return* law of ``topology``.) The count of m in V is the number of
+instances at m that are alive, less the number of instances at m whose end is in V and whose
+beginning is not. Suppose there is an instance of the latter kind. It is no capability: a capability
+begins and ends on one worker, so V, which has the end, would have the beginning (b, c). So it is a
+message, begun by an event that V lacks. In that event its worker held something at another location,
+strictly before m, that could result in m; and as above something alive in V could result in what the
+worker held. That alive instance is strictly before m and could result in p, against the choice of m.
+So the count of m is the number of its alive instances, at least one. QED.
 
 It follows that the frontier of a view never passes what is outstanding anywhere: hence the
 *notification* law. It follows too that the frontier of a view never goes back: the view had not seen
