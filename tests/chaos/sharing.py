@@ -294,8 +294,8 @@ def times(rows: list[tuple[Row, int]], column: int, by: int | None = None) -> li
 def added_up(rows: list[tuple[Row, int]]) -> list[tuple[Row, int]]:
     """The answers of an epoch, as they report.
 
-    A request that is deleted in the epoch in which U passes it, or that goes as it comes, was never there (law 4 of a
-    fetch): it brings no time.
+    A request that is deleted in the epoch in which U passes it, or that goes as it comes, was never there (the
+    deletions-take-back law of a fetch): it brings no time.
     """
     net: Counter[Row] = Counter()
     for row, diff in rows:

@@ -87,22 +87,22 @@ class Model:
                     self.names[node] = name
 
     def rows(self, output: str) -> Rows:
-        found: Rows = Counter()
+        rows: Rows = Counter()
         if output == "degrees":
             sums: Counter[int] = Counter()
             for (src, _), count in self.edges.items():
                 sums[src] += count
-            found.update(sums.items())
+            rows.update(sums.items())
         elif output == "named":
             for (src, dst), count in self.edges.items():
                 if dst in self.names:
-                    found[src, dst, self.names[dst]] += count
+                    rows[src, dst, self.names[dst]] += count
         else:
             pairs = set(self.edges)
             while more := {(a, d) for a, b in pairs for c, d in self.edges if b == c} - pairs:
                 pairs |= more
-            found.update(pairs)
-        return found
+            rows.update(pairs)
+        return rows
 
 
 def edge_rows(rows: Iterable[Sequence[int]]) -> pa.RecordBatch:
@@ -125,11 +125,11 @@ def name_rows(commands: Sequence[tuple[int, str | None, bool]]) -> pa.RecordBatc
 
 def contents(portions: Iterable[Any]) -> Rows:
     """The rows of all workers, and how often each is there."""
-    found: Rows = Counter()
+    rows: Rows = Counter()
     for portion in portions:
         for batch in portion.batches():
-            found.update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    return found
+            rows.update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return rows
 
 
 def changed(portions: Iterable[Any]) -> dict[tuple[Any, ...], int]:

@@ -602,8 +602,8 @@ def test_a_checkpoint_that_was_asked_for_is_tried_again_behind_that_of_the_owner
     ((_, publish),) = of(bench.write(), Publish)
     conflict = CheckpointError("checkpoint.conflict", "conflict", hint="")
     assert bench.tell(STORAGE, Outcome(publish, error=conflict)) == [(STORAGE, Survey())]
-    found = SurveyResult(1, {"owner": 0, "epoch": 0, "position": 0}, 1)
-    assert of(bench.tell(STORAGE, Outcome(Survey(), found)), Announce)
+    survey = SurveyResult(1, {"owner": 0, "epoch": 0, "position": 0}, 1)
+    assert of(bench.tell(STORAGE, Outcome(Survey(), survey)), Announce)
     ((_, publish),) = of(bench.write(base=1), Publish)
     assert publish.number == 2
     saved = of(bench.tell(STORAGE, Outcome(publish)), Saved)

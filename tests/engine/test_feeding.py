@@ -68,8 +68,8 @@ def test_rows_are_routed_by_the_one_key_that_they_are_exchanged_by() -> None:
 
 
 def labels(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found = {node: node for edge in edges for node in edge}
-    for _ in found:
+    least = {node: node for edge in edges for node in edge}
+    for _ in least:
         for src, dst in edges:
-            found[src] = found[dst] = min(found[src], found[dst])
-    return sorted(found.items())
+            least[src] = least[dst] = min(least[src], least[dst])
+    return sorted(least.items())

@@ -154,13 +154,13 @@ class Site:
         return True
 
     def tell(self) -> bool:
-        told = self.schedule.tell()
-        if told:
+        news = self.schedule.tell()
+        if news:
             for to in range(self.world.workers):
                 if to != self.index:
-                    self.world.tidings[self.index, to].append(told)
+                    self.world.tidings[self.index, to].append(news)
         self.world.check_complete()
-        return bool(told)
+        return bool(news)
 
 
 class World:
@@ -216,10 +216,10 @@ class World:
 
     def outstanding(self, site: Site) -> set[int]:
         """The epochs of which something is left at a worker, or on its way there."""
-        found = {time[0] for to, _, time in self.data if to == site.index} | {site.fed}
+        epochs = {time[0] for to, _, time in self.data if to == site.index} | {site.fed}
         for actor in site.actors.values():
-            found.update(time[0] for time in actor.pending)
-        return found
+            epochs.update(time[0] for time in actor.pending)
+        return epochs
 
     def check_complete(self) -> None:
         """What is complete at a worker is so; what is complete at all of them, is so everywhere."""

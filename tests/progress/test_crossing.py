@@ -48,7 +48,7 @@ class Wish:
 
     port: Location
     time: Timestamp
-    kept: list[Place]
+    held: list[Place]
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Peer:
 
     @property
     def held(self) -> list[Place]:
-        return [*self.capabilities, *(place for wish in self.wishes for place in wish.kept)]
+        return [*self.capabilities, *(place for wish in self.wishes for place in wish.held)]
 
 
 def crossings_of(graph: Graph, rng: random.Random) -> list[NodePorts]:
@@ -117,7 +117,7 @@ class World:
         self.channels: dict[tuple[int, int], deque[Batch]] = {
             (a, b): deque() for a in range(workers) for b in range(workers) if a != b
         }
-        self.told = 0
+        self.batches = 0
         self.sending = True
         self.check()
 
@@ -208,9 +208,9 @@ class World:
             return
         if port not in self.entered and rng.random() < 0.3:
             asked = self.later(time)
-            kept = [(output, take_step(step, asked)) for output, step in outputs]
-            peer.wishes.append(Wish(port, asked, kept))
-            event += [(*place, 1) for place in kept]
+            held = [(output, take_step(step, asked)) for output, step in outputs]
+            peer.wishes.append(Wish(port, asked, held))
+            event += [(*place, 1) for place in held]
         for output, step in outputs:
             reached = take_step(step, time)
             if max(reached) < 9 and (port in self.entered or rng.random() < 0.6):
@@ -218,9 +218,9 @@ class World:
                     peer, event, output, reached if port in self.entered else self.later(reached)
                 )
             if port not in self.entered and rng.random() < 0.05:
-                kept_now = output, self.later(reached)
-                peer.capabilities.append(kept_now)
-                event.append((*kept_now, 1))
+                capability = output, self.later(reached)
+                peer.capabilities.append(capability)
+                event.append((*capability, 1))
 
     def finish(self, peer: Peer, event: list[ProgressChange]) -> None:
         self.rng.shuffle(event)
@@ -266,8 +266,8 @@ class World:
             truth = self.from_elsewhere(peer)[wish.port]
             assert not truth.less_equal(wish.time), f"notified early: {self.story}"
             peer.notified.append((wish.port, wish.time))
-            event: list[ProgressChange] = [(*place, -1) for place in wish.kept]
-            for output, time in wish.kept:
+            event: list[ProgressChange] = [(*place, -1) for place in wish.held]
+            for output, time in wish.held:
                 if self.sending and self.rng.random() < 0.5:
                     self.send(peer, event, output, self.later(time))
             self.finish(peer, event)
@@ -280,7 +280,7 @@ class World:
         sender.border.settle(sender.ledger.take())
         batch = sender.border.tell()
         if batch:
-            self.told += 1
+            self.batches += 1
             for (a, _), channel in self.channels.items():
                 if a == sender.number:
                     channel.append(batch)
@@ -349,9 +349,9 @@ def test_the_simulation_does_all_it_can_do() -> None:
             world.step()
             happened["mail"] += any(peer.mail for peer in world.peers)
         happened["notified"] += sum(len(peer.notified) for peer in world.peers)
-        happened["told"] += world.told
+        happened["batches"] += world.batches
         happened["crossings"] += len(world.crossings) > 1
-    for what in ("mail", "notified", "told", "crossings"):
+    for what in ("mail", "notified", "batches", "crossings"):
         assert happened[what] > 5, happened
 
 
@@ -409,12 +409,12 @@ class PassesHubsBy(Border):
     """What comes through a hub is not seen behind it."""
 
     def could_come(self, port: Location, time: Timestamp) -> bool:
-        kept = self._entries[port]
-        self._entries[port] = [way for way in kept if way[0] < self._crossings]
+        entries = self._entries[port]
+        self._entries[port] = [way for way in entries if way[0] < self._crossings]
         try:
             return super().could_come(port, time)
         finally:
-            self._entries[port] = kept
+            self._entries[port] = entries
 
 
 @pytest.mark.parametrize(
@@ -459,24 +459,24 @@ def pair() -> tuple[list[NodePorts], list[Border], list[Ledger]]:
 def test_a_round_takes_one_hop() -> None:
     """Both send to each other and are done with the round: what they tell with it lets both go on."""
     (_, keep, swap, back), borders, ledgers = pair()
-    (kept,), (into,), (port,) = keep.outputs, swap.inputs, keep.inputs
+    (output,), (into,), (port,) = keep.outputs, swap.inputs, keep.inputs
     for turn in range(5):
-        told = []
+        batches = []
         for me, (border, ledger) in enumerate(zip(borders, ledgers, strict=True)):
-            ledger.record([(into, (0, turn), 1), (kept, (0, turn), -1)])
+            ledger.record([(into, (0, turn), 1), (output, (0, turn), -1)])
             border.sends(0, 1 - me, [(0, turn)])
             border.settle(ledger.take())
-            told.append(border.tell())
+            batches.append(border.tell())
         for me, (border, ledger) in enumerate(zip(borders, ledgers, strict=True)):
             assert border.could_come(port, (0, turn + 1))
-            border.hear(told[1 - me])
+            border.hear(batches[1 - me])
             border.takes(0, [(0, turn)])
             ledger.record(
                 [
                     (into, (0, turn), -1),
                     (back.inputs[0], (0, turn), 0),
                     (port, (0, turn + 1), 0),
-                    (kept, (0, turn + 1), 1),
+                    (output, (0, turn + 1), 1),
                 ]
             )
             border.catch_up()
@@ -486,12 +486,12 @@ def test_a_round_takes_one_hop() -> None:
 
 def test_what_stays_between_two_tellings_is_not_told() -> None:
     (_, keep, _, _), (border, _), (ledger, _) = pair()
-    (kept,) = keep.outputs
+    (output,) = keep.outputs
     for turn in range(1, 6):
-        ledger.record([(kept, (0, turn), 1)])
+        ledger.record([(output, (0, turn), 1)])
         border.settle(ledger.take())
         assert border.tell() == ()  # behind what it still has
     for turn in range(4):
-        ledger.record([(kept, (0, turn), -1)])
+        ledger.record([(output, (0, turn), -1)])
     border.settle(ledger.take())
     assert border.tell() == ((0, (0, 0), -1), (0, (0, 4), 1))

@@ -121,7 +121,7 @@ def test_a_counted_frontier_is_the_positive_times(
 ) -> None:
     counted = CountedFrontier()
     counts: dict[Timestamp, int] = {}
-    told: set[Timestamp] = set()
+    elements: set[Timestamp] = set()
     for start in range(0, len(changes), together):
         group = changes[start : start + together]
         for time, delta in group:
@@ -132,10 +132,10 @@ def test_a_counted_frontier_is_the_positive_times(
             moved = counted.update(group)
         assert len({time for time, _ in moved}) == len(moved)
         for time, sign in moved:
-            assert sign == (-1 if time in told else 1)
-            told ^= {time}
+            assert sign == (-1 if time in elements else 1)
+            elements ^= {time}
         expected = Antichain(time for time, count in counts.items() if count > 0)
-        assert counted.frontier == expected == Antichain(told)
+        assert counted.frontier == expected == Antichain(elements)
         assert dict(counted) == {time: count for time, count in counts.items() if count}
         assert len(counted) == len(dict(counted))
         for time, count in counts.items():

@@ -59,7 +59,7 @@ class Wish:
 
     port: Location
     time: Timestamp
-    kept: list[Place]
+    held: list[Place]
 
 
 @dataclass
@@ -151,9 +151,9 @@ class World:
                 if rng.random() < 0.5:
                     self.send(event, output, self.later(take_step(step, time)))
                 if rng.random() < 0.08:
-                    kept = output, self.later(take_step(step, time))
-                    peer.capabilities.append(kept)
-                    event.append((*kept, 1))
+                    held = output, self.later(take_step(step, time))
+                    peer.capabilities.append(held)
+                    event.append((*held, 1))
             if rng.random() < 0.3:
                 asked = self.later(time)
                 wish = Wish(
@@ -162,7 +162,7 @@ class World:
                     [(output, take_step(step, asked)) for output, step in outputs],
                 )
                 peer.wishes.append(wish)
-                event += [(*kept, 1) for kept in wish.kept]
+                event += [(*held, 1) for held in wish.held]
         self.finish(peer, event)
 
     def use(self, peer: Peer) -> None:
@@ -201,7 +201,7 @@ class World:
             assert not self.true[wish.port].less_equal(wish.time), f"notified early: {self.story}"
             self.notified.append((wish.port, wish.time))
             event: list[ProgressChange] = []
-            for output, time in wish.kept:
+            for output, time in wish.held:
                 event.append((output, time, -1))
                 if self.sending and self.rng.random() < 0.5:
                     self.send(event, output, self.later(time))

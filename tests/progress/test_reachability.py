@@ -38,7 +38,7 @@ def test_a_tracker_knows_what_can_be_reached(seed: int, graph: Graph) -> None:
     rng = random.Random(seed)
     tracker = Tracker(graph.topology)
     counts: dict[tuple[int, Timestamp], int] = {}
-    told = [Antichain() for _ in graph.depths]
+    frontiers = [Antichain() for _ in graph.depths]
     for _ in range(12):
         for _ in range(rng.choice((1, 1, 2, 5))):
             positive = [place for place, count in counts.items() if count > 0]
@@ -55,13 +55,15 @@ def test_a_tracker_knows_what_can_be_reached(seed: int, graph: Graph) -> None:
         expected = earliest(graph, [place for place, count in counts.items() if count > 0])
         for location, frontier in enumerate(expected):
             assert tracker.frontier(location) == frontier, graph.topology.describe(location)
-            moved = {t: 1 if t in frontier else -1 for t in set(frontier) ^ set(told[location])}
+            moved = {
+                t: 1 if t in frontier else -1 for t in set(frontier) ^ set(frontiers[location])
+            }
             assert dict(changed.get(location, [])) == moved
             time = random_time(rng, graph.depths[location])
             assert tracker.could_arrive(location, time) == any(
                 at_or_before(t, time) for t in frontier
             )
-        told = expected
+        frontiers = expected
         assert tracker.outstanding() == {place: n for place, n in counts.items() if n}
         assert tracker.propagate() == {}
 
@@ -96,8 +98,8 @@ def test_one_walk_finds_what_turns_find(seed: int, graph: Graph) -> None:
             update = location, random_time(rng, 1), rng.choice((-2, -1, 1, 1, 2))
             walking.update(*update)
             turning.update(*update)
-        found, expected = walking.propagate(), turning.propagate()
-        assert {at: sorted(changes) for at, changes in found.items()} == {
+        changed, expected = walking.propagate(), turning.propagate()
+        assert {at: sorted(changes) for at, changes in changed.items()} == {
             at: sorted(changes) for at, changes in expected.items()
         }
 

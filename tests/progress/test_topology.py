@@ -76,7 +76,7 @@ def standing_cycles(graph: Graph) -> list[set[str]]:
     coordinates are kept, advanced, or forgotten and begun again from less than that.
     """
     owner = {port: node for node in graph.nodes for port in (*node.inputs, *node.outputs)}
-    found = []
+    cycles = []
     for start in range(len(graph.depths)):
         time = (50,) * graph.depths[start]
         walks = [([start], time)]
@@ -84,10 +84,10 @@ def standing_cycles(graph: Graph) -> list[set[str]]:
             for target, step in graph.steps.get(path[-1], ()):
                 after = take_step(step, now)
                 if target == start and at_or_before(after, time):
-                    found.append({owner[port].name for port in path})
+                    cycles.append({owner[port].name for port in path})
                 elif target > start and target not in path:
                     walks.append(([*path, target], after))
-    return found
+    return cycles
 
 
 @settings(max_examples=10 * settings.default.max_examples)
@@ -222,7 +222,7 @@ def test_ways_say_what_can_be_reached_and_when(seed: int, graph: Graph) -> None:
     ways, ways_from = graph.topology.ways(ends), graph.topology.ways_from(ends)
     for start in rng.sample(range(count), min(count, 5)):
         # The first port of a path may be an end itself, and is left; or a path stays there.
-        for first, found in (
+        for first, summaries_by_end in (
             (False, lambda start=start: ways[start]),
             (True, lambda start=start: {to: ways_from[to].get(start, []) for to in range(count)}),
         ):
@@ -234,7 +234,7 @@ def test_ways_say_what_can_be_reached_and_when(seed: int, graph: Graph) -> None:
                     a: [(to, step) for to, step in s if to not in ends] for a, s in steps.items()
                 }
             reached = earliest(Graph(depths=graph.depths, steps=steps), [(start, time[start])])
-            for to, summaries in found().items():
+            for to, summaries in summaries_by_end().items():
                 assert Antichain(each.results_in(time[start]) for each in summaries) == reached[to]
                 assert not any(a is not b and a.less_equal(b) for a in summaries for b in summaries)
             if not first:

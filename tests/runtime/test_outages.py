@@ -498,9 +498,9 @@ def test_the_error_at_the_end_of_patience_says_how_often_and_how_long_was_tried(
     lost = TransportError("storage.unreachable", "no space left", hint="")
     for now in (100.0, 101.0, 104.0):
         outage.failed(lost, now)
-    error = outage.given_up(5, 106.0, "write epoch 7")
+    error = outage.timeout_error(5, 106.0, "write epoch 7")
     assert "failed for 6.0 s, tried 3 times, and storage_timeout=5: no space left" in error.message
     assert (error.fields["seconds"], error.fields["tries"]) == (6.0, 3)
     outage.over(107.0)
     outage.failed(lost, 110.0)
-    assert "tried once" in outage.given_up(1, 112.0, "write epoch 8").message
+    assert "tried once" in outage.timeout_error(1, 112.0, "write epoch 8").message

@@ -1,28 +1,29 @@
-"""Backfill: states that a checkpoint does not have are built from those it has.
+"""Backfill: states that a checkpoint does not have are built from the states that it has.
 
-A checkpoint of epoch e is of a boundary: all before e is in it. The run goes back one epoch further, to e - 1,
-with the states that are kept, whose `upper` is e already, and nothing where a state is *fresh*. Then "epoch e - 1"
-is run once more: without rows, but with the *content* of kept states, as of e - 1, as if it all had come in that
-epoch; and only to nodes that are fresh or lie on the way to them (`comparing.Flow`). When it is complete the run
-stands at boundary e like any other. Laws:
+Used by `instance`, when a changed program goes on from a checkpoint (`coordinator.resume`). A checkpoint of epoch e has
+all changes before e. States that it has are *kept*, and their `upper` is e already; states that it does not have are
+*fresh*, and begin empty. The run goes back one epoch further, to e - 1, and runs "epoch e - 1" once more: without rows,
+but with the *content* of the kept states as of e - 1, as if all of it had come in that epoch. The content goes only to
+nodes that are fresh, and to nodes on the way to them (`plan.diff.BackfillRoutes`). When this epoch is complete, the run
+stands at boundary e like any other run. Laws:
 
-1. **Content is enough.** What a node gives adds up, as of an epoch, to a function of what it was given up to then,
-   added up (`Operator.from_content`). So as of e - 1, and from then on, a fresh state is what it would be had the
-   program run from the start; earlier epochs cannot be told apart in it, and reading them is refused.
-2. **Nothing twice.** Kept states take nothing in during that epoch: they have it. What is on the way to them is
-   dropped where it would enter.
-3. **Pairs once.** A join pairs the content of both sides: one side is announced, whole, and meets the other; if
-   one side is fresh, it announces itself.
-4. **Read as of e - 1.** Times before a boundary may have been advanced to it, so kept states are readable from e on.
-   While the epoch is run, their readers find a copy of the content, at e - 1, in their place.
-5. **Within the budget.** That copy is made a block at a time, and where memory is limited as much of it stays there
-   as of any other state; the rest is in files of our own. What a fresh state is given is like an epoch with as
-   many rows.
+- **Content is enough.** As of an epoch, the changes that a node gives add up to a function of the changes that it took
+  up to then, added up (the *from content* law of operators). So as of e - 1, and from then on, a fresh state is what it
+  would be had the program run from the start. Earlier epochs cannot be told apart in it, and reading them is refused.
+- **Nothing twice.** Kept states take nothing in during that epoch, since they have it already: content on its way to
+  other nodes is dropped where it would enter a kept state.
+- **Pairs once.** A join pairs the content of both sides once. Where both sides are kept, one of them is announced as a
+  whole and meets the other; where one side is fresh, that side announces itself.
+- **Read before the boundary.** Times before a boundary may have been advanced to it, so kept states are readable from e
+  on. While epoch e - 1 is run, their readers find a copy of the content, at e - 1, in place of the state.
+- **Within the budget.** That copy is made a block at a time. Where memory is limited, as much of the copy stays in
+  memory as of any other state; the rest is in files of our own. For a fresh state the backfill is like an epoch with as
+  many rows.
 
-An instance begins (`Beginning`) either so, or `Straight`, at a boundary with all its states.
+An instance begins (`Beginning`) either with a `Backfill`, or `Straight`, at a boundary with all its states.
 
-Cost: the content of the states that are read is copied once and announced once; kept states that nothing fresh is
-made of cost nothing.
+Cost: the content of the states that are read is copied once and announced once. A kept state that no fresh state is
+made from costs nothing.
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ Take = Callable[[Changes], Changes | None]
 
 
 class Beginning(ABC):
-    """How an instance comes to its first boundary. `first` is the first epoch from which its outputs can be read."""
+    """How an instance comes to its first boundary. From epoch `first` on, its outputs can be read."""
 
     first: int
     giving: tuple[Port, ...] = ()
-    """The outputs at which changes come in besides the sources, before that boundary."""
+    """The outputs at which changes come in before that boundary, besides the sources."""
 
     @abstractmethod
     def start(self, actors: Mapping[int, Actor]) -> None:
-        """Bring each actor, by the number of its node, to where it begins."""
+        """Bring each actor, by the number of its node, to the boundary at which it begins."""
 
     def gate(self, number: int, take: Take) -> Take:
-        """What is done with changes that arrive at a node, where otherwise `take` is."""
+        """The function that takes changes which arrive at a node, in place of `take`."""
         return take
 
     def content(self, push: Callable[[Port], Push]) -> Iterator[None] | None:
-        """Let what comes in before all rows go where it is wanted, a piece at each step; None where nothing does."""
+        """Push the content that comes in before all rows, a piece at each step; None where there is no content."""
         return None
 
     def finish(self) -> None:  # noqa: B027 (most have nothing to do)
@@ -92,24 +93,24 @@ def beginning_of(
     resume: Resume | None,
     spill: Mapping[str, Any],
 ) -> Beginning:
-    """How an instance with these states begins at `epoch`: `resume` says which of the others are built anew then."""
+    """How an instance with these states begins at `epoch`; `resume` says which other states are built anew then."""
     if resume is None or states is None or resume.epoch != epoch or not resume.routes.fresh:
         return Straight(epoch)
-    kept = [node.number for node in plan.nodes if states.keys() & set(states_of(node))]
-    return Backfill(resume.routes, epoch, frozenset(kept), spill)
+    restored = [node.number for node in plan.nodes if states.keys() & set(states_of(node))]
+    return Backfill(resume.routes, epoch, frozenset(restored), spill)
 
 
 class Backfill(Beginning):
-    """The backfill of one instance, in epoch `epoch`; `kept` are the nodes whose states it was given.
+    """The backfill of one instance, in epoch `epoch`; `restored` are the nodes whose states are kept.
 
-    `spill` is the budget of a state and where to what is beyond goes, as `Spine` takes them.
+    `spill` is the budget of a state and the directory for the blocks beyond it, as `Spine` takes them.
     """
 
     def __init__(
         self,
         routes: BackfillRoutes,
         epoch: int,
-        kept: frozenset[int],
+        restored: frozenset[int],
         spill: Mapping[str, Any] | None = None,
     ) -> None:
         self.epoch = epoch
@@ -118,12 +119,12 @@ class Backfill(Beginning):
         self._actors: Mapping[int, Actor] = {}
         self._spill = spill or {}
         self._routes = routes
-        self._kept = kept
+        self._restored = restored
         self._real: dict[int, Spine] = {}
         self._contents: dict[int, Batch] = {}
 
     def gate(self, number: int, take: Take) -> Take:
-        """What is done with changes that arrive at a node: where it is closed to content, that is dropped (law 2)."""
+        """The function that takes changes which arrive at a node: a closed node drops content (nothing twice)."""
         if number in self._routes.open:
             return take
         epoch = self.epoch
@@ -134,12 +135,12 @@ class Backfill(Beginning):
         return gated
 
     def start(self, actors: Mapping[int, Actor]) -> None:
-        """Bring each actor to its boundary: e where it has its state, and e - 1 where it begins (law 1)."""
+        """Bring each actor to its boundary: e where its state is kept, e - 1 where it is fresh (content is enough)."""
         self._actors = actors
         for number, actor in actors.items():
             node = actor.node
-            shown = node.operator.role is Role.OUTPUT
-            if (node.inputs[0].node if shown else number) in self._kept:
+            is_output = node.operator.role is Role.OUTPUT
+            if (node.inputs[0].node if is_output else number) in self._restored:
                 actor.boundary(self.first)
             else:
                 actor.begin(self.epoch)
@@ -169,7 +170,7 @@ class Backfill(Beginning):
             yield
 
     def finish(self) -> None:
-        """The epoch is complete: readers find the states themselves again."""
+        """The epoch is complete: readers find the states again in place of the copies."""
         for number, spine in self._real.items():
             actor = self._actors[number]
             assert isinstance(actor, Arranged)
@@ -178,16 +179,16 @@ class Backfill(Beginning):
         self._contents.clear()
 
     def _stand_in(self, actor: Actor) -> None:
-        """Have readers of an arrangement find its content as of this epoch (law 4)."""
+        """Have readers of an arrangement find a copy of its content at this epoch (read before the boundary)."""
         assert isinstance(actor, Arranged)
         spine = actor.arrangement.spine
         schema, upper = spine.schema, Antichain([(self.epoch + 1,)])
         names, positions = [column.name for column in schema.columns], range(len(schema.columns))
         batch = Batch(schema, (), Antichain([(0,)]), upper, Antichain([(0,)]))
         for piece in self._content(spine, names, BLOCK_ROWS):
-            # A piece has whole keys, in the order of hashes: its blocks come after those before (law 5).
-            made = Batch.of(schema, piece, positions, batch.lower, upper)
-            batch = replace(batch, blocks=self._bounded((*batch.blocks, *made.blocks)))
+            # A piece has whole keys, in the order of hashes, so its blocks come after those of earlier pieces.
+            copied = Batch.of(schema, piece, positions, batch.lower, upper)
+            batch = replace(batch, blocks=self._bounded((*batch.blocks, *copied.blocks)))
         batches = (batch,) if batch.blocks else ()
         view = View(spine.name, schema, batches, Antichain([(self.epoch,)]), upper)
         number = actor.node.number
@@ -195,14 +196,14 @@ class Backfill(Beginning):
         actor.arrangement.spine = Spine.from_view(view, **self._spill)
 
     def _bounded(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        """The same blocks, those in files that are beyond the budget."""
+        """The same blocks; those beyond the budget are in files (within the budget)."""
         if not self._spill:
             return blocks
         excess = resident_bytes(blocks) - self._spill["budget"]
         return spill_blocks(blocks, self._spill["directory"], excess)[0]
 
     def _content(self, spine: Spine, names: list[str], rows: int = SCAN_ROWS) -> Iterator[Changes]:
-        """What a kept state holds, at this epoch, with the columns in this order, about so many rows a piece."""
+        """The content of a kept state at this epoch, columns in the order of `names`, about `rows` rows a piece."""
         view, now = present(spine)
         places = view.schema.positions
         positions = [places[name] for name in names]
@@ -212,7 +213,7 @@ class Backfill(Beginning):
 
 
 def _spine(actor: Actor) -> Spine:
-    """The state of an actor that holds what it has given."""
+    """The state with all changes that an actor has given."""
     if isinstance(actor, Arranged):
         return actor.arrangement.spine
     spine: Spine = actor.context.states[actor.node.name]

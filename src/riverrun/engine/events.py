@@ -1,9 +1,10 @@
-"""Events: what has happened to a run, newest last, for people and for programs that watch it.
+"""Events: what has happened to a run, newest last, for people and for programs that watch the run.
 
-An event has a kind, the wall clock, and fields. The last `KEPT` are kept. Kinds: ``started``, ``lost`` (a worker),
-``recovered``, ``scaled``, ``slow worker``, ``slow code``, ``long loop``, ``moved`` (shares), ``checkpoint``,
-``trouble``, ``refused`` (an epoch), ``closed``, ``late`` (rows of a stream that a state or an expiry dropped; one
-event for each stream, with how many in all), ``no time`` (rows that expire and have no time to expire by, likewise).
+Users read them by `run.events`. An event has a kind, a time of the wall clock, and fields. A run remembers its last
+`CAPACITY` events. Kinds: ``started``, ``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``,
+``long loop``, ``moved`` (shares), ``checkpoint``, ``trouble``, ``refused`` (an epoch), ``closed``, ``late`` (rows of a
+stream that a state or an expiry dropped; one event for each stream, with the number of all its rows so far), ``no
+time`` (rows that expire and have no time to expire by, likewise).
 
 >>> events = Events()
 >>> _ = events.record("lost", worker=1, why="killed")
@@ -17,7 +18,7 @@ import time
 from collections import deque
 from typing import Any
 
-KEPT = 1000
+CAPACITY = 1000
 KINDS = (
     "started",
     "lost",
@@ -40,23 +41,23 @@ class Events:
     """The last events of a run. Threads may share it."""
 
     def __init__(self) -> None:
-        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._events: deque[dict[str, Any]] = deque(maxlen=CAPACITY)
 
     def record(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Something has happened. The event can be added to when more is known of it."""
+        """Record an event, and return it: fields can be added when more is known."""
         event = {"kind": kind, "at": time.time(), **fields}
-        self._kept.append(event)
+        self._events.append(event)
         return event
 
     def add(self, kind: str, rows: int, **fields: Any) -> None:
-        """Something has happened to some rows: one event for all that agree in the other fields."""
-        for event in self._kept:
+        """Record an event about a number of rows; it absorbs an earlier event with the same kind and other fields."""
+        for event in self._events:
             if event["kind"] == kind and all(event.get(name) == fields[name] for name in fields):
-                self._kept.remove(event)
+                self._events.remove(event)
                 self.record(kind, rows=event["rows"] + rows, **fields)
                 return
         self.record(kind, rows=rows, **fields)
 
     def list(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What has happened, oldest first."""
-        return [dict(event) for event in list(self._kept) if kind in (None, event["kind"])]
+        """The events, or those of one kind, oldest first."""
+        return [dict(event) for event in list(self._events) if kind in (None, event["kind"])]

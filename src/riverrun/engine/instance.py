@@ -1,11 +1,11 @@
-"""An instance: one worker's share of a running plan. Its actors, their state, and what is under way.
+"""The instance: one worker's share of a running plan, with its actors, their states, and all work under way.
 
-Sans-I/O: rows and messages in (`feed`, `receive`), bounded steps (`work`), messages out (`take`). It
-is made anew for each execution, from the states that a boundary or a checkpoint has, so whatever was
-under way before is gone with the old one.
+A `worker` has one instance for each execution. Sans I/O: rows and messages go in (`feed`, `receive`), work is done in
+bounded steps (`work`), messages come out (`take`). An instance is made from the states of a boundary or of a
+checkpoint, so all work that was under way before is gone with the old instance.
 
-It puts together what stands apart: which actor is run next (`schedule`), who takes what an actor sends (`wiring`), and
-how the states come to the boundary at which it begins (`backfill`).
+It consists of a `schedule`, which says which actor is run next; of a `wiring`, which leads changes from an actor to the
+nodes that take them; and of its beginning (`backfill`), which brings the states to the boundary at which it begins.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ STEPS = 64  # actors run in one call of `work`
 
 
 class ProgressNews(tuple[ProgressChange, ...]):
-    """A message between workers: what the sender has done to pointstamps, as one."""
+    """A message between workers: changes of the sender to pointstamps, which belong together."""
 
     __slots__ = ()
 
 
 class Instance:
-    """A plan on worker `index`, which owns what `shards` say, from `epoch` on."""
+    """A plan on worker `index`, which owns the hashes that `shards` give to this index, from `epoch` on."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Instance:
         memory: int | None = None,
         resume: Resume | None = None,
     ) -> None:
-        """`memory` is how many bytes of state stay in memory; the rest is in files. `resume` is what of the states of
-        another program is built anew, where these are those of its epoch."""
+        """`memory` is how many bytes of state stay in memory; the rest is in files. `resume` says which states are
+        built anew, where `states` are those of another program at the epoch of `resume`."""
         self.plan = plan
         self.index = index
         self._peers = [peer for peer in range(shards.workers) if peer != index]
@@ -83,7 +83,7 @@ class Instance:
             spill = {"budget": memory // max(keeping, 1), "directory": scratch.path}
         beginning = beginning_of(plan, epoch, states, resume, spill)
         self._beginning: Beginning | None = beginning
-        """What brings this instance to its first boundary, until it is there."""
+        """How this instance comes to its first boundary; None once it is there."""
         self._schedule = schedule_of(plan, epoch, index, shards.workers, beginning.giving)
         self._states = {
             name: Spine.from_view(view, **spill) for name, view in (states or {}).items()
@@ -99,9 +99,9 @@ class Instance:
             self._actor(node, Returning) for node in plan.nodes if node.operator.is_feedback
         ]
         self._expected: dict[int, tuple[tuple[pa.DataType, ...], int]] = {}
-        """Of each exchange that others have sent to, the types of its columns, and how deep its times are."""
+        """For each exchange that a peer has sent to, the types of its columns, and the depth of its times."""
         self._scope = plan.scopes[0]
-        """The loop of the actor that was run last."""
+        """The scope of the actor that was run last."""
         self._fed: deque[tuple[str, pa.RecordBatch]] = deque()
         self._feeding: int | None = None
         self._boundary = epoch
@@ -111,7 +111,7 @@ class Instance:
     def _start_actors(
         self, shards: Shards, history: int, first: int, spill: Mapping[str, Any]
     ) -> None:
-        """Start what is alive of each node, those before it first; what comes out of it leads nowhere yet."""
+        """Start the actors, in the order of nodes; their outputs are not connected yet."""
         for node in self.plan.nodes:
             if not node.operator.has_actor:
                 continue
@@ -124,14 +124,14 @@ class Instance:
             self._actors[node.number] = node.operator.start(context)
 
     def _actor(self, node: Node, kind: type[ActorKind]) -> ActorKind:
-        """The actor of a node, which is of the kind that belongs to its role."""
+        """The actor of a node, of the class that belongs to the role of the node."""
         actor = self._actors[node.number]
         assert isinstance(actor, kind)
         return actor
 
     @property
     def completed(self) -> int:
-        """All epochs below are complete, as far as is known here."""
+        """All epochs below this one are complete, as far as is known here."""
         return self._boundary
 
     @property
@@ -147,7 +147,7 @@ class Instance:
     def feed(self, epoch: int, inputs: Mapping[str, pa.RecordBatch]) -> None:
         """This worker's rows of an epoch; their last column is `diff`.
 
-        Many rows are fed piece by piece, in `work`: what one piece sends travels while the next is worked on.
+        Many rows are fed piece by piece, in `work`: messages of one piece travel while the next piece is worked on.
         """
         for name, batch in inputs.items():
             rows = batch.num_rows
@@ -161,7 +161,7 @@ class Instance:
         self._feed_on()
 
     def _feed_on(self) -> None:
-        """Take in the next piece; after the last one there is no more of the epoch."""
+        """Take in the next piece of content or rows; after the last piece, close the epoch."""
         epoch = self._feeding
         assert epoch is not None
         if self._content is not None:
@@ -198,7 +198,7 @@ class Instance:
         self._settle()
 
     def _check_expected(self, number: int, changes: Changes) -> None:
-        """Refuse what no worker of this plan sends: kernels read columns as the plan says that they are."""
+        """Refuse changes that no worker of this plan sends: kernels trust columns to have the types of the plan."""
         expected = self._expected.get(number)
         if expected is None:
             nodes = self.plan.nodes
@@ -208,14 +208,14 @@ class Instance:
             kinds = Schema(pa.schema([]), node.schemas[0]).canonical
             expected = self._expected[number] = kinds, node.depth
         kinds, depth = expected
-        found = tuple([column.type for column in changes.columns])
-        if found != kinds or len(changes.times[0]) != depth:
+        types = tuple([column.type for column in changes.columns])
+        if types != kinds or len(changes.times[0]) != depth:
             raise BadMessage(
-                f"rows of {found} at {changes.times[0]} are not what node {number} has"
+                f"rows of {types} at {changes.times[0]} are not what node {number} has"
             )
 
     def work(self) -> bool:
-        """Run a few actors whose turn it is; whether there was one."""
+        """Run a few actors, or feed a piece; return whether there was anything to do."""
         schedule, wiring = self._schedule, self._wiring
         if self._feeding is not None:
             self._feed_on()
@@ -238,7 +238,7 @@ class Instance:
             schedule.ran(actor, time)
             schedule.settle()
             if self._tell() or is_due():
-                return True  # the others can go on with it meanwhile; or somebody wants to end it
+                return True  # peers can go on with the news meanwhile; or an interrupt is due
         return True
 
     def take(self) -> list[tuple[int, object]]:
@@ -249,14 +249,14 @@ class Instance:
         return outgoing
 
     def pin(self) -> dict[str, View]:
-        """The states at the boundary, which nothing that comes after will change."""
+        """The states at the boundary; later work does not change these views."""
         views = {name: spine.view() for name, spine in self._states.items()}
         for actor in self._actors.values():
             views.update(actor.saved(self._boundary))
         return views
 
     def notes(self) -> tuple[dict[str, Any], ...]:
-        """What there is to be told to who watches the run, since it was asked for last."""
+        """The notes for people who watch the run, since the last call."""
         noted, self._notes = self._notes, []
         return tuple(noted)
 
@@ -264,7 +264,7 @@ class Instance:
         self._notes.append({"kind": kind, **fields})
 
     def _tell(self) -> bool:
-        """Put what the others should know now behind the rows that they get; whether there is any."""
+        """Put news of progress for the peers behind the rows that they get; return whether there was any."""
         news = self._schedule.tell()
         if news:
             self._wiring.outgoing += [(peer, ProgressNews(news)) for peer in self._peers]
@@ -292,7 +292,7 @@ class Instance:
             raise located(node, error) from error.__cause__
 
     def read(self, name: str, epoch: int, ranges: Sequence[Range] | None = None) -> ViewPortion:
-        """Its part of an output as of an epoch that is kept; of that, the rows in these ranges of hashes."""
+        """This worker's part of an output as of an epoch; with `ranges`, the rows in these ranges of hashes."""
         tap = self.outputs[name]
         view, at = tap.view_as_of(epoch)
         return ViewPortion(name, tap.node.schemas[0], view, at, ranges)
@@ -300,7 +300,7 @@ class Instance:
     def changes(
         self, name: str, epoch: int, ranges: Sequence[Range] | None = None
     ) -> ChangesPortion:
-        """Its part of what an epoch changed in an output; of that, the rows in these ranges of hashes."""
+        """This worker's part of the changes of an epoch to an output; with `ranges`, those in these ranges."""
         tap = self.outputs[name]
         return ChangesPortion(tap.node.schemas[0], tap.changes(epoch, ranges))
 
@@ -321,7 +321,7 @@ class Instance:
         )
 
     def loops(self) -> list[LoopRound]:
-        """The loops that are going here. Any thread may ask."""
+        """The loops under way on this worker. Any thread may ask."""
         rounds, scope = [], self._scope
         for actor in self._returning:
             going = actor.going
@@ -335,22 +335,22 @@ class Instance:
         return dict(self._states)
 
     def stats(self) -> dict[str, Any]:
-        """How large each state is here."""
-        found: dict[str, dict[str, Any]] = {
+        """How large each state is on this worker, and other figures of it."""
+        sizes: dict[str, dict[str, Any]] = {
             name: {"rows": len(spine), "bytes": spine.nbytes}
             for name, spine in self._states.items()
         }
         for actor in self._actors.values():
             for name, figures in actor.figures().items():
                 for what, figure in figures.items():
-                    known = found.setdefault(name, {}).get(what)
-                    found[name][what] = figure if known is None else known + figure
-        return found
+                    known = sizes.setdefault(name, {}).get(what)
+                    sizes[name][what] = figure if known is None else known + figure
+        return sizes
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes the instances of a plan; travels to where workers are."""
+    """Makes the instances of a plan; it is sent to the processes of workers."""
 
     plan: Plan
     history: int = 1
@@ -372,16 +372,16 @@ class Maker:
         )
 
     def translate(self, number: int, states: Mapping[str, View]) -> Mapping[str, View]:
-        """The states that a checkpoint has, under the names that they have in this plan."""
+        """The states of a checkpoint under the names that they have in this plan."""
         return states if self.resume is None else self.resume.translate(number, states)
 
     def resuming(self, resume: Resume) -> Maker:
-        """One that makes instances that know how to go on from the states of another program."""
+        """A maker of instances that go on from the states of another program."""
         return replace(self, resume=resume)
 
 
 def _as_changes(node: Node, batch: pa.RecordBatch, epoch: int) -> Changes:
-    """Rows that were fed, as changes."""
+    """Rows of an epoch as changes."""
     columns = canonical_columns(batch, node.schemas[0])  # by position: a column may be called diff
     diffs = np.asarray(batch.column(batch.num_columns - 1))
     if len(diffs) == 1 or (diffs == diffs[0]).all():

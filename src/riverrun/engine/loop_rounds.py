@@ -1,13 +1,14 @@
-"""Long loops: which loop an epoch is in, at which round, and how much still changes; said before anybody has to ask.
+"""Long loops: warnings about loops that an epoch does not come out of, before anybody has to ask.
 
 Every worker knows the round of each of its loops (`Instance.loops`). A run in this process asks its workers about once
-a second; other workers say it with their signs of life. A `LongLoops` adds up what the workers say, logs a warning and
-records an event. Laws:
+a second; workers in other processes report their rounds with their signs of life. A `LongLoops` adds up the reports of
+the workers, logs a warning and records an event, both with the round and with how many rows still change. Laws:
 
-- **Early.** A loop that is in one epoch for `FIRST` seconds is said, by name and with the user's line, and again every
-  `AGAIN` seconds while its rounds go on; not while they do not (one call that takes long is said by `health`).
-- **All workers.** The round is the latest that any worker is in; the rows are those that change in it, on all workers.
-- **One name.** What is said here and what the error of a loop that diverges says has the same name and line.
+- **Early.** People are warned of a loop that has been in one epoch for `FIRST` seconds, by name and with the user's
+  line, and again every `AGAIN` seconds while the rounds of the loop go on. While a loop stays in one round there is no
+  further warning here: `health` reports a single call that takes long.
+- **All workers.** The round is the latest round of any worker; the rows are all rows that change in it, on all workers.
+- **One name.** A warning names a loop, and the user's line, as the error of a loop that diverges does.
 
 >>> from riverrun.engine.events import Events
 >>> loops = LongLoops(Events())
@@ -29,9 +30,9 @@ from typing import Any
 from riverrun.engine.events import Events
 from riverrun.progress import Timestamp
 
-FIRST = 10.0  # seconds in a loop, after which it is said
-AGAIN = 30.0  # seconds until it is said again
-LOOK = 1.0  # seconds after which whoever works looks at the loops
+FIRST = 10.0  # seconds in a loop before the first warning
+AGAIN = 30.0  # seconds between two warnings
+LOOK = 1.0  # seconds between two looks of a worker at its loops
 HINT = (
     "if it should have come to rest by now, its body does not reach a fixed point: iterate(limit=...) bounds its "
     "rounds, iterate(patience=...) says after how many it is an error"
@@ -41,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoopRound:
-    """A loop that is going: the time that it is at, and how many rows change there."""
+    """A loop that is under way: its time, and how many rows change at that time."""
 
     loop: str
     line: str
@@ -50,7 +51,7 @@ class LoopRound:
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The rounds of the loops around it, outermost first, and its own."""
+        """The rounds of the loops around this loop, outermost first, and its own round."""
         return self.time[1:]
 
     def __str__(self) -> str:
@@ -59,7 +60,7 @@ class LoopRound:
 
 
 def add_up(rounds: Iterable[LoopRound]) -> list[LoopRound]:
-    """What several workers, or several ways back of one loop, say: of each loop the latest time, and its rows."""
+    """Add up reports of several workers, or of several ways back of one loop: the latest time, and all its rows."""
     latest: dict[str, LoopRound] = {}
     for each in rounds:
         known = latest.get(each.loop)
@@ -72,7 +73,7 @@ def add_up(rounds: Iterable[LoopRound]) -> list[LoopRound]:
 
 @dataclass(slots=True)
 class _Watched:
-    """A loop in an epoch: since when it goes, when it was said, and at which time it was then."""
+    """A loop in an epoch: when it began, when the last warning was, and the time of the loop at that warning."""
 
     epoch: int
     since: float
@@ -81,34 +82,36 @@ class _Watched:
 
 
 class LongLoops:
-    """Follows the loops of a run. One thread at a time may call it; any may look at `going` and `status`."""
+    """Follows the loops of a run. One thread at a time may call `hear` and `forget`, any thread the others."""
 
     def __init__(self, events: Events) -> None:
         self.events = events
-        self._told: Mapping[int, list[LoopRound]] = {}
+        self._reported: Mapping[int, list[LoopRound]] = {}
         self._watched: dict[str, _Watched] = {}
         self._now = 0.0
 
     def hear(self, member: int, rounds: Iterable[LoopRound], now: float) -> None:
-        """What a worker says of its loops; and say what is to be said."""
-        self._told = {**self._told, member: list(rounds)}
+        """Take the report of a worker about its loops, and warn of loops if it is time to."""
+        self._reported = {**self._reported, member: list(rounds)}
         self._look(now)
 
     def forget(self, member: int) -> None:
         """A worker is gone."""
-        self._told = {other: told for other, told in self._told.items() if other != member}
+        self._reported = {
+            other: rounds for other, rounds in self._reported.items() if other != member
+        }
 
     def going(self, completed: int = 0) -> list[LoopRound]:
-        """The loops that are going, all workers added up; the one with most rounds first.
+        """The loops under way, all workers added up; the loop with most rounds first.
 
-        Epochs below `completed` are over, whatever was heard of them last.
+        Epochs below `completed` are over, whatever the last reports say of them.
         """
-        told = add_up(each for rounds in self._told.values() for each in rounds)
-        told = [each for each in told if each.time[0] >= completed]
-        return sorted(told, key=lambda each: each.rounds[-1:], reverse=True)
+        rounds = add_up(each for reported in self._reported.values() for each in reported)
+        rounds = [each for each in rounds if each.time[0] >= completed]
+        return sorted(rounds, key=lambda each: each.rounds[-1:], reverse=True)
 
     def status(self, completed: int = 0) -> list[dict[str, Any]]:
-        """The loops that are going, for people."""
+        """The loops under way, for people."""
         watched = self._watched
         return [
             {

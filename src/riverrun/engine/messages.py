@@ -1,26 +1,26 @@
-"""Messages: all that coordinator, workers, client and storage say to each other.
+"""Messages: everything that coordinator, workers, client and storage say to each other.
 
-Every actor has an *address*, an integer: a worker's is its *incarnation*, a number that no other
-life of any worker had, from 1 on; the others have the constants below. An actor is handed
-``(sender, message)`` and gives out ``(address, message)``; nothing else passes between actors, so
-what carries the messages is exchangeable: a list, a seeded scheduler, sockets.
+Every actor has an *address*, an integer: the address of a worker is its *incarnation*, a number from 1 on that no other
+life of any worker had; the other actors have the constants below. An actor is handed ``(sender, message)`` and gives
+out ``(address, message)``, and nothing else passes between actors. So the carrier of the messages can be exchanged: a
+list, a seeded scheduler, sockets.
+
+Some messages are instructions to the storage (`AppendRecord`, `Write`, `Publish`, `Collect`, `Survey`, `Read`,
+`Recall`). The carrier has them executed (`runtime.storage_calls`) and brings the `Outcome` back.
 
 Laws, on which `worker` and `coordinator` build:
 
-1. **Execution.** What belongs to a run of the dataflow carries the number of its *execution*. A
-   receiver drops what is older than its own, and holds what is newer until it has begun that one.
-   What does not carry one (`JoinRun`, `Heartbeat`, `Wrote`, ...) means the same in every execution.
-2. **Order.** Between two actors messages arrive in the order in which they were sent, up to the
-   moment where the connection breaks. Workers need less: `Data` is numbered, and a receiver that
-   misses one takes no more of that execution.
-3. **Repeated.** Every message may be delivered twice: the second one changes nothing.
+- **Execution.** A message that belongs to one execution of the dataflow carries the number of that execution. A
+  receiver drops messages of older executions than its own, and holds messages of a newer execution until its own
+  `Begin` for this execution has come. A message without such a number (`JoinRun`, `Heartbeat`, `Wrote`, ...) means the
+  same in every execution.
+- **Order.** Between two actors messages arrive in the order in which they were sent, up to the moment at which the
+  connection breaks. Workers need less: `Data` is numbered, and a receiver that misses a number takes no more `Data` of
+  the execution from this sender.
+- **Repeated.** Every message may be delivered twice: the second delivery changes nothing.
 
 >>> Data(execution=3, number=0, payload="rows")
 Data(execution=3, number=0, payload='rows')
-
-Instructions are messages to the storage (`AppendRecord`, `Write`, `Publish`, `Collect`, `Survey`,
-`Read`, `Recall`): whoever carries messages has them executed (`storing.execute`) and brings the `Outcome`
-back.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ COORDINATOR = 0
 STORAGE = -1
 CLIENT = -2
 SUPERVISOR = -3
-"""Whoever starts and stops workers."""
+"""The address of the part of a runtime that starts and stops workers."""
 
 ORIGIN = 0
 """In place of the number of a checkpoint: the run starts from nothing."""
 PINNED = -1
-"""In place of the number of a checkpoint: every worker has the states pinned."""
+"""In place of the number of a checkpoint: the states are pinned on the workers."""
 
 NO_EPOCH = -1
 INTERRUPTED = "run.interrupted"
-"""The code of the error of an epoch that did not fail by itself: the user interrupted it."""
+"""The code of the error of an epoch that the user interrupted."""
 
 Inputs: TypeAlias = Mapping[str, pa.RecordBatch]
 Parcels: TypeAlias = Mapping[str, tuple["Parcel", ...]]
 States: TypeAlias = Mapping[str, View]
 Outputs: TypeAlias = list[tuple[int, Any]]
-"""Messages on their way out, each with the address it goes to."""
+"""Messages on their way out, each behind the address that it goes to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +70,44 @@ class Parcel:
     """The worker that has them in memory."""
     rows: int
     file: str | None = None
-    """Where they are in the storage, for when that worker is gone."""
+    """The file in the storage with the same rows, for when that worker is gone."""
     checksum: str = ""
 
 
 class InstanceInterface(Protocol):
-    """One worker's share of a running plan, made anew for every execution."""
+    """One worker's share of a running plan, made anew for every execution (`instance` implements it)."""
 
     @property
     def completed(self) -> int:
-        """All epochs below are complete here, as far as it knows."""
+        """All epochs below this one are complete here, as far as the instance knows."""
 
     def feed(self, epoch: int, inputs: Inputs) -> None:
-        """Take this worker's rows of an epoch, once for each epoch, in order; it has no others."""
+        """Take all of this worker's rows of an epoch; called once for each epoch, in order."""
 
     def receive(self, sender: int, payload: Any) -> None:
-        """Take what the peer with that index sent, in the order in which it was sent."""
+        """Take a payload that the peer with index `sender` sent; payloads of a peer come in order."""
 
     def work(self) -> bool:
-        """Do one bounded step; whether anything was done."""
+        """Do one bounded step, and return whether there was anything to do."""
 
     def take(self) -> list[tuple[int, Any]]:
-        """What is to be sent to peers: the index of each, and what it gets."""
+        """The payloads for peers, in order, each behind the index of its peer."""
 
     def pin(self) -> Mapping[str, View]:
         """The declared states as of `completed`; called when every epoch that was fed is complete."""
 
     def notes(self) -> tuple[dict[str, Any], ...]:
-        """What there is to be told to who watches the run, since it was asked for last."""
+        """The notes for people who watch the run, since the last call."""
 
     @property
     def touched(self) -> int:
-        """How many changes were made so far."""
+        """How many changes were made so far, as a measure of work."""
 
     def read(self, name: str, epoch: int) -> Portion:
-        """Its part of an output as of an epoch."""
+        """This worker's part of an output as of an epoch."""
 
     def changes(self, name: str, epoch: int) -> Portion:
-        """Its part of what an epoch changed in an output."""
+        """This worker's part of the changes of an epoch to an output."""
 
     def frontier(self, name: str) -> Antichain:
         """The times that can still come to a probe."""
@@ -117,7 +117,7 @@ class InstanceInterface(Protocol):
 
 
 class MakeInstance(Protocol):
-    """Makes the share of the worker with an index, which owns the hashes that `shards` say."""
+    """Makes the instance of the worker with an index, which owns the hashes that `shards` give to this index."""
 
     def __call__(
         self, index: int, shards: Shards, epoch: int, states: States | None, /
@@ -134,7 +134,7 @@ class Begin:
     execution: int
     epoch: int
     source: int
-    """The checkpoint that has the states of that epoch; or `ORIGIN`, or `PINNED`."""
+    """The number of the checkpoint with the states of that epoch; or `ORIGIN`, or `PINNED`."""
     index: int
     shards: Shards
     peers: tuple[int, ...]
@@ -149,7 +149,7 @@ class Feed:
     epoch: int
     inputs: Inputs
     parcels: Parcels = field(default_factory=dict)
-    """More rows of it, which whoever carries this message puts to the others."""
+    """More rows of the epoch, by name; the carrier of this message adds them to `inputs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRun:
-    """You have no part in this run any more: stop."""
+    """The worker has no part in this run any more, and stops."""
 
 
 # ---- from a worker to the coordinator
@@ -182,34 +182,34 @@ class LeaveRun:
 
 @dataclass(frozen=True, slots=True)
 class JoinRun:
-    """I am there."""
+    """The worker is there, and can begin an execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """I am still there."""
+    """The worker is still there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """I have gone back, and stand at the epoch where this execution begins."""
+    """The worker has its states, and stands at the epoch at which this execution begins."""
 
     execution: int
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """All epochs below `epoch` are complete here, and their states pinned."""
+    """All epochs below `epoch` are complete on the worker, and its states as of `epoch` are pinned."""
 
     execution: int
     epoch: int
     notes: tuple[dict[str, Any], ...] = ()
-    """What there is to be told to who watches the run: a kind, and fields."""
+    """Notes for people who watch the run: each has a kind, and fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The instance raised while `epoch` was worked on; None where it could not even be made."""
+    """The instance raised while `epoch` was under way; None where making the instance raised."""
 
     execution: int
     epoch: int | None
@@ -218,7 +218,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """The states could not be read, or rows. With a `TransportError` it is tried again, and this is only said."""
+    """The worker could not read its states, or rows. After a `TransportError` the worker itself tries again."""
 
     execution: int
     error: RiverrunError
@@ -226,7 +226,7 @@ class NotReady:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Something that the peer with this address sent to me in this execution is lost."""
+    """A message of this execution from the peer with this address to the worker is lost."""
 
     execution: int
     peer: int
@@ -234,7 +234,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """My part of a checkpoint; or None, and why it could not be written."""
+    """The worker's part of a checkpoint; or None, and the error for which it could not be written."""
 
     attempt: int
     part: StatePart | None
@@ -246,32 +246,32 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What an instance sends to a peer, numbered from 0 for each pair and execution."""
+    """A payload of an instance for a peer, numbered from 0 for each pair of workers and execution."""
 
     execution: int
     number: int
     payload: Any
 
 
-# ---- from process to process: what those say to each other that carry messages
+# ---- from process to process: between the carriers of messages
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """So many bytes of your frames more were taken in here."""
+    """The receiver has taken in so many more bytes of the frames that it was sent."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """This process is alive. A worker also says how far it is, and what it is in."""
+    """This process is alive. A worker also says how much it has done, and which node's code it is in."""
 
     touched: int = 0
     busy: float = 0.0
     doing: str | None = None
     seconds: float = 0.0
-    """For how long it has been in that."""
+    """For how long it has been in the code of that node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,21 +290,21 @@ class Loops:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Where each worker is reached, by incarnation."""
+    """The network address of each worker, by incarnation."""
 
     addresses: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What was lent under this number is not needed any more."""
+    """The rows that were lent under this number are not needed any more."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Let go of what was handed in for an upload, but of these parcels."""
+    """Let go of the parcels of an upload, except for those named in `but`."""
 
     upload: str
     but: tuple[str, ...] = ()
@@ -322,11 +322,11 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """An epoch is complete everywhere. Said once for each."""
+    """An epoch is complete on all workers. Reported once for each epoch."""
 
     epoch: int
     notes: tuple[dict[str, Any], ...] = ()
-    """What workers noted in it."""
+    """The notes of the workers in this epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,14 +336,14 @@ class Refused:
     epoch: int
     error: RiverrunError
     inherited: bool = False
-    """Whether a run before this one logged it."""
+    """Whether a run before this one logged the epoch."""
     acknowledged: bool = False
-    """Whether that run, or one before it, may have told somebody that it was complete."""
+    """Whether a run before this one may have told somebody that the epoch was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint was published; or could not be, and why."""
+    """A checkpoint was published; or it could not be, for this error."""
 
     number: int
     epoch: int
@@ -352,7 +352,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """The run has that many workers now; an error says why it has not as many as were asked for."""
+    """The run has this number of workers now; with an error, not as many as were asked for."""
 
     workers: int
     error: RiverrunError | None = None
@@ -360,14 +360,14 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The run is over; the error says why, unless it was closed by its owner."""
+    """The run is over: by this error, or closed by its user."""
 
     error: RiverrunError | None
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something for whoever watches the run: a level of `logging`, and a text."""
+    """A text for people who watch the run, with a level of `logging`."""
 
     level: int
     text: str
@@ -375,7 +375,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a worker, and tell it that this is its incarnation."""
+    """Start a worker with this incarnation."""
 
     incarnation: int
 
@@ -387,7 +387,7 @@ class Stop:
     incarnation: int
 
 
-# ---- instructions to the storage, and what came of them
+# ---- instructions to the storage, and their outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,10 +430,10 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Note that the epochs below `epoch` were complete, for whoever owns the path next; nobody waits for an answer.
+    """Note that the epochs below `epoch` were complete, for the next owner of the path; nobody waits for an answer.
 
-    The carrier of messages notes it (`state.acknowledging`), where that is cheap before the client is told. So an
-    `Acknowledge` is never an instruction to `storing`.
+    The carrier of messages writes the note (`storage.acknowledged`), where that is cheap before the client is told. So
+    an `Acknowledge` is never an instruction to `runtime.storage_calls`.
     """
 
     owner: int
@@ -442,17 +442,17 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Find the newest checkpoint of the path: somebody else has published one."""
+    """Find the newest checkpoint of the path, since somebody else has published one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """The result of a survey: the newest checkpoint that is whole, and what is kept beside it."""
+    """The result of a survey: the number of the newest whole checkpoint, and the description in its manifest."""
 
     number: int
     about: Mapping[str, Any]
     top: int
-    """The greatest number that is used, be it by a torn one."""
+    """The greatest number that is used, by a torn checkpoint too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +473,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of an instruction: a result, or an error. A `TransportError` leaves open what was done."""
+    """The outcome of an instruction: a result or an error. After a `TransportError` it may have been done or not."""
 
     instruction: Any
     result: Any = None

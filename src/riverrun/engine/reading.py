@@ -1,16 +1,17 @@
-"""Reading: one worker's part of an output, as of an epoch or of what an epoch changed.
+"""Reading: one worker's part of an output, as of an epoch, or of the changes of an epoch to the output.
 
-A `Portion` is that part, to be read when somebody wants the rows: here (`ViewPortion`,
-`ChangesPortion`), or on the worker that has it, over the network (`borrowing.Borrowed`). Laws:
+To read an output, a run takes a `Portion` from each worker, and takes the rows out of the portions when somebody wants
+rows: in the process of that worker (`ViewPortion`, `ChangesPortion`), or over the network from there
+(`runtime.network.lending.Borrowed`). Laws:
 
-1. A portion stays as it is while the run goes on: it holds views and batches, which are immutable.
-2. The portions of all workers together are the output, every row as often as it is there.
-3. **One order.** Rows come in the order of their hashes, and equal hashes in the order of keys and values: the rows of
-   a range of hashes as of an epoch come in one order, whoever holds them and however they came there. So whoever has
-   so many of them can go on with another holder behind these. (Changes have no such order.)
-4. `columns` and `where` give the rows that a selection of columns and a filter afterwards would.
-5. Dictionaries do not travel: a stream of Arrow's has its dictionaries at its start, and one without rows has none. On
-   the way between processes a column with dictionaries is its values (`undictionaried`, `as_shown`).
+- **Fixed.** A portion stays as it is while the run goes on: it holds views and batches, which are immutable.
+- **Whole.** The portions of all workers together are the output, with every row as often as it is there.
+- **One order.** Rows come in the order of their hashes, and rows of equal hashes in the order of keys and values. So as
+  of an epoch, the rows of a range of hashes come in one order, whoever holds the rows and however they came there. A
+  reader that has so many rows of the range can go on behind them with another holder. (Changes have no such order.)
+- **Selection.** `columns` and `where` give the rows that selecting columns and filtering afterwards would give.
+- **No dictionaries.** A stream of Arrow's has its dictionaries at its start, and a stream without rows has none. So
+  between processes a column with dictionaries travels as its values (`undictionaried`, `as_shown` of `rows.records`).
 
 Cost: taking a portion is some microseconds; reading is by pieces of some 100,000 rows.
 """
@@ -38,7 +39,7 @@ PIECE = SCAN_ROWS  # about so many rows are read at a time
 
 
 class Portion(ABC):
-    """One worker's part of what is read."""
+    """One worker's part of the rows that are read."""
 
     schema: pa.Schema
 
@@ -46,7 +47,7 @@ class Portion(ABC):
     def batches(
         self, columns: Sequence[str] | None = None, where: Sequence[Where] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """The rows, in no particular order."""
+        """The rows, in pieces."""
 
 
 class ViewPortion(Portion):
@@ -60,7 +61,7 @@ class ViewPortion(Portion):
         epoch: int,
         ranges: Sequence[Range] | None = None,
     ) -> None:
-        """With `ranges`, only the rows whose hashes are in there."""
+        """With `ranges`, only the rows whose hashes are in these ranges."""
         self.schema = shown_schema(schema)
         self._name = name
         self._views = [view] if ranges is None else [view.slice(*each) for each in ranges]
@@ -86,7 +87,7 @@ class ViewPortion(Portion):
 
 
 class ChangesPortion(Portion):
-    """What an epoch changed: the columns, and a last one, `diff`."""
+    """The changes of an epoch: the columns of the output, and a last column, `diff`."""
 
     def __init__(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
         diff = free_name("diff", schema.names, any_case=True)

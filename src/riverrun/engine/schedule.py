@@ -1,19 +1,17 @@
-"""Which actor is run next, and at which time.
+"""Schedules: which actor is run next, and at which time.
 
-An actor that was given changes asks to be run at their times, and holds the right to send at those
-times until it has been run: a capability. It may be run at t when nothing that is outstanding could
-still bring it a change at or before t (law 2 of DESIGN). That is what a :class:`Schedule` answers, and an instance
-asks nothing else. Two ways to know:
+Each instance has one `Schedule`, and asks it nothing else. An actor that was given changes requests to be run at their
+times, and holds a capability, the right to send at those times, until it has been run. It may be run at t when nothing
+outstanding can still bring it a change at or before t (the *notification* law of DESIGN). There are two ways to know:
 
-- :class:`Alone`: with one worker everything outstanding is here, and the least request, in an order
-  that extends could-result-in (``Topology.order``), has nothing before it. A heap is enough.
-- :class:`Together`: with several, each worker writes down what it does in a ``Ledger``, every hop of it, so
-  law 1 is checked too. They tell each other what crosses between them (``Border``); each knows from that
-  what can still come from elsewhere, and from its own heap what can come from here.
+- :class:`Alone`: with one worker everything outstanding is here. The least request, in an order that extends
+  could-result-in (``Topology.order``), has nothing before it, so a heap is enough.
+- :class:`Together`: with several workers, each worker records all its steps in a ``Ledger``, hop by hop, which also
+  checks the *capability* law. Workers tell each other which messages cross between them (``Border``). So the border of
+  a worker shows the times that can still come from its peers, and its heap the times that can come from itself.
 
-An actor is run at t with an `upper`: no change at a time that is not at or after it will come any
-more. Alone, times at a port come in lexicographic order, so that is what comes after t in that
-order.
+An actor is run at t with an `upper`: every change that can still come is at or after some time of `upper`. Alone, times
+at a port come in lexicographic order, so `upper` is everything after t in that order.
 """
 
 from __future__ import annotations
@@ -47,18 +45,20 @@ _NOWHERE = NodePorts("", (), ())
 
 
 class Schedule(ABC):
-    """Which actor is run next, and what is told of that, and heard of it, between workers.
+    """Which actor is run next, and what workers tell each other about that.
 
-    Laws: **Least first.** `next` gives what may be run by law 2 of DESIGN, and each request once. **Complete.**
-    `completed` grows to e when nothing of the epochs before e is left, here or on its way here, and none of them can
-    come any more; it is looked at after `settle`, and after `tell`. **Silence alone.** A schedule without peers has
-    nothing watched, nothing cross, and nothing to tell.
+    Laws:
+
+    - **Least first.** `next` gives a request that may be run by the notification law of DESIGN, and each request once.
+    - **Complete.** `completed` grows to e when nothing of the epochs before e is left on this worker or on its way
+      here, and nothing of them can come any more. Its value is valid after `settle` and after `tell`.
+    - **Silence alone.** A schedule without peers watches no port, has no exchange that crosses, and tells nothing.
     """
 
     has_peers: ClassVar[bool]
-    """Whether there are other workers, who could go on with a part of an epoch while the next part is fed here."""
+    """Whether there are other workers: they can work on a part of an epoch while the next part is fed here."""
     completed: int
-    """All epochs below are complete, as far as is known here."""
+    """All epochs below this one are complete, as far as is known here."""
 
     @abstractmethod
     def request(self, actor: Actor, time: Timestamp) -> None:
@@ -66,7 +66,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def next(self) -> Turn | None:
-        """The next to be run, if any."""
+        """The actor to be run next, with its time and its `upper`; None where none may be run."""
 
     @abstractmethod
     def ran(self, actor: Actor, time: Timestamp) -> None:
@@ -74,7 +74,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def frontier(self, location: int) -> Antichain:
-        """The times that can still come to a port here, as far as is known. Looked up: for people."""
+        """The times that can still come to a port here, as far as is known. Slow: for people only."""
 
     @abstractmethod
     def close(self, epoch: int) -> None:
@@ -82,10 +82,10 @@ class Schedule(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """End an event: take note of what has happened."""
+        """End an event: take note of everything that has happened since the last call."""
 
     def watcher(self, location: int) -> Callable[[Iterable[Timestamp]], None] | None:
-        """Who is to be told of the times of changes that pass a port, on their way, on this worker; None: nobody."""
+        """The function to call with the times of changes that pass a port on this worker; None: no function."""
         return None
 
     def crosses(self, exchange: int) -> bool:
@@ -93,19 +93,19 @@ class Schedule(ABC):
         return False
 
     def sends(self, location: int, to: int, times: Iterable[Timestamp]) -> None:
-        """A message is on its way to a port, on another worker."""
+        """A message goes to a port on another worker."""
         raise _no_peers()
 
     def takes(self, location: int, times: Iterable[Timestamp]) -> None:
-        """A message from another worker is handled."""
+        """A message from another worker to a port here is handled."""
         raise _no_peers()
 
     def apply(self, batch: Iterable[ProgressChange]) -> None:
-        """Take note of what a worker has told."""
+        """Take in the news of another worker."""
         raise _no_peers()
 
     def tell(self) -> tuple[ProgressChange, ...]:
-        """What the other workers are to be told now, if anything; to be asked after work was done."""
+        """The news for the other workers, if there is any; to be called after work was done."""
         return ()
 
 
@@ -116,7 +116,7 @@ def _no_peers() -> BadMessage:
 def schedule_of(
     plan: Plan, epoch: int, index: int, workers: int, giving: Iterable[Port] = ()
 ) -> Schedule:
-    """The schedule of worker `index` of so many, from `epoch` on; of `giving`, see `Together`."""
+    """The schedule of worker `index` of so many, from `epoch` on; `Together` explains `giving`."""
     return Alone(plan, epoch) if workers == 1 else Together(plan, epoch, index, workers, giving)
 
 
@@ -144,7 +144,7 @@ class Alone(Schedule):
         self._actors[number] = actor
         summary = self._summaries[number]
         held = time if summary is None else summary.results_in(time)
-        # What can still reach any of its inputs comes before all of its outputs, in this order.
+        # In this order, everything that can still reach an input of the actor comes before all its outputs.
         order = min([self._order(output, held) for output in self._outputs[number]])
         heappush(self._heap, (order, number, time))
 
@@ -186,32 +186,32 @@ def after(time: Timestamp) -> Antichain:
 
 @dataclass(order=True, slots=True)
 class _Request:
-    """An actor to be run at a time; `order` puts it after all that could result in it."""
+    """An actor to be run at a time; `order` puts the request behind every request that could result in it."""
 
     order: tuple[int, ...]
     number: int
     time: Timestamp
     held: Timestamp
-    """The time at which it may send until then."""
+    """The time at which the actor may send until it has been run."""
     actor: Actor = field(compare=False)
 
 
 class Together(Schedule):
     """The schedule of one of several workers.
 
-    What is outstanding here is in a heap, in the order of :class:`Alone`; what can come from others is
-    known to a ``Border``. The least request runs, unless something from elsewhere could come to it at or
-    before its time: then it is *blocked*, and the next one is looked at. It does not matter to that one: if
-    what is blocked could result in it, so could what blocks, since time passes from every input of a node to
-    every output. Blocked requests stay so until a worker tells something, a message is handled, or rows are
-    fed.
+    The requests of this worker are in a heap, in the order of :class:`Alone`; a ``Border`` knows what can come from
+    other workers. The least request runs, unless a change from another worker could come to it at or before its time:
+    then the request is *blocked*, and the next request is looked at. The next request need not wait for a blocked
+    request B. If B could result in the next request, so could the change that blocks B, since time passes from every
+    input of a node to every output, and the next request would be blocked too. Requests stay blocked until a worker
+    tells news, a message is handled, or rows are fed.
 
-    Law 2 of DESIGN, as it holds here: an actor is run at t when no change at or before t can come to it, here,
-    from whichever worker; that of the same node elsewhere may still be waiting for some.
+    The *notification* law of DESIGN, as it holds here: an actor is run at t when no change at or before t can come to
+    it on this worker, from whichever worker. The actor of the same node on another worker may still wait for changes.
 
-    Cost: some microseconds for a turn and for each port that changes pass; a batch that is told or heard, 20
-    to 50 us. Workers tell what crosses between them only, and when that may help somebody: a round of a loop
-    with one exchange is one batch and one hop.
+    Cost: some microseconds for a turn and for each port that changes pass; 20 to 50 us for a batch of news, told or
+    heard. Workers tell only what crosses between them, and only when that may help a peer: a round of a loop with one
+    exchange is one batch and one hop.
     """
 
     has_peers: ClassVar[bool] = True
@@ -219,7 +219,7 @@ class Together(Schedule):
     def __init__(
         self, plan: Plan, epoch: int, index: int, workers: int, giving: Iterable[Port] = ()
     ) -> None:
-        """`giving` are outputs at which something comes in besides the sources, in the first epoch."""
+        """`giving` are the outputs at which changes come in besides the sources, in the first epoch (`backfill`)."""
         topology = plan.topology
         self._topology = topology
         self._sources = plan.sources
@@ -229,7 +229,7 @@ class Together(Schedule):
             for node in plan.nodes
         ]
         self._staying = staying(plan)
-        """The exchanges through which nothing goes to other workers."""
+        """The exchanges at which no row goes to another worker."""
         crossings = [
             node.number
             for node in plan.nodes
@@ -237,12 +237,12 @@ class Together(Schedule):
         ]
         self._crossings = {self._ports[number].inputs[0]: at for at, number in enumerate(crossings)}
         self._outs = [self._ports[number].outputs[0] for number in crossings]
-        given = {
+        content_outputs = {
             self._ports[origin.node].outputs[origin.output]
             for port in giving
             for origin in plan.origins(port)
         }
-        self._giving = sorted(given.difference(self._sources))
+        self._giving = sorted(content_outputs.difference(self._sources))
         mine = [(location, (epoch,)) for location in (*self._sources, *self._giving)]
         self._ledger = Ledger(topology, mine)
         self._border = Border(
@@ -253,7 +253,7 @@ class Together(Schedule):
         self._blocked: list[_Request] = []
         self._uppers: dict[int, Antichain] = {}
         self._fed = epoch
-        self._quiet = False  # nothing has happened since others were told
+        self._quiet = False  # nothing has happened since the last news was told
         self.completed = epoch
 
     def request(self, actor: Actor, time: Timestamp) -> None:
@@ -272,7 +272,7 @@ class Together(Schedule):
         return exchange not in self._staying
 
     def passes(self, location: int, times: Iterable[Timestamp]) -> None:
-        """Changes pass a port, on their way, on this worker."""
+        """Changes pass a port on this worker."""
         self._event += [(location, time, 0) for time in times]
 
     def sends(self, location: int, to: int, times: Iterable[Timestamp]) -> None:
@@ -295,10 +295,10 @@ class Together(Schedule):
         return None
 
     def _look(self) -> None:
-        """Take what was heard, sent and handled into account.
+        """Take news that was heard, and messages that were sent and handled, into account.
 
-        Whenever the border may say something else all is looked at again, in order: nothing may be run
-        before what is blocked and need not be.
+        Whenever the border may have changed, all requests are looked at again, in order: a request that is no longer
+        blocked must be run before later ones.
         """
         if self._border.catch_up():
             self._unblock()
@@ -310,23 +310,23 @@ class Together(Schedule):
             heapify(self._heap)
 
     def _must_wait(self, request: _Request) -> bool:
-        """Whether something could still come at or before its time."""
+        """Whether a change could still come to the actor at or before the time of the request."""
         time, could_come = request.time, self._border.could_come
         if time[0] >= self._fed:
             return True
         return any(could_come(port, time) for port in self._ports[request.number].inputs)
 
     def _upper(self, request: _Request) -> Antichain:
-        """What can still come, or has come and is not complete.
+        """The times that can still come to the actor, or have come and are not complete.
 
-        What is in the heap, and all that it leads to, comes later in lexicographic order, as with one
-        worker. What is blocked, and all that it leads to, comes after something from elsewhere. An upper
-        never goes back: what was ruled out before stays so.
+        Requests in the heap, and all times that they lead to, come later in lexicographic order, as with one worker.
+        Blocked requests, and all times that they lead to, come after a time that can come from another worker. An upper
+        never goes back: a time that was ruled out once stays ruled out.
         """
         time, number = request.time, request.number
         upper, last = after(time), self._uppers.get(number)
         one_after_another = len(time) < 2 or (len(time) == 2 and self._fed == self.completed + 1)
-        if one_after_another and last is None:  # whatever does not come at or before, comes after
+        if one_after_another and last is None:  # every other time comes after
             return upper
         others = [t for port in self._ports[number].inputs for t in self._border.coming(port)]
         if min(others, default=time) < time:
@@ -358,7 +358,7 @@ class Together(Schedule):
         self._giving = []
 
     def settle(self) -> None:
-        """Write the event down. It is told some time later."""
+        """Write the event down; `tell` gives it to the other workers some time later."""
         if self._event:
             event, self._event = self._event, []
             self._ledger.record(event)

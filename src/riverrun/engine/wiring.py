@@ -1,17 +1,17 @@
-"""Wiring: on one worker, who takes what leaves each output of a plan, and what is done with it on the way.
+"""Wiring: how changes go from the outputs of a plan to the nodes that take them, on one worker.
 
-An instance makes one, of its actors and its schedule. Chains of linear operators are compiled into one call after the
-other, from an output of an actor to the inputs of the next ones; at an exchange, the pieces that belong to other
-workers go to `outgoing`. Laws:
+An instance makes one `Wiring`, of its actors and its schedule. Chains of linear operators are compiled into calls one
+after the other, from an output of an actor to the inputs of the next actors. At an exchange, pieces that belong to
+other workers go to `outgoing`. Laws:
 
-1. **Every taker once.** Changes that leave an output come to every input that takes changes from it, once, in the order
-   of nodes; to inputs that read an arrangement, nothing comes this way.
-2. **Seamless.** An exchange that nobody has to be told of, and that moves nothing, is no step at all: those who take
-   from it take from what leads there.
-3. **Told before taken.** Where the schedule watches a port, it is told of the times of changes before they are taken.
-4. **No recursion.** Changes are led along by a stack of our own, so chains may be as long as people write them.
+- **Every taker once.** Changes that leave an output come to every input that takes changes from this output, once, in
+  the order of nodes. Inputs that read an arrangement get nothing this way.
+- **Seamless.** An exchange that moves no rows, and whose input nobody watches, is no step at all: its takers take from
+  the output that leads to the exchange.
+- **Told before taken.** Where the schedule watches a port, it hears of the times of changes before these are taken.
+- **No recursion.** Changes are led along by a stack of our own, so chains may be as long as people write them.
 
-Cost: looked up once, when an instance begins; then for each batch one call for each node that it passes.
+Cost: takers are looked up once, when an instance begins; then each batch costs one call for each node that it passes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Push = Callable[[Changes], None]
 Take = Callable[[Changes], Changes | None]
 Gate = Callable[[int, Take], Take]
 Watch = Callable[[Iterable[Timestamp]], None]
-WORTH = 0.8  # where a greater part of the rows is left, adding them up costs more than sending them
-LOOKS = 16
+WORTH = 0.8  # where a greater part of the rows is left, adding rows up costs more than sending them
+LOOKS = 16  # batches that are not added up at such an exchange, before one is again
 
 
 class RoutedChanges(tuple[int, Changes]):
@@ -42,7 +42,7 @@ class RoutedChanges(tuple[int, Changes]):
 
 
 class _Taker:
-    """Who takes changes from an output: what it makes of them, and who takes that."""
+    """A node that takes changes from an output: `take` gives its own changes, `onward` are the takers of these."""
 
     __slots__ = ("onward", "take")
 
@@ -57,16 +57,16 @@ class _Crossing:
 
     number: int
     location: int
-    """Its input, where progress is tracked."""
+    """The port of its input, where progress is tracked."""
     dispatch: Callable[[Changes, Shards, int], Sequence[Changes | None]]
     adds_before: bool
     watch: Watch | None
 
 
 class Wiring:
-    """How changes go through a plan on worker `index` of those that `shards` name.
+    """How changes go through a plan on worker `index`; `shards` say which worker owns which hashes.
 
-    `gate` may put something before what a node does with the changes that arrive (`engine.backfill`).
+    `gate` may wrap the function with which a node takes changes (`engine.backfill`).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Wiring:
         self.index = index
         self.shards = shards
         self.outgoing: list[tuple[int, object]] = []
-        """The messages for other workers, in order: whoever sends them takes the list away."""
+        """The messages for other workers, in order: the instance takes the list away to send them."""
         self.doing: str | None = None
         """The node whose code runs; any thread may look."""
         self.calls = 0
@@ -91,10 +91,11 @@ class Wiring:
         self._actors = actors
         self._gate = gate
         self._pushed: list[tuple[Sequence[_Taker], Changes]] | None = None
-        """While changes are led through takers: what these send besides."""
+        """While changes are led through takers: the changes that takers send themselves meanwhile."""
         self._turns = 0
         self._added: dict[int, tuple[float, int]] = {}
-        """Of an exchange, which part of the rows was left lately, and how often they were not added up since."""
+        """For each exchange, the part of the rows that adding up left lately, and how many batches were not added up
+        since."""
         self._onward: dict[Port, list[_Taker]] = {
             Port(node.number, output): []
             for node in plan.nodes
@@ -107,20 +108,22 @@ class Wiring:
             self._connect(actor)
 
     def push(self, port: Port) -> Push:
-        """What is done with changes that leave an output."""
+        """The function that leads changes from an output to their takers."""
         return self._pushes[port]
 
     # -- once, when an instance begins
 
     def _connect(self, actor: Actor) -> None:
-        """Give an actor the means to send, and to ask for times."""
+        """Connect the context of an actor: to send changes, and to request times."""
         node, context = actor.node, actor.context
         context.request = partial(self._schedule.request, actor)
         ports = [Port(node.number, at) for at in range(len(node.schemas))]
         context.has_consumers = any(self._inputs_at(port) for port in ports)
         context.needed = self._needed(ports)
-        found = [self._watcher(node, at) for at in range(len(node.inputs))]
-        watchers = [each for each in found if each is not None]  # of all inputs, or of none
+        inputs_watched = [self._watcher(node, at) for at in range(len(node.inputs))]
+        watchers = [
+            each for each in inputs_watched if each is not None
+        ]  # for all inputs, or for none
         if watchers:
             context.arrive = lambda at, time: watchers[at]((time,))
         pushes = [self._pushes[port] for port in ports]
@@ -132,11 +135,11 @@ class Wiring:
 
     def _inputs_at(self, port: Port) -> list[tuple[Node, int]]:
         """The inputs that take changes from an output, rather than batches of its arrangement."""
-        found = self.plan.consumers.get(port, [])
-        return [(node, at) for node, at in found if not node.operator.reads(at)]
+        readers = self.plan.consumers.get(port, [])
+        return [(node, at) for node, at in readers if not node.operator.reads(at)]
 
     def _needed(self, ports: Iterable[Port]) -> Sequence[int] | None:
-        """Which columns of what a node sends are looked at, if that is known."""
+        """The columns of a node's outputs that its takers look at; None where that is not known."""
         used: set[int] = set()
         for port in ports:
             for node, _ in self._inputs_at(port):
@@ -147,7 +150,7 @@ class Wiring:
         return sorted(used)
 
     def _takers(self, port: Port) -> list[_Taker]:
-        """Who takes what leaves an output (laws 1 and 2)."""
+        """The takers of an output (*every taker once*, *seamless*)."""
         takers = []
         waiting = self._inputs_at(port)[::-1]
         while waiting:
@@ -166,12 +169,12 @@ class Wiring:
         )
 
     def _watcher(self, node: Node, at: int) -> Watch | None:
-        """Who is to be told of changes that come to an input."""
+        """The schedule's function that is to hear of changes which come to an input, if any."""
         ports = self.plan.ports[node.number]
         return None if ports is None else self._schedule.watcher(ports.inputs[at])
 
     def _taker(self, node: Node, at: int) -> _Taker:
-        """What is done with changes that arrive at an input."""
+        """The taker at an input, and the takers behind it."""
         take = self._gate(node.number, self._take(node, at))
         passed = [] if node.operator.has_actor else self._onward[Port(node.number)]
         return _Taker(take, passed)
@@ -190,7 +193,7 @@ class Wiring:
         if exchange is not None:
 
             def stay(changes: Changes) -> Changes:
-                assert watch is not None  # otherwise it is seamless
+                assert watch is not None  # otherwise the exchange is seamless
                 watch(changes.times)
                 return changes
 
@@ -225,9 +228,9 @@ class Wiring:
     # -- for every batch
 
     def _drive(self, takers: Sequence[_Taker], changes: Changes) -> None:
-        """Lead changes through all takers, and what these make of them through theirs, one after the other (law 4).
+        """Lead changes through all takers, and the changes that these give through their takers (*no recursion*).
 
-        Whoever sends while it takes (a vertex) is led on when it has taken.
+        Changes that a node sends while it takes others, as a vertex may, are led on when it has taken these.
         """
         pushed = self._pushed
         if pushed is not None:
@@ -253,7 +256,7 @@ class Wiring:
             self._pushed = None
 
     def _exchange(self, crossing: _Crossing, changes: Changes) -> Changes | None:
-        """Send what belongs to others, and give what stays."""
+        """Send the rows of other workers on their way, and return the rows that stay."""
         self._turns += 1
         mine = None
         pieces = crossing.dispatch(changes, self.shards, self._turns + self.index)
@@ -273,7 +276,7 @@ class Wiring:
         return mine
 
     def _added_up(self, number: int, piece: Changes) -> Changes:
-        """Equal rows added up before they travel, at an exchange where that was worth it lately."""
+        """A piece with equal rows added up before they travel, at an exchange where that was worth it lately."""
         left, passed = self._added.get(number, (0.0, 0))
         if left > WORTH and passed < LOOKS:
             self._added[number] = left, passed + 1

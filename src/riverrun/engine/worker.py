@@ -1,32 +1,33 @@
-"""The worker: one share of a run, driven by messages. No clock, socket, thread or storage inside.
+"""The worker: one share of a run, driven by messages. Sans I/O: no clock, socket, thread or storage inside.
 
-A worker lives through *executions*. Each has an `InstanceInterface`, made at `Begin` from the states as of
-an epoch, and thrown away at the next one. In between the worker feeds it what the coordinator
-sends, carries what it sends to peers, and at each epoch boundary *pins* its states: views, which
-are immutable, so a pin costs nothing and can be written or gone back to at any time. Laws:
+A runtime has one `Worker` for each incarnation, and carries its messages. A worker lives through *executions*. Each
+execution has an instance (`InstanceInterface`), made at `Begin` from the states as of an epoch, and thrown away at the
+next `Begin`. In between the worker feeds the instance the rows that the coordinator sends, and carries messages between
+the instance and its peers. At each boundary between epochs the worker *pins* the states: a pin is a set of views, which
+are immutable, so a pin costs nothing, and can be written or gone back to at any time. Laws:
 
-1. **Fenced.** Nothing of another execution reaches the instance: older messages are dropped, newer
-   ones held until their `Begin` has come. So whatever an old incarnation, a late peer or a broken
-   connection still delivers, the instance sees one execution.
-2. **A prefix.** Of what a peer sent in an execution the instance receives a prefix, in order, each
-   once: `Data` is numbered, and after a gap nothing more is taken from that peer; the gap is
-   reported (`Broken`), and the next execution sends all of it again.
-3. **Boundaries are kept.** A pin is dropped only when nobody can ask for it any more. `Feed` of
-   epoch e says that all before e is complete everywhere, so the coordinator goes back to e, to
-   the published checkpoint, or to nothing; and these pins are kept, and the one being written.
-   Before that `Feed` the boundary e may be known here alone, so the one before stays too.
-4. **No reload.** Going back takes what is pinned, sliced to the ranges that are asked for, and reads
-   only those ranges of hashes that are not. What every worker has all of is pinned whole. What is being
-   read serves every execution that lacks the same: told to begin again and again, as after a loss that
-   several notice, a worker reads once. Between two starts a checkpoint's number stands for one thing.
-5. **One failure, one answer.** After the instance raised it is gone, and nothing is done in that
-   execution any more: whatever it had done halfway cannot be seen. What is no `Exception` (Ctrl-C in a
-   user's function, `sys.exit()`) is a failure of that epoch too; whoever drives the worker is handed it
-   (`interrupted`), to be raised where nothing is half done.
+- **Fenced.** No message of another execution reaches the instance: older messages are dropped, newer ones are held
+  until their `Begin` has come. So whatever an old incarnation, a late peer or a broken connection still delivers, the
+  instance sees one execution.
+- **A prefix.** Of the messages that a peer sent in an execution the instance receives a prefix, in order, each message
+  once. `Data` is numbered: after a gap the worker takes nothing more from that peer and reports the gap (`Broken`), and
+  in the next execution all work is done again.
+- **Boundaries are kept.** A pin is dropped only when nobody can ask for it any more. The `Feed` of epoch e says that
+  all epochs before e are complete everywhere. From then on the coordinator goes back to e, to the published checkpoint,
+  or to nothing: the worker keeps these pins, and the pin that is being written. Before that `Feed` boundary e may be
+  known to this worker alone, so the pin of the boundary before stays too.
+- **No reload.** To go back, a worker slices its pinned states to the ranges of hashes that it owns now, and reads only
+  the other ranges from the storage. States that every worker has all of are pinned whole. A read under way serves every
+  later execution that lacks the same ranges: when several members notice one loss and `Begin` comes again and again, a
+  worker reads once. From one start of an instance to the next, a checkpoint's number stands for one checkpoint.
+- **One failure, one answer.** An instance that has raised is dropped, and nothing more is done in the execution, so
+  nobody ever sees its half-done work. An exception that is no `Exception` (Ctrl-C in a user's function,
+  `sys.exit()`) is a failure of that epoch too. It is also handed to the driver of the worker (`interrupted`), to be
+  raised where nothing is half done.
 
-Why `Ready` needs no answer that starts the work: an instance may send as soon as it is made, and a
-peer that has not begun holds what it gets (law 1). Rows are fed when all are ready, since the
-coordinator waits for it.
+Why nobody has to answer `Ready` with a message that starts the work: an instance may send as soon as it is made, since
+a peer that has not begun holds the messages (*fenced*). Rows are fed when all workers are ready, since the coordinator
+waits for every `Ready`.
 
 >>> class Sum:  # an instance with one peer: itself
 ...     def __init__(self, index, shards, epoch, states):
@@ -42,13 +43,13 @@ coordinator waits for it.
 >>> from riverrun.state.shards import Shards
 >>> worker = Worker(7, Sum)
 >>> worker.receive(COORDINATOR, Begin(1, 0, source=0, index=0, shards=Shards.even(1), peers=(7,)))
->>> worker.take()  # who it goes to, and what
+>>> worker.take()  # messages, each behind its address
 [(0, JoinRun()), (0, Ready(execution=1))]
 >>> worker.receive(COORDINATOR, Feed(1, 0, {"n": 5}))
 >>> worker.work(), worker.take(), worker.instance.sum
 (False, [(0, Completed(execution=1, epoch=1, notes=()))], 5)
 
-Cost: some microseconds for each epoch and for each message, besides what the instance does.
+Cost: some microseconds for each epoch and for each message, besides the work of the instance.
 """
 
 from __future__ import annotations
@@ -102,14 +103,14 @@ class Pin:
 
 @dataclass(slots=True)
 class _Assembly:
-    """What is on its way from the storage, for the execution that is about to begin."""
+    """The states of an execution that is about to begin: slices of pinned ones, and ranges that are being read."""
 
     begin: Begin
-    kept: list[States]
+    pinned: list[States]
     missing: tuple[Range, ...]
 
     def lacks(self, read: Read) -> bool:
-        """Whether what somebody reads is what is missing here."""
+        """Whether a read brings the ranges that are missing here."""
         return (read.source, read.ranges) == (self.begin.source, self.missing)
 
 
@@ -136,7 +137,7 @@ class Worker:
         self._sent: list[int] = []
         self._expected: list[int] = []
         self._fed = 0
-        self._boundary = 0  # the newest one that is known to be complete everywhere
+        self._boundary = 0  # the newest boundary that is known to be complete everywhere
         self._reported = 0
         self._pins: dict[int, Pin] = {}
         self._published: int | None = None
@@ -162,7 +163,7 @@ class Worker:
             self._handlers[type(message)](sender, message)
 
     def work(self) -> bool:
-        """One bounded step of the instance; whether anything was done."""
+        """Do one bounded step of the instance, and return whether there was anything to do."""
         instance = self.instance
         if instance is None:
             return False
@@ -180,7 +181,7 @@ class Worker:
         return busy
 
     def take(self) -> Outputs:
-        """What is to be sent, oldest first."""
+        """The messages that are to be sent, oldest first."""
         out = self._out
         if out:
             self._out = []
@@ -192,14 +193,14 @@ class Worker:
             self._out.append((COORDINATOR, Heartbeat()))
 
     def interrupt(self, error: BaseException | None) -> None:
-        """The epoch under way, or the next one that comes, fails with this at the next step; None: it does not."""
+        """Have the epoch under way, or else the next one, fail with this error at the next step; None: call it off."""
         self._interrupt = error
 
     def disconnected(self, peer: int) -> None:
         """The transport lost the connection from a peer, and maybe messages with it."""
         if self.left:
             return
-        # Reported even where nothing of this execution is missing: it may have been of the next.
+        # Reported even where nothing of this execution is missing: the lost message may be of the next one.
         index = self._indices.get(peer)
         if index is not None:
             self._expected[index] = -1
@@ -207,7 +208,7 @@ class Worker:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it was fed last."""
+        """The epoch whose rows were fed last."""
         return self._fed - 1
 
     @property
@@ -232,7 +233,7 @@ class Worker:
         assert self.instance is not None
         try:
             self.instance.receive(index, message.payload)
-        except BadMessage:  # nothing of it was taken in: it counts as lost
+        except BadMessage:  # the instance took nothing of this message in: it counts as lost
             self.disconnected(sender)
         except BaseException as error:
             self._fail(error)
@@ -256,7 +257,7 @@ class Worker:
             self._fail(error)
 
     def _is_current(self, sender: int, message: Any, execution: int) -> bool:
-        """Whether this is for the instance; what is for a later one is held (law 1)."""
+        """Whether a message is for this execution; a message for a later one is held (*fenced*)."""
         if execution == self.execution and self.instance is not None:
             return True
         if execution > self.execution or (
@@ -274,14 +275,14 @@ class Worker:
     def _complete(self, instance: InstanceInterface) -> None:
         completed = instance.completed
         if completed != self._fed:
-            return  # it was fed more, and is asked again when that is complete
+            return  # a later epoch was fed already: wait until that one is complete
         assert self._begin is not None
         self._pins[completed] = Pin(_ranges(self._begin), instance.pin())
         self._reported = completed
         self._out.append((COORDINATOR, Completed(self.execution, completed, instance.notes())))
 
     def _fail(self, error: BaseException) -> None:
-        """The instance raised, or was interrupted by a user who then gets to know it."""
+        """The instance raised, or a user interrupted it: drop it, and tell the coordinator."""
         self.instance = self._interrupt = None
         said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
         if self._begin is not None:
@@ -297,14 +298,14 @@ class Worker:
             return
         self.execution = message.execution
         self.instance = self._interrupt = None
-        if message.source > ORIGIN:  # a checkpoint: should somebody be lost, we come back to it
+        if message.source > ORIGIN:  # a checkpoint: recovery goes back to it
             self._published = message.epoch
         self._begin = message
         self._indices = {peer: index for index, peer in enumerate(message.peers)}
         self._sent = [0] * len(message.peers)
         self._expected = [0] * len(message.peers)
         self._fed = self._reported = self._boundary = message.epoch
-        # What came after that epoch did not happen, and happens again.
+        # Later epochs are done again: their pins do not count.
         self._pins = {epoch: pin for epoch, pin in self._pins.items() if epoch <= message.epoch}
         if self._writing is not None and self._writing[1] > message.epoch:
             self._writing = None
@@ -317,17 +318,17 @@ class Worker:
             self._assemble(message, pin)
 
     def _assemble(self, begin: Begin, pin: Pin | None) -> None:
-        """Gather the states of its ranges out of what is pinned and what the storage has (law 4)."""
+        """Put the states of this worker's ranges together from pins and from the storage (*no reload*)."""
         wanted = missing = _ranges(begin)
-        kept: list[States] = []
+        pieces: list[States] = []
         if pin is not None and pin.states is not None:
             missing = subtract(wanted, pin.ranges)
             for low, high in intersect(wanted, pin.ranges):
                 piece = {}
                 for name, view in pin.states.items():
                     piece[name] = view if view.schema.everywhere else view.slice(low, high)
-                kept.append(piece)
-        self._assembly = _Assembly(begin, kept, missing)
+                pieces.append(piece)
+        self._assembly = _Assembly(begin, pieces, missing)
         if missing and begin.source == PINNED:
             error = _not_pinned(begin, self.pinned)
             self._out.append((COORDINATOR, NotReady(begin.execution, error)))
@@ -341,7 +342,7 @@ class Worker:
     def _assembled(self, read: list[States]) -> None:
         assembly, self._assembly = self._assembly, None
         assert assembly is not None
-        pieces = [*assembly.kept, *read]
+        pieces = [*assembly.pinned, *read]
         states = {}
         for name, first in pieces[0].items():
             others = [] if first.schema.everywhere else [piece[name] for piece in pieces[1:]]
@@ -381,13 +382,12 @@ class Worker:
         states = pin.states
         assert self._begin is not None
         if message.epoch == self._begin.epoch and getattr(self._make, "resume", None) is not None:
-            states = (
-                None  # what the checkpoint of another program has is not all that this one keeps
-            )
+            # The pin has the states of another program's checkpoint, which lacks some of this program.
+            states = None
         if (
             states is None
-        ):  # the run stands where it started: from nothing, or from another program's states
-            if self.instance is None:  # it raised, and what it began with is not to be had any more
+        ):  # no epoch is complete yet, and the pin has not all states: ask the instance
+            if self.instance is None:  # it raised, and its states are lost with it
                 wrote = Wrote(message.attempt, None, _nothing_to_write(message, self))
                 self._out.append((COORDINATOR, wrote))
                 return
@@ -404,7 +404,7 @@ class Worker:
         self._drop_pins()
 
     def _drop_pins(self) -> None:
-        """Forget the pins that nobody can ask for any more (law 3)."""
+        """Forget the pins that nobody can ask for any more (*boundaries are kept*)."""
         writing = None if self._writing is None else self._writing[1]
         self._pins = {
             epoch: pin
@@ -431,7 +431,7 @@ class Worker:
             self._assembled(pieces)
             return
         self._out.append((COORDINATOR, NotReady(assembly.begin.execution, error)))
-        if is_outage(error):  # whoever carries this waits a little
+        if is_outage(error):  # the carrier of messages waits a little before it executes this
             self._reading = instruction
             self._out.append((STORAGE, instruction))
 
@@ -459,7 +459,7 @@ def _nothing_to_write(announce: Announce, worker: Worker) -> CheckpointError:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Whether somebody wants to end what runs, rather than that it failed. Polars' panics are no `Exception` either."""
+    """Whether an exception means that a user ends the work. (A panic of Polars is no `Exception` either.)"""
     return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
 
 

@@ -28,9 +28,10 @@ result in it.
 *Messages for other workers do not hold up what happens here.* All messages count alike for what they can lead to. But
 of the messages already on their way, only those for this worker can arrive here. So what can come out of a crossing
 *here* is what any worker can still send into the crossing, and the messages for this worker. (Take a finer view, in
-which messages for here and messages for elsewhere are counted apart. If a message for here is positive in the finer
-view, the border sees it. Otherwise something else, whose end has not been seen, can still lead to the sending; so by
-the claim for the coarser view, which adds the two kinds up, something positive there leads to that.) So a round of a
+which messages for here and messages for elsewhere are counted apart. If a message for here has a positive count in the
+finer view, the border sees it. Otherwise the message, as far as the view knows, is still to be sent by right of some
+pointstamp q whose end has not been seen. By the claim for the coarser view, which adds both kinds of messages up, a
+pointstamp with a positive count there could result in q.) So a round of a
 loop with one exchange takes one hop: the messages sent in the round, and the news that nothing more will be sent in
 it, travel together.
 
@@ -116,7 +117,7 @@ Links: TypeAlias = list[tuple[int, Summary | None]]
 
 
 class Border:
-    """What worker `me` knows of the progress of the other workers, and what it has yet to tell them.
+    """The progress of the other workers, as far as worker `me` knows it, and the news that `me` has yet to tell them.
 
     ``crossings`` are nodes with one input and one output, which time passes unchanged. ``held`` are, for each worker,
     the capabilities with which it starts. ``max_ways`` bounds the ways of a port, by hubs.

@@ -9,12 +9,12 @@ which versions can no longer be told apart.
 
 Laws:
 
-- **Minimal elements.** An ``Antichain`` holds the minimal elements of the times it was made from: it
-  lets a time through exactly when one of those times is at or before it. Two antichains are equal
+- **Minimal elements.** An ``Antichain`` made from some times holds the minimal elements of these times.
+  It lets a time t through exactly when one of these times is at or before t. Two antichains are equal
   exactly when they hold the same set of times.
 - **Order of frontiers.** ``dominates`` is a partial order of frontiers, with the empty frontier last.
-  ``meet`` is the greatest frontier that dominates both (it lets through what either lets through),
-  ``join`` the least frontier that both dominate (it lets through what both let through).
+  ``meet`` is the greatest frontier that dominates two frontiers: it lets a time through if either of
+  them does. ``join`` is the least frontier that both dominate: it lets a time through if both do.
 - **Representatives.** ``advance`` gives the representative of a time t under a ``since`` frontier: for
   every time s that the frontier lets through, ``less_equal(t, s)`` exactly when
   ``less_equal(advance(t), s)``; and times that no such s can tell apart have the same representative.

@@ -68,16 +68,16 @@ events, p itself is alive in V. Else take the earliest of these events that V la
 an instance that V has seen begin; and V has not seen that instance end, since it ended in that
 event, or later on the same worker (a, b, c).
 
-Of the instances alive in V that could result in p take one, at pointstamp m, that no other of them
-is strictly before. (They are finitely many, and could-result-in is a partial order: the *no early
-return* law of ``topology``.) The count of m in V is the number of instances at m that are alive, less
-the number of instances at m whose end is in V and whose beginning is not. Suppose there is an
-instance of the latter kind. It is no capability: a capability begins and ends on one worker, so V,
-which has the end, would have the beginning (b, c). So it is a message, begun by an event that V
-lacks. In that event its worker held something at another location, strictly before m, that could
-result in m; and as above something alive in V could result in what the worker held. That alive
-instance is strictly before m and could result in p, against the choice of m. So the count of m is
-the number of its alive instances, at least one. QED.
+Among the instances alive in V that could result in p, take an instance that none of the others is
+strictly before; m is its pointstamp. (The instances are finitely many, and could-result-in is a
+partial order: the *no early return* law of ``topology``.) The count of m in V is the number of
+instances at m that are alive, less the number of instances at m whose end is in V and whose
+beginning is not. Suppose there is an instance of the latter kind. It is no capability: a capability
+begins and ends on one worker, so V, which has the end, would have the beginning (b, c). So it is a
+message, begun by an event that V lacks. In that event its worker held something at another location,
+strictly before m, that could result in m; and as above something alive in V could result in what the
+worker held. That alive instance is strictly before m and could result in p, against the choice of m.
+So the count of m is the number of its alive instances, at least one. QED.
 
 It follows that the frontier of a view never passes what is outstanding anywhere: hence the
 *notification* law. It follows too that the frontier of a view never goes back: the view had not seen
@@ -108,7 +108,7 @@ solutions are finite. Changes that cancel are dropped, and with them all that th
 
 Where there is no loop, every time is an epoch and stays the same along every arc. Then one walk over
 the ports solves the same equations: the least epoch that can arrive at a port is the least of the
-epochs at the port and of those that can arrive at the ports before it.
+epochs at the port itself and of the epochs that can arrive at the ports before it.
 
 Cost: about 5 us for each port whose frontier moves (a message once around a loop of six nodes,
 propagated at every hop: 70 us). A change behind another pointstamp costs a dictionary update.

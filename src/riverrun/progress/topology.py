@@ -27,8 +27,8 @@ cycles one by one: Split the graph into strongly connected components and number
 the arcs; an arc between components ends at a larger number. Inside a component every arc has to keep
 coordinate 0, since an arc that forgets coordinate 0 is on a cycle that keeps nothing. Now leave out
 the arcs that advance coordinate 0, and split each component again; inside each new component every
-arc has to keep coordinate 1; and so on. An arc that does not keep the coordinate that it has to is
-on a cycle that advances none of the coordinates that survive the cycle: *no early return* is broken.
+arc has to keep coordinate 1; and so on. An arc that fails to keep its coordinate is on a cycle
+that advances no coordinate which survives the cycle: then *no early return* is broken.
 When all components are single ports, the tuple of a port and time puts the port's numbers between
 the coordinates of the time: ``number, epoch, number, round, number, ...``. An arc either ends at a
 larger number, or advances a coordinate further to the left than any number that falls.
@@ -292,7 +292,7 @@ class Topology:
 
 
 def _add_minimal(summaries: list[Summary], summary: Summary) -> bool:
-    """Add ``summary`` unless one in the list is at or before it, drop those after it; whether it was added."""
+    """Add ``summary``, unless a listed summary is at or before it, and drop later ones; return whether it was added."""
     if any(other.less_equal(summary) for other in summaries):
         return False
     summaries[:] = [other for other in summaries if not summary.less_equal(other)]

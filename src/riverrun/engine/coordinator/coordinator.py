@@ -27,9 +27,9 @@ workers; the time comes in by `tick`. Laws:
 - **Outages are waited out.** While the storage fails, what needs the storage waits and is tried again (`log_writer`,
   `checkpointing`, and workers that read), and all else goes on. An outage of more than `storage_timeout` ends the run.
 - **Acknowledged epochs stay.** An epoch is acknowledged when it is reported, and noted as acknowledged just before
-  (`Acknowledge`). When an epoch of the log is done again and fails, it is refused if it was never acknowledged, as its
-  owner would have refused it. If it was acknowledged, or may have been, the run ends with the error, unless the user
-  has said otherwise.
+  (`Acknowledge`). An epoch of the log may fail when it is done again. If that epoch was never acknowledged, it is
+  refused, as the owner that logged it would have done. If it was acknowledged, or may have been, the run ends with the
+  error, unless the user has said otherwise.
 
 Why *clean boundaries* and *reported once* give exactly-once results: the state at a boundary is a function of the log
 up to that boundary, whatever executions led there (*logged first*; *cuts invisible*, *oracle* and *resume* of DESIGN);
@@ -418,8 +418,10 @@ class Coordinator:
         """Tell people of outages, and end the run when one has gone on for too long (*outages are waited out*)."""
         self._say(self.log.remind(now))
         self._say(self.reads.remind(now, "it is tried again"))
-        error = self.log.given_up(self._storage_timeout, now)
-        error = error or self.reads.given_up(self._storage_timeout, now, "go back to a checkpoint")
+        error = self.log.timeout_error(self._storage_timeout, now)
+        error = error or self.reads.timeout_error(
+            self._storage_timeout, now, "go back to a checkpoint"
+        )
         if error is not None:
             self.close(error)
 

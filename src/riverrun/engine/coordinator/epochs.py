@@ -9,7 +9,7 @@ finds the epoch in the log. An epoch leaves when no recovery can need it any mor
   not done yet, only the last one has its rows here: when the run goes back and another epoch is recalled, the rows of
   the one before are dropped again.
 - **Offsets of what counts.** `offsets_before` an epoch takes the offsets of every earlier epoch that was not refused,
-  those that have left the backlog included; of each stream the last offset counts.
+  epochs that have left the backlog included. Of each stream the last offset counts.
 
 >>> import pyarrow as pa
 >>> backlog = Backlog(0, keep=20)
@@ -51,8 +51,8 @@ class BacklogEntry:
     """Whether the rows are in the log only."""
     input_names: tuple[str, ...] = ()
     """Of a dropped entry, the inputs whose rows count; its record may have rows of other inputs."""
-    kept_bytes: int = 0
-    """How much of the budget of the backlog its rows take; 0 where they do not count as kept."""
+    budgeted_bytes: int = 0
+    """How much of the budget of the backlog its rows take; 0 where they do not count against the budget."""
 
     def drop(self) -> None:
         """Let go of the rows: from now on they are in the log only."""
@@ -77,7 +77,7 @@ class Backlog:
         self._oldest = epoch
         self._settled = dict(offsets or {})
         self._keep = KEEP if keep is None else keep
-        self._kept_bytes = 0
+        self._budgeted_bytes = 0
         self._recalled: BacklogEntry | None = None
 
     def __getitem__(self, epoch: int) -> BacklogEntry:
@@ -91,13 +91,13 @@ class Backlog:
 
     def remove(self, epoch: int) -> None:
         """Take out a refused epoch whose number goes to the next epoch."""
-        self._kept_bytes -= self._entries.pop(epoch).kept_bytes
+        self._budgeted_bytes -= self._entries.pop(epoch).budgeted_bytes
 
     def forget(self, floor: int) -> None:
         """Take out the epochs below `floor`: they will not be done again."""
         while self._oldest < floor:
             entry = self._entries.pop(self._oldest)
-            self._kept_bytes -= entry.kept_bytes
+            self._budgeted_bytes -= entry.budgeted_bytes
             if not entry.refused:
                 self._settled.update(entry.offsets)
             self._oldest += 1
@@ -118,11 +118,11 @@ class Backlog:
         if self._recalled is entry:
             self._recalled = None
         size = sum(batch.nbytes for batch in entry.inputs.values())
-        if entry.kept_bytes or not size:
+        if entry.budgeted_bytes or not size:
             return
-        if self._kept_bytes + size <= self._keep:
-            self._kept_bytes += size
-            entry.kept_bytes = size
+        if self._budgeted_bytes + size <= self._keep:
+            self._budgeted_bytes += size
+            entry.budgeted_bytes = size
         else:
             entry.drop()
 
@@ -130,7 +130,7 @@ class Backlog:
         """The storage has read the record at a position: put its rows back into the entry that waits for them."""
         for entry in self._entries.values():
             if entry.position == position and entry.dropped:
-                if self._recalled is not None and not self._recalled.kept_bytes:
+                if self._recalled is not None and not self._recalled.budgeted_bytes:
                     self._recalled.drop()
                 entry.inputs = {name: inputs[name] for name in entry.input_names}
                 entry.dropped, entry.shares = False, None

@@ -87,7 +87,7 @@ class LogWriter:
             return self.outage.silent(self._begun, now)
         return self.outage.remind(now, self._waiting_text())
 
-    def given_up(self, storage_timeout: float | None, now: float) -> TransportError | None:
+    def timeout_error(self, storage_timeout: float | None, now: float) -> TransportError | None:
         """The error that ends the run, when a record has waited for longer than `storage_timeout`; otherwise None."""
         if not self._queue:
             return None
@@ -95,7 +95,7 @@ class LogWriter:
             if now - self._begun < max(storage_timeout, SLOW_ANSWER):
                 return None
             self.outage.since = self._begun  # the storage hangs
-        return self.outage.given_up(
+        return self.outage.timeout_error(
             storage_timeout, now, f"log epoch {self._queue[0].header['epoch']}"
         )
 

@@ -39,7 +39,7 @@ class Outage:
     """One thing that the storage may fail to do; `since` is None while the storage does it."""
 
     def __init__(self, what: str, then: str) -> None:
-        """`what` cannot be done, as a sentence, and `then` says what becomes of those who need it."""
+        """`what` is a sentence for people that names the failure, `then` one that names its consequence."""
         self.since: float | None = None
         self.error: RiverrunError | None = None
         self.failures = 0
@@ -94,7 +94,7 @@ class Outage:
         error = self.error
         return {"behind": self.behind(now), "error": None if error is None else error.message}
 
-    def given_up(
+    def timeout_error(
         self, storage_timeout: float | None, now: float, what: str
     ) -> TransportError | None:
         """The error that ends the run, when the outage has lasted longer than `storage_timeout`; otherwise None."""

@@ -15,8 +15,8 @@ Otherwise the run is refused, with the differences and with what would be needed
   and with nothing else. Records of the log hold rows of inputs, whatever a program made of them: an input that an epoch
   still to be done has rows for must be what it was when the rows were logged (`storage.log`). So a run that ends before
   its first checkpoint leaves the path as it was, whichever program comes next.
-- **Translated where it is read.** `Resume` says under which names the states of one checkpoint, the one that the run
-  goes on from, are to be had now. Workers rename the states when they read that checkpoint. So all that workers pin,
+- **Translated where it is read.** `Resume` has the new names for the states of one checkpoint, which is the checkpoint
+  that the run goes on from. Workers rename the states when they read this checkpoint. So all that workers pin,
   send and save has the names of the new program, also at the boundary at which the run began.
 - **Filled once.** States that are built anew are built by instances that begin at `Resume.epoch`, before the
   checkpoint's own epoch is run. Later boundaries hold what the new program made.

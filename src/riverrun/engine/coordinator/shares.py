@@ -88,7 +88,7 @@ def shares_of(inputs: Inputs, shards: Shards, routes: Mapping[str, InputRoute]) 
 
 
 def share_of_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcels:
-    """The parcels of an epoch that one worker takes: those it holds, and its part of those whose holder is gone."""
+    """The parcels of an epoch for one worker: the parcels that it holds, and a part of those without a holder."""
     share = {}
     for name, listed in parcels.items():
         mine = []

@@ -338,7 +338,7 @@ def _add_fetch(
     bounds = Bounds(place.get(_SINCE), place.get(_AT), options.closed, waits, past)
     operator = Fetch(
         state=state.name,
-        given=moved.schema,
+        requests=moved.schema,
         key=tuple(at(names[name]) for name in state.key.names),
         bounds=bounds,
         width=width,
@@ -512,7 +512,7 @@ def lookup(
         port = arranged._port
         operator = Fetch(
             state=asked,
-            given=moved.schema,
+            requests=moved.schema,
             key=tuple(moved.columns.index(names[column]) for column in right_key),
             bounds=Bounds(None, None),
             width=len(stream.columns),

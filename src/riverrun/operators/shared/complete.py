@@ -1,18 +1,22 @@
-"""Whole: which records have all the replies to their requests, and which replies each of them goes on with.
+"""Complete: which records have all the replies to their requests, and which replies each of them goes on with.
 
-A record is told by its ids, a request by its place among those of its record; a reply has both. Equal records are
-copies of one. Laws:
+Called by `gather` once for each time at which records or replies came. The *ids* identify a record, and the *place* of
+a request is its number among the requests of its record; a reply carries both. Equal records are *copies*: one record
+with a diff of more than one. A reply with a negative place says that the request was late. Laws:
 
-1. A record is whole when each of its places has as many replies as there are copies. Replies that say that a request
-   is late, which have a negative place, are among them.
-2. As many copies go no further as one of their places has late replies. A late reply of a deletion takes back the last
-   reply of its place that is not late; where there is none, a late one. So it is done with at once, and what comes
-   late after it finds the copies that are left.
-3. Replies that were given to one place at one time are alike: a *lot*. Lots are in the order of their times, late
-   replies behind them all. The first copy has the first reply of each place, the second the second, and so on. Where
-   replies do not say when they were given, all of a place are one lot.
-4. Deletions are copies and replies that are counted below zero. Where lots of one place have different signs, which
-   only rounds of a loop can bring about, copies cannot be told from each other: then all lots have to be alike.
+- **All replies.** A record is whole when each of its places has as many replies, late ones included, as the record has
+  copies.
+- **Late copies stop.** The copies that go no further are as many as the late replies of one place, the place with the
+  most of them. A late reply of a deletion, one below zero, takes back the last reply of its place that was not late,
+  or a late reply where there is no other. So a deletion takes effect at once, and late replies that come after the
+  deletion count against the copies that are left.
+- **Lots in turn.** Replies that were given to one place at one time are alike: they are a *lot*. The lots of a place
+  are in the order of their times, late replies behind them. The first copy goes on with the first reply of each place,
+  the second copy with the second reply, and so on. Where replies do not say when they were given, all replies of a
+  place are one lot.
+- **Unclear copies.** A deletion counts below zero, be it of a record or of a reply. Where one place has lots above
+  zero and lots below, which only rounds of a loop can bring about, copies cannot be told from each other. Then all lots
+  of that record must be alike, or the record is reported as unclear.
 
 Cost: some hundreds of ns a reply, in sorting; where a place has several lots, some 50 us a record besides.
 """
@@ -28,42 +32,41 @@ import numpy as np
 from riverrun.state.changes import Changes
 
 Rows = np.ndarray[Any, Any]
-_IN_TIME, _LATE, _TAKES_BACK = range(
-    3
-)  # replies of a place, in this order: those that are late, and below zero, last
+# The kinds of replies of a place, in the order of its lots; `_TAKES_BACK` is a late reply below zero.
+_IN_TIME, _LATE, _TAKES_BACK = range(3)
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Which records are whole, and what is left, added up."""
+    """Which records are whole, and which records and replies are left to wait, added up."""
 
     rows: Rows
-    """Where they are among the records: once for each choice of replies."""
+    """Positions of whole records among the records: once for each choice of replies."""
     sizes: Rows
-    """How many requests they have made."""
+    """How many requests each of these records has made."""
     diffs: Rows
     replies: Rows
-    """Their replies, in the order of records and places."""
+    """Positions of their replies, in the order of records and places."""
     records_left: Rows
     record_diffs: Rows
     replies_left: Rows
     reply_diffs: Rows
     unclear: int = 0
-    """How many records there are whose copies cannot be told from each other (law 4): then nothing else counts."""
+    """How many records are unclear (the unclear-copies law). Where there are any, nothing else here counts."""
 
 
 @dataclass(frozen=True)
 class _Lots:
     """Replies added up by record, place and time; those of a place that are late are one lot, behind the others.
 
-    A lot may have come to nothing.
+    The sum of a lot may be zero.
     """
 
     group: Rows
     place: Rows
     late: Rows
     reply: Rows
-    """One of them."""
+    """The position of one reply of each lot."""
     sums: Rows
 
     @property
@@ -73,25 +76,30 @@ class _Lots:
 
 
 def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
-    """Records (ids, how many requests, columns) and replies (ids, place, when: as many columns as `stamps`, values)."""
-    asked, cut = [np.asarray(column) for column in records.columns[:3]], records.rows
-    given = [np.asarray(column) for column in replies.columns[: 3 + stamps]]
-    groups = _grouped(*(np.concatenate(pair) for pair in zip(asked[:2], given[:2], strict=True)))
+    """Match records (ids, number of requests, columns) with replies (ids, place, time given, values).
+
+    The time at which a reply was given has as many columns as `stamps`.
+    """
+    record_columns, cut = [np.asarray(column) for column in records.columns[:3]], records.rows
+    reply_columns = [np.asarray(column) for column in replies.columns[: 3 + stamps]]
+    groups = _grouped(
+        *(np.concatenate(pair) for pair in zip(record_columns[:2], reply_columns[:2], strict=True))
+    )
     count = int(groups.max()) + 1 if len(groups) else 0
     of_record, of_reply = groups[:cut], groups[cut:]
     first = np.full(count, -1)
     first[of_record[::-1]] = np.arange(cut)[::-1]
     diffs = np.zeros(count, np.int64)
     np.add.at(diffs, of_record, records.diff_array())
-    lots = _lots(of_reply, given[2], given[3:], replies.diff_array())
+    lots = _lots(of_reply, reply_columns[2], reply_columns[3:], replies.diff_array())
     mixed = _mixed(lots) if stamps else np.zeros(0, np.int64)
     if len(mixed):
         unclear = _unlike(lots, mixed, replies, stamps)
         if unclear:
             none = np.zeros(0, np.int64)
             return Whole(none, none, none, none, none, none, none, none, unclear)
-        when = [np.where(np.isin(of_reply, mixed), 0, column) for column in given[3:]]
-        lots = _lots(of_reply, given[2], when, replies.diff_array())
+        when = [np.where(np.isin(of_reply, mixed), 0, column) for column in reply_columns[3:]]
+        lots = _lots(of_reply, reply_columns[2], when, replies.diff_array())
     group, place, late, sums = lots.group, lots.place, lots.late, lots.sums
     # A place has its replies when there are as many, of either kind, as there are copies.
     pairs = lots.pairs
@@ -100,9 +108,9 @@ def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
     there = np.bincount(owner[both == diffs[owner]], minlength=count)
     known = first >= 0
     needed = np.full(count, -1)
-    needed[known] = asked[2][first[known]]
+    needed[known] = record_columns[2][first[known]]
     done = (diffs != 0) & (there == needed)
-    # Of equal records some may have come in time, some not: those with a late request go no further.
+    # Some copies of a record may have come in time, others late: copies with a late request go no further.
     dropped = np.zeros(count, np.int64)
     sign = np.sign(diffs)
     np.maximum.at(dropped, group[late], (sums * sign[group])[late])
@@ -121,14 +129,14 @@ def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
         dealt, from_lots = _dealt(lots, mine, copies[sent[at]])
         shares.append((np.full(len(dealt), at), dealt, from_lots))
     rows, row_diffs, from_lots = (np.concatenate(each) for each in zip(*shares, strict=True))
-    # Records that were deleted while they waited are gone when so many replies of theirs are, too.
+    # A record that was deleted while it waited is gone once its replies have been deleted too.
     uneven = np.bincount(owner[both != 0], minlength=count)
     gone = done | ((diffs == 0) & (uneven == 0))
     waiting = np.flatnonzero(known & (diffs != 0) & ~done)
-    kept = np.flatnonzero(~gone[group] & (sums != 0))
+    left_lots = np.flatnonzero(~gone[group] & (sums != 0))
     return Whole(
         first[sent[rows]], needed[sent[rows]], row_diffs, lots.reply[from_lots],
-        first[waiting], diffs[waiting], lots.reply[kept], sums[kept],
+        first[waiting], diffs[waiting], lots.reply[left_lots], sums[left_lots],
     )  # fmt: skip
 
 
@@ -146,7 +154,8 @@ def _lots(of_reply: Rows, places: Rows, when: Sequence[Rows], diffs: Rows) -> _L
 
 
 def _taken_back(lots: _Lots, kinds: Rows) -> _Lots:
-    """Lots from which late deletions have taken what they take (law 2); the late ones of a place are one again."""
+    """The lots less the replies that late deletions take back (the late-copies-stop law); the late lots of a place
+    become one."""
     pairs, sums = lots.pairs, lots.sums.copy()
     pair = np.repeat(np.arange(len(pairs)), np.diff(np.append(pairs, len(sums))))
 
@@ -169,7 +178,7 @@ def _taken_back(lots: _Lots, kinds: Rows) -> _Lots:
 
 
 def _mixed(lots: _Lots) -> Rows:
-    """The records of which a place has lots above zero and lots below (law 4)."""
+    """The records of which a place has lots above zero and lots below (the unclear-copies law)."""
     pairs = lots.pairs
     if not len(pairs):
         return pairs
@@ -179,11 +188,11 @@ def _mixed(lots: _Lots) -> Rows:
 
 
 def _unlike(lots: _Lots, mixed: Rows, replies: Changes, stamps: int) -> int:
-    """Of how many of these records a place has lots that are not alike."""
+    """The number of these records that have lots which are not alike at one place."""
     chosen = lots.reply[np.isin(lots.group, mixed) & ~lots.late & (lots.sums != 0)]
     columns = replies.take(chosen).columns
-    told = (*columns[:3], *columns[3 + stamps :])
-    once = Changes(told, len(chosen), ((0,),), None, 1, None).consolidate()
+    unstamped = (*columns[:3], *columns[3 + stamps :])
+    once = Changes(unstamped, len(chosen), ((0,),), None, 1, None).consolidate()
     ids = [np.asarray(column) for column in once.columns[:3]]
     order = np.lexsort(ids)
     again = ~_differ(*(column[order] for column in ids))
@@ -191,9 +200,10 @@ def _unlike(lots: _Lots, mixed: Rows, replies: Changes, stamps: int) -> int:
 
 
 def _dealt(lots: _Lots, mine: Rows, copies: int) -> tuple[Rows, Rows]:
-    """Of a record with several lots of a place: how many copies have the same replies, and from which lots (law 3).
+    """Deal the lots of one record, which has several lots for a place, to its copies (the lots-in-turn law).
 
-    `mine` are its lots in the order of places and times.
+    `mine` are the lots of the record in the order of places and times. The answer: how many copies have the same
+    replies, for each choice of replies, and from which lots those replies are.
     """
     places = np.split(mine, np.flatnonzero(np.diff(lots.place[mine])) + 1)
     ends = [np.cumsum(np.abs(lots.sums[each])) for each in places]
@@ -213,7 +223,7 @@ def _differ(*columns: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def _grouped(a: Rows, b: Rows) -> Rows:
-    """The number of the group of each row: rows with the same ids are one."""
+    """The number of the group of each row: rows with the same ids are one group."""
     order = np.lexsort((b, a))
     fresh = np.append(False, (a[order][1:] != a[order][:-1]) | (b[order][1:] != b[order][:-1]))
     groups = np.empty(len(order), np.int64)

@@ -1,25 +1,27 @@
-"""Fetch: records ask a state for values, by key and time, and go on with what they got.
+"""Fetch: records ask a state for values, by key and by time, and go on with the values that were there.
 
-A record travels to the worker that owns its key, waits there until its time has come, and goes on from
-there with its answer. Laws:
+The operator behind `fetch`, `fetch_uncommitted` and `lookup` of collections. A *request* is a record with a key and
+bounds on time. The request travels to the worker that owns the key, waits there until its time has come, and goes on
+from there with the answer. U and F are the update and the fetch progress of the state (`marks`). Laws:
 
-1. A committed fetch of times up to T is answered when U has passed T, so it sees every update up to T that
-   will ever count, and none after. An uncommitted one waits for the start of its range only.
-2. A fetch is answered as of the time of the engine at which U passed it, with the updates of that time. It does
-   not hold back its epoch: requests that wait are state, part of a checkpoint.
-3. Those that wait are answered as soon as U has passed them, whatever waits beside them.
-4. A committed answer depends on the request alone: a request that is deleted takes its answer back. One that is
-   deleted while it waits, be it in the epoch in which U passes it, or in the epoch in which it came, was never there,
-   whatever is wrong with it, and whether or not it was saved in between.
-5. Where a state is compacted, a fetch at a time before F, as it was before the epoch, is late: it is dropped, and
-   counted. One that reaches back further than the compaction rule keeps values is refused. Those that wait hold
-   compaction back, so that they find what was there when they came.
-6. An uncommitted answer depends on when it was given: a request that has one cannot be deleted any more, and an
-   epoch that does so is refused.
+- **Final answers.** A committed fetch of times up to T is answered when U has passed T. So its answer has every update
+  up to T that will ever count, and no update after T. An uncommitted fetch waits only until U has passed the start of
+  its range, or another time that it names.
+- **Epochs go on.** A request that waits does not hold back its epoch: it is state, and part of a checkpoint. Its answer
+  is as of the engine's time at which U passed it, and includes the updates of that time.
+- **No queue.** A request is answered as soon as U has passed its time, whatever other requests still wait.
+- **Deletions take back.** A committed answer depends on the request alone, so a deleted request takes its answer back.
+  A request that is deleted before it is answered was never there, wrong or not, with a checkpoint in between or not. So
+  is a request that is deleted in the epoch in which it came, or in the epoch in which U passes its time.
+- **Within reach.** Where a state is compacted, a fetch at a time before F, as F was before the epoch, is late: it is
+  dropped and counted. A fetch that reaches back further than the compaction rule keeps values is refused. Requests that
+  wait hold compaction back, so that they find the values that were there when they came.
+- **Given answers stay.** An uncommitted answer depends on when it was given. A request that has such an answer cannot
+  be deleted in a later epoch: an epoch that does so is refused.
 
-The state may be in the scope of the fetch, or around it: then a fetch in a loop reads it as of the epoch, and
-what waited is answered at the round at which it came. It may also be any arrangement (`progress` is None): then
-every request is answered at once, as of its epoch.
+The state may be in the scope of the fetch or around it. A fetch in a loop that the state is not in reads the state as
+of the epoch, and a request that waited is answered at the round at which it came. Instead of a state there may be any
+other arrangement (`progress` is None): then every request is answered at once, as of its epoch.
 
 Cost: a lookup, 100 to 300 ns, for each request; the values are gathered, and the columns of the record follow.
 """
@@ -58,19 +60,19 @@ _STATE, _PROGRESS = 1, 2  # the inputs behind requests
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where in a request its bounds are, whether they count themselves; and the time that it waits for."""
+    """The columns of a request with its bounds, whether the bounds themselves count, and the time it waits for."""
 
     since: int | None
     until: int | None
     closed: tuple[bool, bool] = (True, True)
     wait: int | None = None
-    """None where it is answered at once."""
+    """None where a request is answered at once."""
     past: bool = True
-    """Whether U has to pass that time, or to come to it."""
+    """Whether U has to pass the time of `wait`, or only to come to it."""
 
     @property
     def used(self) -> tuple[int, ...]:
-        """All columns that are times."""
+        """All columns of a request that are times."""
         return tuple({at: None for at in (self.since, self.until, self.wait) if at is not None})
 
 
@@ -79,22 +81,22 @@ class Fetch(Operator):
     """Answers requests: the first `width` columns of a request are the record, which goes on with the answer."""
 
     state: str
-    given: pa.Schema
+    requests: pa.Schema
     """The columns of requests."""
     key: tuple[int, ...]
     bounds: Bounds
     width: int
     rule: FetchRule
     columns: tuple[str, ...]
-    """The columns of the state that the rule is given."""
+    """The columns of the state that the rule reads."""
     store: int
     progress: int | None
     inner: bool = False
     committed: bool = True
     early: bool = True
-    """Whether a request whose time has passed is answered when it comes, before the next records, or with the epoch."""
+    """Whether a request is answered when it comes, if U has passed its time, or together with its epoch."""
     many: bool = False
-    """Whether it is one of several requests of a record: then one that is late has a reply that says so."""
+    """Whether records have several requests each: then a late request has a reply that says so."""
     compact: CompactRule | None = None
     stream: str = ""
     kind: ClassVar[str] = "fetch"
@@ -105,18 +107,18 @@ class Fetch(Operator):
         return at == _STATE
 
     def called(self, at: int) -> str:
-        """What a column of requests is called by who wrote the program: one that was made is a bound of the fetch."""
-        name: str = self.given.names[at]
+        """A column of requests by the name that users know; a column the front end added has the name of its bound."""
+        name: str = self.requests.names[at]
         return name.strip("_") if name.startswith("__") else name
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
-        """One that is not committed sees what is there when it is answered: how rows were cut into epochs shows."""
+        """Uncommitted answers show how rows were cut into epochs: they have what is there at the time of answering."""
         return self.committed
 
     @property
     def from_content(self) -> bool:
-        return False  # what was answered stays as it is
+        return False  # a later update changes no answer that was given
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -167,7 +169,7 @@ class Fetch(Operator):
             )
 
     def _begins(self, plan: Plan, number: int) -> bool:
-        """Whether rows can come to a node other than by way of a fetch from this state that waits."""
+        """Whether rows can come to a node on a way without any fetch that waits for the progress of this state."""
         seen, waiting = {number, self.store, self.progress}, [number]
         while waiting:
             node = plan.nodes[waiting.pop()]
@@ -187,7 +189,7 @@ class Fetch(Operator):
 
 
 class Fetching(Actor):
-    """A fetch on a worker: the requests that have come, and those that wait."""
+    """A fetch on a worker: the requests of times that have not run yet, and the requests that wait for U."""
 
     def __init__(self, context: Context, operator: Fetch) -> None:
         super().__init__(context)
@@ -202,19 +204,19 @@ class Fetching(Actor):
         self._held: dict[Timestamp, list[Changes]] = {}
         self._pending = WaitingRequests(self._waiting_for, self._needs)
         self._answered: list[Changes] = []
-        """In a loop that the state is not in: the uncommitted requests that were answered in this epoch."""
+        """The uncommitted requests that were answered in this epoch, in a loop that the state is not in."""
         self._progress: Progressing | None = None
         if operator.progress is not None:
             progress = context.actors[operator.progress]
             assert isinstance(progress, Progressing)
             self._progress = progress
-        names = operator.given.names
+        names = operator.requests.names
         self._order = [*operator.key, *(at for at in range(len(names)) if at not in operator.key)]
         rounds = [pa.field(ROUND.format(at), pa.int64()) for at in range(self._loops)]
-        fields = [operator.given.field(at).with_nullable(True) for at in self._order]
+        fields = [operator.requests.field(at).with_nullable(True) for at in self._order]
         cut = len(operator.key)
         self._saved = Schema.of(pa.schema(fields[:cut]), pa.schema([*fields[cut:], *rounds]))
-        # In a loop, what was reported at a round may be known before all that was updated at it is in.
+        # In a loop, the reports of a round may be known before all updates of that round are in.
         timed = operator.progress is not None and self._depth == 1
         self._early = operator.early and operator.committed and timed
         if operator.progress is not None:
@@ -224,11 +226,11 @@ class Fetching(Actor):
 
     @property
     def _loops(self) -> int:
-        """How many loops it is in that the state is not in."""
+        """How many loops this fetch is in that the state is not in."""
         return self.node.depth - self._depth
 
     def _inside(self, time: Timestamp, rounds: Rounds) -> Timestamp:
-        """A time of the state, where the fetch is."""
+        """A time of the state, with the rounds of the loops that only the fetch is in."""
         return (*time, *(rounds or (0,) * self._loops))
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -236,7 +238,7 @@ class Fetching(Actor):
             self._moved(changes.times[0][: self._depth])
             return
         for time, piece in by_time(changes):
-            rest = self._answered_early(piece, time) if self._early else piece
+            rest = self._answer_early(piece, time) if self._early else piece
             if rest.rows:
                 self._at_time(time).append(rest)
 
@@ -246,8 +248,11 @@ class Fetching(Actor):
             self.context.request(time)
         return self._held[time]
 
-    def _answered_early(self, requests: Changes, time: Timestamp) -> Changes:
-        """Answer what need not wait for the epoch: values before U, as it was before, are final. The rest is left."""
+    def _answer_early(self, requests: Changes, time: Timestamp) -> Changes:
+        """Answer requests that need not wait for the end of the epoch, and return the others.
+
+        Values before U, as U was before the epoch, are final.
+        """
         assert self._progress is not None
         when = time[: self._depth]
         known = self._progress.before(when)
@@ -261,7 +266,7 @@ class Fetching(Actor):
             return requests
         ready = waits < update
         compact = self._operator.compact
-        if compact is not None and known.fetch is not None:  # the others are for the epoch to judge
+        if compact is not None and known.fetch is not None:  # `run` sees to requests out of reach
             ready &= ~self._late(requests, known.fetch)
             ready &= ~self._beyond(compact, requests, known.fetch)
         if not ready.any():
@@ -270,7 +275,7 @@ class Fetching(Actor):
         return requests.filter(~ready)
 
     def _moved(self, time: Timestamp) -> None:
-        """U has moved, or F: what it has passed is answered now."""
+        """U has moved, or F: have the requests answered that U has passed."""
         assert self._progress is not None
         update = self._progress.at(time).update
         if update is not None:
@@ -284,24 +289,26 @@ class Fetching(Actor):
             known = self._progress.at(when)
             if pieces:
                 pieces = self._ready(Changes.concat(pieces), when, rounds, known.update)
-                for later in self._progress.after(when):  # which found nobody waiting
+                for later in self._progress.after(when):  # which came before these requests waited
                     self._moved(later.time)
             if known.update is not None:
                 waited = self._pending.take(rounds, known.update)
-                if waited:  # what is deleted in the epoch in which U passes it has waited until then (law 4)
+                if (
+                    waited
+                ):  # a deletion may cancel a request that U passes now (deletions take back)
                     pieces = _net([*(piece for piece in pieces if piece.rows), *waited], time)
         if not pieces:
             return
         requests = Changes.concat([piece.map_times(lambda _: time) for piece in pieces])
         if requests.rows:
             if self._progress is None or not self._operator.committed:
-                requests = self._kept(requests)
+                requests = self._checked_final(requests)
             view, as_of = self._view(when)
             self._answer(requests, view, as_of)
 
-    def _kept(self, requests: Changes) -> Changes:
-        """Uncommitted requests, none of which takes an answer back that was given before (law 6)."""
-        if self._loops:  # all that is answered in an epoch is answered alike, whatever the round
+    def _checked_final(self, requests: Changes) -> Changes:
+        """Uncommitted requests; refused if one takes back an answer of an earlier epoch (given answers stay)."""
+        if self._loops:  # all requests of an epoch are answered alike, whatever their round
             self._answered.append(requests.map_times(lambda _: (0,) * self.node.depth))
         if (requests.diff if requests.diffs is None else requests.diffs.min()) > 0:
             return requests
@@ -330,9 +337,9 @@ class Fetching(Actor):
     def _ready(
         self, requests: Changes, when: Timestamp, rounds: Rounds, update: int | None
     ) -> list[Changes]:
-        """The requests that need not wait; the others do."""
+        """The requests that can be answered now; the others are put to wait."""
         if requests.diffs is not None or requests.diff < 0:
-            # What comes and goes at once is none, and not looked at (law 4).
+            # A request that comes and goes in one epoch was never there: not checked (deletions take back).
             requests = requests.consolidate()
         self._check_times(requests)
         if self._operator.compact is not None:
@@ -377,7 +384,7 @@ class Fetching(Actor):
                 )
 
     def _needs(self, requests: Changes) -> Ints | None:
-        """From which time on each request that waits needs values that are told apart (law 5); None: none cares."""
+        """From which time on each request needs values told apart (within reach); None: no request needs any."""
         compact, bounds = self._operator.compact, self._operator.bounds
         if compact is None or not requests.rows:
             return None
@@ -390,11 +397,11 @@ class Fetching(Actor):
         return np.minimum.reduce(needed) if needed else None
 
     def _needing(self, horizon: int) -> Changes | None:
-        """The keys of requests that wait, and need values before a horizon told apart."""
-        found = self._pending.needing(horizon)
-        if found is None:
+        """The keys of waiting requests that need values before a horizon told apart."""
+        waiting = self._pending.needing(horizon)
+        if waiting is None:
             return None
-        return found.with_columns(tuple(found.columns[at] for at in self._operator.key))
+        return waiting.with_columns(tuple(waiting.columns[at] for at in self._operator.key))
 
     def _late(self, requests: Changes, horizon: int) -> Mask:
         until = self._operator.bounds.until
@@ -412,7 +419,7 @@ class Fetching(Actor):
     def _taken_back(
         self, compact: CompactRule, requests: Changes, when: Timestamp, rounds: Rounds
     ) -> Changes:
-        """Requests without deletions of what waits: these are never too late (law 4)."""
+        """Requests without deletions of requests that wait: such deletions are never late (deletions take back)."""
         assert self._progress is not None
         horizon = self._progress.before(when).fetch
         if horizon is None or not len(self._pending) or self._operator.bounds.wait is None:
@@ -435,7 +442,7 @@ class Fetching(Actor):
         return Changes.concat([rest, left.filter(old)])
 
     def _in_time(self, compact: CompactRule, requests: Changes, when: Timestamp) -> Changes:
-        """The requests that are not late, none of which reaches back too far (law 5)."""
+        """The requests that are not late; refused if one of them reaches back too far (within reach)."""
         assert self._progress is not None
         horizon = self._progress.before(when).fetch
         bounds, state = self._operator.bounds, self._operator.state
@@ -482,7 +489,7 @@ class Fetching(Actor):
             self._send_blank(requests, answer.queries)
 
     def _send(self, requests: Changes, answer: Answer) -> None:
-        """Records with what they got."""
+        """Send records on with their answers."""
         queries, columns, counts = answer
         record = requests.columns[: self._operator.width]
         once = len(queries) == requests.rows and (np.diff(queries) > 0).all()
@@ -493,12 +500,12 @@ class Fetching(Actor):
             diffs = diffs if once else diffs[queries]
         if counts is not None:
             diffs = counts * (requests.diff if diffs is None else diffs)
-        made = (*record, *columns)
-        sent = Changes(made, len(queries), requests.times, None, requests.diff, diffs)
+        answered = (*record, *columns)
+        sent = Changes(answered, len(queries), requests.times, None, requests.diff, diffs)
         self.context.push(sent, 0)
 
     def _send_blank(self, requests: Changes, answered: Ints) -> None:
-        """Records that got nothing, where they go on too."""
+        """Send the records without an answer on, with nulls in its columns."""
         missing = np.ones(requests.rows, np.bool_)
         missing[answered] = False
         if not missing.any():
@@ -510,7 +517,7 @@ class Fetching(Actor):
         self.context.push(rest.with_columns((*rest.columns[:width], *blank)), 0)
 
     def _send_late(self, requests: Changes) -> None:
-        """Replies of no value to requests that are late: their places are negative."""
+        """Reply to late requests: a negative place, and no values."""
         *ids, places = requests.columns[: self._operator.width]
         places = pa.array(-1 - np.asarray(places))
         self._send_blank(requests.with_columns((*ids, places)), np.zeros(0, np.int64))
@@ -568,13 +575,13 @@ class Fetching(Actor):
 
 
 def _net(pieces: list[Changes], time: Timestamp) -> list[Changes]:
-    """Requests, without those that waited and were deleted meanwhile: a checkpoint would not have them either."""
+    """The requests less those that were deleted while they waited: a checkpoint would not have those either."""
     if all((p.diff if p.diffs is None else p.diffs.min()) > 0 for p in pieces):
         return pieces
     return [Changes.concat([piece.map_times(lambda _: time) for piece in pieces]).consolidate()]
 
 
 def _nulls(schema: pa.Schema, width: int) -> list[pa.Array]:
-    """An empty column, in the layout it travels in, for each column behind the record."""
+    """An empty column in canonical layout for each column behind the record."""
     rest = pa.schema(list(list(schema)[width:]))
     return list(canonical_columns(empty_batch(rest), rest))

@@ -1,8 +1,13 @@
-"""Fetch rules: what is made of the values that a request finds.
+"""Fetch rules: how the answer to a request is made of the values that it finds.
 
-A request has a key and bounds on time; what it finds is the values of its key between them, in the order
-of time. A rule gives, for some requests at once, columns and which request each row answers. Law: an
-answer depends on the request and the values in its bounds, on nothing else.
+Used by `fetch`; users know these rules as `rr.rules.latest`, `within`, `distinct`, `total` and `rr.rules.fetch`. A
+request has a key and bounds on time, and finds the values of its key within those bounds, in the order of time. A rule
+answers many requests at once: it gives columns, and for each row of them the request that this row answers. Law:
+
+- **Same request, same answer.** An answer depends on the request and on the values within its bounds, and on nothing
+  else.
+
+Cost: per request one search in the state (`fetch`); per value that is found some ns, or what a user's function takes.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ REQUEST = "request"
 
 @dataclass(frozen=True)
 class Asked:
-    """Some requests, and the state that they are about."""
+    """Some requests, and the state that they ask."""
 
     view: View
     as_of: Timestamp
@@ -47,7 +52,7 @@ class Asked:
 
 
 class Answer(NamedTuple):
-    """Columns; which request each row answers, ascending; and how often it is there (None: once)."""
+    """Columns; the request that each row answers, ascending; and how often each row is there (None: once)."""
 
     queries: Ints
     columns: tuple[pa.Array, ...]
@@ -55,19 +60,19 @@ class Answer(NamedTuple):
 
 
 class FetchRule:
-    """What is made of what requests find."""
+    """How answers are made of the values that requests find."""
 
     name: ClassVar[str]
     single: ClassVar[bool] = True
     """Whether a request has one answer at most."""
     timed: ClassVar[bool] = False
-    """Whether the time of a value is part of the answer whether or not it is asked for."""
+    """Whether an answer always has the times of its values, also where the user asks for none."""
 
     def identity(self) -> str:
         return self.name
 
     def gives(self, time: pa.Field | None, value: pa.Schema) -> pa.Schema:
-        """The columns of an answer. `time` is asked for, under that name, unless it is None."""
+        """The columns of an answer. `time` is the column for times that the user asks for; None: asks for none."""
         return pa.schema([*([] if time is None else [time]), *value])
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
@@ -77,15 +82,15 @@ class FetchRule:
 
 @dataclass(frozen=True)
 class Latest(FetchRule):
-    """The latest value in the bounds; of several at that time the greatest."""
+    """The latest value in the bounds; of several values at the latest time, the greatest."""
 
     name: ClassVar[str] = "latest"
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
         view = asked.view
         if asked.until is None:
-            found = view.last(asked.keys, asked.as_of, 1)
-            queries, names = found.queries, found.names
+            newest = view.last(asked.keys, asked.as_of, 1)
+            queries, names = newest.queries, newest.names
             assert queries is not None
         else:
             names, count = view.latest(asked.keys, asked.as_of, asked.until, closed=asked.closed[1])
@@ -95,13 +100,13 @@ class Latest(FetchRule):
             (times,) = gathered(view, names, (len(view.schema.key),))
             compare = pc.greater_equal if asked.closed[0] else pc.greater
             since = asked.since.take(pa.array(queries))
-            kept = compare(times, since).to_numpy(zero_copy_only=False)
-            queries, names = queries[kept], names[kept]
+            is_in_bounds = compare(times, since).to_numpy(zero_copy_only=False)
+            queries, names = queries[is_in_bounds], names[is_in_bounds]
         return Answer(queries, gathered(view, names, positions))
 
 
 def gathered(view: View, names: Ints, positions: tuple[int, ...]) -> tuple[pa.Array, ...]:
-    """Columns of rows that were found."""
+    """Columns of some rows of a state, by the names of the rows in a view."""
     return tuple(Selection(view, names, None, names).canonicals(positions))
 
 
@@ -114,9 +119,9 @@ class Within(FetchRule):
     timed: ClassVar[bool] = True
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
-        found = asked.between()
-        assert found.queries is not None
-        return Answer(found.queries, tuple(found.canonicals(positions)), found.counts)
+        in_bounds = asked.between()
+        assert in_bounds.queries is not None
+        return Answer(in_bounds.queries, tuple(in_bounds.canonicals(positions)), in_bounds.counts)
 
 
 @dataclass(frozen=True)
@@ -136,15 +141,15 @@ class Distinct(FetchRule):
         return value
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
-        found = asked.between()
-        queries = found.queries
+        in_bounds = asked.between()
+        queries = in_bounds.queries
         assert queries is not None
-        columns = tuple(found.canonicals(positions))
-        if len(found) > 1 or (found.counts <= 0).any():
-            there = np.flatnonzero(found.counts > 0)
+        columns = tuple(in_bounds.canonicals(positions))
+        if len(in_bounds) > 1 or (in_bounds.counts <= 0).any():
+            there = np.flatnonzero(in_bounds.counts > 0)
             queries, columns = queries[there], take_columns(columns, there)
             table = column_table([pa.array(queries), *columns])
-            # A row is found by its hash, and the requests have to be in order again.
+            # Distinct rows come in the order of their hashes, and answers have to be in the order of requests.
             once = np.sort(packing.distinct_rows(table, len(there), asked.view.schema.hash_word))
             if len(once) < len(there):
                 queries, columns = queries[once], take_columns(columns, once)
@@ -183,16 +188,16 @@ class Total(FetchRule):
         return pa.schema([field.with_type(_sum_type(field.type)) for field in value])
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
-        found = asked.between()
-        assert found.queries is not None
-        if not len(found):
-            kinds = [_sum_type(column.type) for column in found.canonicals(positions)]
-            return Answer(found.queries, tuple(pa.array([], kind) for kind in kinds))
-        changed = np.append(True, found.queries[1:] != found.queries[:-1])
+        in_bounds = asked.between()
+        assert in_bounds.queries is not None
+        if not len(in_bounds):
+            kinds = [_sum_type(column.type) for column in in_bounds.canonicals(positions)]
+            return Answer(in_bounds.queries, tuple(pa.array([], kind) for kind in kinds))
+        changed = np.append(True, in_bounds.queries[1:] != in_bounds.queries[:-1])
         ranks, firsts = np.cumsum(changed) - 1, np.flatnonzero(changed)
         columns = []
-        for column in found.canonicals(positions):
-            sums = added_up(column, found.counts, ranks, len(firsts))[0]
+        for column in in_bounds.canonicals(positions):
+            sums = added_up(column, in_bounds.counts, ranks, len(firsts))[0]
             for value in sums.tolist() if sums.dtype == object else ():
                 if not -(1 << 63) <= value < 1 << 63:
                     raise OperatorFailed(
@@ -202,11 +207,11 @@ class Total(FetchRule):
                         sum=value,
                     )
             columns.append(pa.array(sums, _sum_type(column.type)))
-        return Answer(found.queries[firsts], tuple(columns))
+        return Answer(in_bounds.queries[firsts], tuple(columns))
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
-    """Sums are as wide as can be: what is added up may be more than one value can hold."""
+    """The widest type for a sum, since a sum may be more than the type of its values can hold."""
     return pa.int64() if pa.types.is_integer(kind) else pa.float64()
 
 
@@ -239,8 +244,8 @@ class Collected(FetchRule):
 
 @dataclass(frozen=True)
 class FetchFunction(FetchRule):
-    """A user's: of a frame with the number of a request and the values in its bounds, a frame with that number and
-    the columns that were declared."""
+    """A user's function of a frame. The frame has the values in the bounds of all requests, each with the number of
+    its request; the function gives a frame with such numbers and the columns that were declared."""
 
     function: Callable[[pl.DataFrame], Any]
     schema: pa.Schema
@@ -265,21 +270,23 @@ class FetchFunction(FetchRule):
             raise
 
     def answer(self, asked: Asked, positions: tuple[int, ...]) -> Answer:
-        found = asked.between()
-        assert found.queries is not None
+        in_bounds = asked.between()
+        assert in_bounds.queries is not None
         fields = pa.schema([asked.view.schema.columns[at] for at in positions])
-        batch = as_record_batch(fields, found.canonicals(positions), len(found))
-        rows = np.repeat(np.arange(len(found)), np.maximum(found.counts, 0))
+        batch = as_record_batch(fields, in_bounds.canonicals(positions), len(in_bounds))
+        rows = np.repeat(np.arange(len(in_bounds)), np.maximum(in_bounds.counts, 0))
         frame = pl.DataFrame(pl.from_arrow(batch))[rows]
-        frame = frame.insert_column(0, pl.Series(REQUEST, found.queries[rows], pl.Int64))
-        made = self._called(frame)
-        given = pa.schema([pa.field(REQUEST, pa.int64()), *self.schema])
-        taken = as_table(made, given, "take what a fetch rule gave")
-        if not taken.num_rows:
-            return Answer(np.zeros(0, np.int64), tuple(canonical_columns(taken, given)[1:]))
-        columns = canonical_columns(taken, given)
+        frame = frame.insert_column(0, pl.Series(REQUEST, in_bounds.queries[rows], pl.Int64))
+        answers = self._called(frame)
+        expected = pa.schema([pa.field(REQUEST, pa.int64()), *self.schema])
+        answer_rows = as_table(answers, expected, "take the rows of a fetch rule")
+        if not answer_rows.num_rows:
+            return Answer(
+                np.zeros(0, np.int64), tuple(canonical_columns(answer_rows, expected)[1:])
+            )
+        columns = canonical_columns(answer_rows, expected)
         numbers = columns[0]
-        if numbers.null_count or not np.isin(np.asarray(numbers), found.queries).all():
+        if numbers.null_count or not np.isin(np.asarray(numbers), in_bounds.queries).all():
             raise SchemaError(
                 "state.rule_request",
                 f"the fetch rule gave rows with a {REQUEST!r} that was not among those it was given",

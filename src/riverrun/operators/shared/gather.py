@@ -1,19 +1,24 @@
 """Gather: records that made several requests go on when all their replies are there.
 
-A record is told by 128 bits of hash of its columns, which go with its requests in place of the record; it
-waits where that hash belongs, and so do its replies. Laws:
+Behind `fetch` with a list of keys or with `requests=`. `Requesting` makes the requests, which travel to the state and
+are answered there (`fetch`), while the record waits here. Record and replies meet by the *ids* of the record, 128 bits
+of hash of its columns, which travel with its requests in place of the record: both go to the worker that owns the hash.
+Laws:
 
-1. A record goes on once, with its replies in the order of its requests, at the time at which the last of
-   them is there; nothing waits for the records before it.
-2. A record of which a request is late goes no further. Where a request of a deletion is late, the answer stays; but
-   a record that waits is taken back whatever the time: of equal ones the last that came in time, and only where none
-   did, one that goes no further anyway. No late record takes the place of one that was taken back.
-3. Equal records are one that is there several times: each request has as many replies. A deletion takes back.
-4. An uncommitted reply depends on when it was given, so equal records of several epochs may go on with different
-   replies. Of equal records the older is never answered after the younger, and all that is answered at one time is
-   answered alike: so the first has the first reply to each of its requests, the second the second (`complete`).
-   Replies that wait say when they were given.
-5. What waits is state, part of a checkpoint; a record and its deletion, where both wait, are none.
+- **Once, when whole.** A record goes on once, with its replies in the order of its requests, at the time at which the
+  last reply is there. It waits for no other record.
+- **Late goes no further.** A record with a late request goes no further. Where a request of a deletion is late, an
+  answer that was given stays. A record that still waits is taken back whatever the time. Among equal records that is
+  the last of those that came in time; only where none came in time, one that goes no further anyway. No late record
+  takes the place of a record that was taken back.
+- **Equal records count.** Equal records are one record that is there several times: each of its requests has as many
+  replies. A deletion takes one away.
+- **First come, first reply.** An uncommitted reply depends on when it was given, so equal records of several epochs
+  may go on with different replies. The older of two equal records is never answered after the younger, and whatever is
+  answered at one time is answered alike. So the first of them has the first reply to each of its requests, the second
+  the second (`complete`). To that end uncommitted replies say when they were given.
+- **Waiting is state.** Records and replies that wait are part of a checkpoint. Where a record and its deletion both
+  wait, neither is there.
 
 Cost: some 300 ns a reply.
 """
@@ -54,18 +59,18 @@ _SALT = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def _ids(columns: tuple[pa.Array, ...], rows: int) -> tuple[pa.Array, pa.Array]:
-    """Two hashes of each row, each of which says nothing about the other."""
+    """Two independent hashes of each row."""
     salt = pa.array(np.full(rows, _SALT))
-    made = []
+    ids = []
     for listed in ((*columns, salt), (salt, *reversed(columns))):
         hashes = searching.hash_keys(column_table(listed), rows, _MASK)
-        made.append(pa.array(hashes.view(np.int64)))
-    return made[0], made[1]
+        ids.append(pa.array(hashes.view(np.int64)))
+    return ids[0], ids[1]
 
 
 @dataclass(frozen=True)
 class Requesting(Linear):
-    """Makes requests of records; or, with `records`, numbers the records themselves."""
+    """Makes requests of records. With `records`, gives the records themselves, with ids and numbers of requests."""
 
     records: bool = field(default=False, kw_only=True)
     kind: ClassVar[str] = "requests"
@@ -73,10 +78,10 @@ class Requesting(Linear):
 
 @dataclass(frozen=True)
 class ListRequests(Requesting):
-    """A request for each element of a list column: ids, place, how many there are, key, and the bounds.
+    """A request for each element of a list column: ids, place, key, and the bounds.
 
     `taken` are the columns of the record that are bounds. With `records`, the records themselves: ids, how many
-    requests they made, and their columns.
+    requests they make, and their columns.
     """
 
     key: int
@@ -106,7 +111,7 @@ class ListRequests(Requesting):
 
 
 def _places(parents: np.ndarray[Any, Any]) -> pa.Array:
-    """The place of each request among those of its record, which stand together."""
+    """The place of each request among the requests of its record; these are consecutive rows."""
     starts = np.flatnonzero(np.append(True, parents[1:] != parents[:-1]))
     sizes = np.diff(np.append(starts, len(parents)))
     return pa.array(np.arange(len(parents)) - np.repeat(starts, sizes))
@@ -114,30 +119,30 @@ def _places(parents: np.ndarray[Any, Any]) -> pa.Array:
 
 @dataclass(frozen=True)
 class Requests:
-    """A user's request function; a request has the bounds of the record where it names none itself."""
+    """A user's request function. A request that names no bound itself has the bound of its record."""
 
     function: Callable[[dict[str, Any]], Any]
     bounds: tuple[tuple[str, str], ...]
-    """What a bound is called in a request, and in the record."""
+    """The name of each bound in a request, and the column of the record with its default."""
     shown: tuple[str, ...]
     """The columns of the record that the function sees."""
 
     def __call__(self, row: dict[str, Any]) -> Any:
-        made = self.function({name: row[name] for name in self.shown})
-        if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
-            return made
-        given = {name: row[column] for name, column in self.bounds}
-        return [{**given, **each} if isinstance(each, dict) else each for each in made]
+        requests = self.function({name: row[name] for name in self.shown})
+        if isinstance(requests, str | bytes | dict) or not isinstance(requests, Iterable):
+            return requests
+        defaults = {name: row[column] for name, column in self.bounds}
+        return [{**defaults, **each} if isinstance(each, dict) else each for each in requests]
 
 
 @dataclass(frozen=True)
 class FunctionRequests(Requesting):
-    """The same, of a user's function of a record, a dict, that gives a list of requests: dicts of keys and bounds."""
+    """Requests of a user's function: of a record, a dict, it gives a list of requests, dicts of keys and bounds."""
 
     function: Requests
-    given: pa.Schema
-    made: pa.Schema
-    """Key and bounds of a request."""
+    record_schema: pa.Schema
+    request_schema: pa.Schema
+    """The columns of a request: its key and its bounds."""
 
     def describe(self) -> str:
         return "records, numbered" if self.records else "requests of a function"
@@ -147,7 +152,7 @@ class FunctionRequests(Requesting):
 
     def apply(self, changes: Changes) -> Changes | None:
         a, b = _ids(changes.columns, changes.rows)
-        rows = as_record_batch(self.given, changes.columns, changes.rows).to_pylist()
+        rows = as_record_batch(self.record_schema, changes.columns, changes.rows).to_pylist()
         asked = [self._asked(row) for row in rows]
         sizes = np.array([len(each) for each in asked], np.int64)
         if self.records:
@@ -155,21 +160,21 @@ class FunctionRequests(Requesting):
         flat = [request for each in asked for request in each]
         if not flat:
             return None
-        batch = as_table(flat, self.made, "take the requests of a record")
+        batch = as_table(flat, self.request_schema, "take the requests of a record")
         parents = np.repeat(np.arange(changes.rows), sizes)
         spread = changes.with_columns((a, b)).take(parents)
-        columns = canonical_columns(batch, self.made)
+        columns = canonical_columns(batch, self.request_schema)
         return spread.with_columns((*spread.columns, _places(parents), *columns))
 
     def _asked(self, row: dict[str, Any]) -> list[Any]:
-        made = called(self.function, "the request function", row)
-        if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
+        requests = called(self.function, "the request function", row)
+        if isinstance(requests, str | bytes | dict) or not isinstance(requests, Iterable):
             raise SchemaError(
                 "state.requests",
-                f"the request function gave {made!r} for the row {row!r}, not a list of requests",
+                f"the request function gave {requests!r} for the row {row!r}, not a list of requests",
                 hint="give a list of dicts with the columns of the key; [] for no request",
             )
-        return list(made)
+        return list(requests)
 
 
 @dataclass(frozen=True)
@@ -178,13 +183,13 @@ class Gather(Operator):
 
     state: str
     depth: int
-    """How many coordinates times have where the state is."""
+    """How many coordinates times have in the scope of the state."""
     records: pa.Schema
     replies: pa.Schema
     early: bool = True
-    """Whether a record goes on when its replies are there, or with the epoch."""
+    """Whether a record goes on as soon as its replies are there, or together with its epoch."""
     committed: bool = True
-    """Whether replies depend on the request alone, or on when they were given too (law 4)."""
+    """Whether replies depend on the request alone, or also on when they were given (first come, first reply)."""
     kind: ClassVar[str] = "gather"
     keeps_state: ClassVar[bool] = True
     may_cancel: ClassVar[bool] = True
@@ -214,7 +219,7 @@ class Gather(Operator):
 
 
 class Gathering(Actor):
-    """Records and replies that wait, by round where they are in a loop that the state is not in."""
+    """Records and replies that wait, grouped by the rounds of the loops that the state is not in."""
 
     def __init__(self, context: Context, operator: Gather) -> None:
         super().__init__(context)
@@ -231,10 +236,10 @@ class Gathering(Actor):
         ids_place, values = list(operator.replies)[:3], list(operator.replies)[3:]
         self._held_as = operator.records, pa.schema([*ids_place, *stamps, *values])
         self._saved = tuple(
-            Schema.of(IDS, pa.schema([*(f.with_nullable(True) for f in list(given)[2:]), *loops]))
-            for given in self._held_as
+            Schema.of(IDS, pa.schema([*(f.with_nullable(True) for f in list(fields)[2:]), *loops]))
+            for fields in self._held_as
         )
-        # Which of equal records an uncommitted reply belongs to is known when the epoch has all it brings.
+        # Which of several equal records an uncommitted reply belongs to is known only at the end of the epoch.
         self.waits = not (operator.early and operator.committed)
         self._restore(context)
 
@@ -270,7 +275,7 @@ class Gathering(Actor):
             self._waiting[rounds] = left
 
     def _stamped(self, replies: Changes, time: Timestamp) -> Changes:
-        """Replies that say when they were given: as of which time of the state."""
+        """Replies with columns for the time at which they were given, a time of the state."""
         stamps = [pa.array(np.full(replies.rows, each)) for each in time[: self._stamps]]
         return replies.with_columns((*replies.columns[:3], *stamps, *replies.columns[3:]))
 
@@ -285,8 +290,8 @@ class Gathering(Actor):
         )
 
     def _none(self, port: int, time: Timestamp) -> Changes:
-        given = self._held_as[port]
-        return Changes(canonical_columns(empty_batch(given), given), 0, (time,), None, 1, None)
+        fields = self._held_as[port]
+        return Changes(canonical_columns(empty_batch(fields), fields), 0, (time,), None, 1, None)
 
     def _send(self, records: Changes, replies: Changes, whole: Whole) -> None:
         chosen = records.take(whole.rows)
@@ -318,7 +323,7 @@ class Gathering(Actor):
 
     def _restore(self, context: Context) -> None:
         time = (0,) * self.node.depth
-        found: dict[tuple[int, ...], list[Changes]] = {}
+        by_rounds: dict[tuple[int, ...], list[Changes]] = {}
         for port, suffix in enumerate((RECORDS, REPLIES)):
             schema = self._saved[port]
             saved = context.restored(schema, suffix)
@@ -334,9 +339,9 @@ class Gathering(Actor):
             for row in range(whole.rows):
                 groups.setdefault(rounds[row] if rounds else (), []).append(row)
             for each, rows in groups.items():
-                both = found.setdefault(each, [self._none(0, time), self._none(1, time)])
+                both = by_rounds.setdefault(each, [self._none(0, time), self._none(1, time)])
                 both[port] = whole.take(np.array(rows))
-        self._waiting = {each: (both[0], both[1]) for each, both in found.items()}
+        self._waiting = {each: (both[0], both[1]) for each, both in by_rounds.items()}
 
 
 def _with_diffs(changes: Changes, diffs: np.ndarray[Any, Any]) -> Changes:

@@ -1,21 +1,20 @@
-"""Progress: how far the updates to a state, and the fetches from it, have come, in the application's own time.
+"""Marks: how far the updates to a state, and the fetches from it, have come, in times of the data.
 
-Two numbers, of a time that is a column of the data. *Update progress* U: no update at a time before U
-will count any more, so values before U are final. *Fetch progress* F: no fetch at a time before F will
-be answered any more, so values before F need not be told apart. Each is the least of what its
-*reporters* have reported; a reporter is a stream whose times only lag so far behind its greatest one, or
-one that says so explicitly. Laws:
+Each state has one `MarkProgress`, which its store and its fetches ask. It keeps two numbers, both of a time that is a
+column of the data. *Update progress* U: no update at a time before U will count any more, so values before U are final.
+*Fetch progress* F: no fetch at a time before F will be answered any more, so values before F need not be told apart.
+Each number is the least of the marks that its *reporters* have reported. A reporter is a stream: either its times lag
+behind its greatest time by no more than a given span, or it reports its progress explicitly. Laws:
 
-1. U and F never go back, and F is never after U.
-2. As of a time t of the engine they depend on what was reported at times up to t, not on its order, nor
-   on which worker it came to: every worker is told all reports, and keeps the same numbers.
-3. Of a reporter with several sources the least counts. Sources, and reporters, that were silent for as many
-   epochs as they are given count as little as if they were not there, while others do.
-4. They are part of a checkpoint, written once, and every worker of the next execution has all of them, however
-   many there are.
+- **No way back.** U and F never go back, and F is never after U.
+- **Everywhere alike.** As of a time t of the engine, U and F depend on the reports at times up to t, not on the order
+  of these reports, nor on the worker to which they came. Every worker hears all reports, and has the same numbers.
+- **Slowest counts.** Of a reporter with several sources, the least mark counts. A source or a reporter that was silent
+  for as many epochs as its `idle=` allows does not count, while others do.
+- **Saved once.** U, F and the marks behind them are part of a checkpoint, written once. Every worker of the next
+  execution has all of them, whatever the number of workers.
 
-U and F are values of the state, like its rows; `upper` and `since` of its spine are about epochs, and
-another matter.
+U and F are values of the state, like its rows. The `upper` and `since` of its spine are about epochs instead.
 
 Cost: microseconds for each report; one small message to every worker for each batch of a stream.
 """
@@ -41,7 +40,7 @@ Side = Literal["update", "fetch", "clock"]
 _SIDES = {"update": "updates", "fetch": "fetches", "clock": "ticks"}
 MARKS = pa.schema({"source": pa.large_string(), "mark": pa.int64()})
 MOVED = pa.schema({"update": pa.int64(), "fetch": pa.int64()})
-PROGRESS = ":progress"  # behind the name of its state, the name of the node
+PROGRESS = ":progress"  # the node is named by the state, and this behind it
 _SAVED = Schema.of(
     {"reporter": pa.int64(), "source": pa.large_string()},
     {"mark": pa.int64(), "seen": pa.int64()},
@@ -49,12 +48,12 @@ _SAVED = Schema.of(
 )
 _FIRST = -(1 << 63)
 _U, _F, _MOVES = -1, -2, -3
-"""In what is saved: the reporters of U and F themselves, and of how often they have moved."""
+"""Numbers in place of a reporter's in a checkpoint: of U, of F, and of how often these have moved."""
 
 
 @dataclass(frozen=True)
 class Marks(Linear):
-    """What a stream reports: of each batch, and of each source in it, the greatest time, less what may come late."""
+    """The marks of a stream: the greatest time of each batch and source, less the span by which rows may be late."""
 
     column: int
     late: int = 0
@@ -81,8 +80,8 @@ class Marks(Linear):
         return [self.column] if self.by is None else [self.column, self.by]
 
     def apply(self, changes: Changes) -> Changes | None:
-        made = [self._of(piece) for _, piece in by_time(changes)]
-        marks = [each for each in made if each is not None]
+        marks_by_time = [self._of(piece) for _, piece in by_time(changes)]
+        marks = [each for each in marks_by_time if each is not None]
         return Changes.concat(marks) if marks else None
 
     def _of(self, changes: Changes) -> Changes | None:
@@ -113,7 +112,7 @@ class Marks(Linear):
 
 @dataclass(frozen=True)
 class Applied(Linear):
-    """Nothing of what a state changed but that it did: the replies to updates."""
+    """Replies to updates: a state says that it made changes, without the changes."""
 
     kind: ClassVar[str] = "replies"
 
@@ -123,11 +122,11 @@ class Applied(Linear):
 
 @dataclass(frozen=True)
 class Await(Consolidate):
-    """Marks, held until the state has replied to the updates before them (its second input).
+    """Holds marks back until the state has replied to the updates before them (the second input).
 
-    Without it marks travel beside the updates, and arrive as soon: that is update progress acceleration. A state
-    whose progress operator does not stand right behind its updates needs the replies; where it does, they cost
-    two more hops for the same result.
+    Without this operator marks travel beside the updates and arrive as soon as these: that is update progress
+    acceleration. A state whose progress operator does not stand right behind its updates needs the replies. Where the
+    progress operator does stand there, the replies cost two more hops for the same result.
     """
 
     kind: ClassVar[str] = "await replies"
@@ -135,9 +134,9 @@ class Await(Consolidate):
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who reports: for people, of which kind, and after how many silent epochs it counts no more.
+    """A reporter: its name for people, its side, and after how many silent epochs it does not count any more.
 
-    One that `says` its progress itself must not take it back; others report greatest times.
+    A reporter that `says` its progress explicitly must not take a report back; the others report greatest times.
     """
 
     name: str
@@ -148,9 +147,9 @@ class Reporter:
 
 @dataclass(frozen=True)
 class MarkProgress(Operator):
-    """U and F of a state. Input i are the marks of reporter i, sent to all; one of them may be the clock.
+    """U and F of a state. Input i has the marks of reporter i, sent to all workers; one reporter may be the clock.
 
-    What it gives is a row whenever they move, on every worker.
+    On every worker, the output has a row whenever U or F moves.
     """
 
     state: str
@@ -165,9 +164,9 @@ class MarkProgress(Operator):
         return f"progress of {self.state!r}: {named or 'nobody reports'}"
 
     def identity(self) -> str:
-        # Who reports is what leads here, not what it is called.
-        told = [(each.side, each.says, each.idle) for each in self.reporters]
-        return f"progress of {self.state!r}: {told} {self.begins}"
+        # The inputs say who reports: names of reporters do not count.
+        reports = [(each.side, each.says, each.idle) for each in self.reporters]
+        return f"progress of {self.state!r}: {reports} {self.begins}"
 
     @property
     def from_content(self) -> bool:
@@ -182,7 +181,7 @@ class MarkProgress(Operator):
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What a source has reported, and in which epoch it did so last."""
+    """The mark that a source has reported, and the epoch of its last report."""
 
     value: int
     seen: int
@@ -196,11 +195,11 @@ class Known:
     update: int | None
     fetch: int | None
     moves: int = 0
-    """How often they have moved: the same on every worker, and after any loss."""
+    """How often U or F has moved: the same number on every worker, and after any loss."""
 
 
 class Progressing(Actor):
-    """The same on every worker."""
+    """U and F on a worker: the same numbers on every one."""
 
     def __init__(self, context: Context, operator: MarkProgress) -> None:
         super().__init__(context)
@@ -210,20 +209,20 @@ class Progressing(Actor):
         self._log = [self._restored(context)]
 
     def at(self, time: Timestamp) -> Known:
-        """What is known at a time, with all that was reported by then."""
+        """U and F as of a time, with all reports at times up to it."""
         return next(known for known in reversed(self._log) if known.time <= time)
 
     def after(self, time: Timestamp) -> list[Known]:
-        """What is known of later times already: in a loop, progress may be rounds ahead."""
+        """U and F as of later times, as far as known: in a loop, progress may be rounds ahead."""
         return [known for known in self._log if known.time > time]
 
     def before(self, time: Timestamp) -> Known:
-        """What was known before a time."""
+        """U and F before a time."""
         return next(known for known in reversed(self._log) if known.time < time)
 
     @property
     def last(self) -> Known:
-        """What is known by now."""
+        """U and F by now."""
         return self._log[-1]
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -272,7 +271,7 @@ class Progressing(Actor):
         marks[source] = _Mark(mark, epoch)
 
     def _least(self, side: Side, epoch: int) -> int | None:
-        """The least of what one side has reported (law 3)."""
+        """The least mark of one side (the slowest-counts law)."""
         active: list[int] = []
         idle: list[int] = []
         for reporter, marks in zip(self._operator.reporters, self._marks, strict=True):
@@ -283,7 +282,7 @@ class Progressing(Actor):
                 is_idle = limit is not None and epoch - mark.seen >= limit
                 (idle if is_idle else active).append(mark.value)
             if not marks and (limit is None or epoch + 1 < limit):
-                return None  # it has not reported anything, and may
+                return None  # this reporter has not reported yet, and still may
         return min(active or idle, default=None)
 
     def boundary(self, epoch: int) -> None:
@@ -291,9 +290,8 @@ class Progressing(Actor):
 
     def figures(self) -> dict[str, dict[str, Any]]:
         known = self._log[-1]
-        name = self.node.name.removesuffix(
-            PROGRESS
-        )  # in a loop a state goes by more than its own name
+        # Not the name in the operator: inside a loop the node's name has more than that.
+        name = self.node.name.removesuffix(PROGRESS)
         return {name: {"update": known.update, "fetch": known.fetch, "pending": 0}}
 
     def saved(self, epoch: int) -> dict[str, View]:
@@ -312,7 +310,7 @@ class Progressing(Actor):
 
         def make() -> Changes | None:
             if epoch == 0:
-                return None  # nothing was reported
+                return None  # no reports yet
             columns = zip(*rows, strict=True)
             fields = zip(columns, _SAVED.columns, strict=True)
             return Changes.of([pa.array(column, field.type) for column, field in fields], time)

@@ -1,14 +1,14 @@
-"""Rules: what an update makes of an entry, and what may be left of one when nobody will ask for its past.
+"""Rules: what an update makes of the entries of a key, and what compaction leaves of them.
 
-An entry of a state is a key and its values, each at a time of the application's own. A rule sees many
-entries at once, as rows `key, time, value`. Laws:
+Used by `store`; users know these rules as `rr.rules`. An *entry* of a state is a key with its values, each at a time of
+the data. A rule gets the entries of many keys at once, as rows `key, time, value`, and gives the changes to them. Laws:
 
-1. An update rule changes what is at the times of its requests, none of which is before U.
-2. A compaction rule changes what is before a *horizon* only, min(F, U) of the state, and only so that no
-   fetch at or after the horizon, within the rule's reach, could tell the difference.
-3. Either depends on the rows alone, not on their order: within one epoch there is none.
+- **At its time.** An update rule changes values at the times of its requests only, and none of these times is before U.
+- **Unseen.** A compaction rule changes values before a *horizon* only, which is F, never after U. No fetch at or after
+  the horizon that reaches back no further than the rule allows can tell the difference.
+- **No order.** The changes depend on the rows, not on their order: within one epoch rows have no order.
 
-Ready-made rules are kernels and NumPy; those of a user are functions of Polars frames.
+Cost: ready-made rules are kernels and NumPy; those of a user are functions of Polars frames.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ _NOW = (0,)
 
 @dataclass(frozen=True)
 class Entries:
-    """What rules are given: the columns of a state, in physical order, and how it stands."""
+    """The state that a rule works on: its columns in physical order, its rows, and its progress."""
 
     schema: Schema
     """Key, then time, then value; ordered by time."""
     view: View
     as_of: Timestamp
     time: Timestamp
-    """The time of changes."""
+    """The engine's time of the changes that a rule makes."""
     final: int | None = None
-    """U: values before it do not change any more, but by compaction."""
+    """U: values before this time are changed by compaction only."""
     latest: int | None = None
-    """A time after which there is no value; None where none is known."""
+    """A time after which there is no value; None where no such time is known."""
 
     @property
     def at(self) -> int:
-        """Where the time is."""
+        """The position of the time column."""
         return len(self.schema.key)
 
     @property
@@ -69,26 +69,26 @@ class Entries:
         """All columns in physical order, as they were declared."""
         return pa.schema(self.schema.columns)
 
-    def made(self, columns: Sequence[pa.Array], diffs: Ints | int) -> Changes:
+    def to_changes(self, columns: Sequence[pa.Array], diffs: Ints | int) -> Changes:
         """Rows as changes to the state."""
         rows = len(columns[0])
         if isinstance(diffs, int):
             return Changes(tuple(columns), rows, (self.time,), None, diffs, None)
         return Changes(tuple(columns), rows, (self.time,), None, 0, diffs)
 
-    def removed(self, found: Selection, chosen: Ints | None = None) -> Changes:
-        """What takes rows out that are there."""
-        columns = found.canonicals(range(len(self.schema.columns)))
-        gone = self.made(columns, -found.counts)
+    def removed(self, rows: Selection, chosen: Ints | None = None) -> Changes:
+        """The changes that take rows out of the state, all of `rows` or those at the positions `chosen`."""
+        columns = rows.canonicals(range(len(self.schema.columns)))
+        gone = self.to_changes(columns, -rows.counts)
         return gone if chosen is None else gone.take(chosen)
 
 
 class UpdateRule:
-    """What requests, rows of an epoch with diffs, make of the entries of their keys."""
+    """How requests, rows of an epoch with diffs, change the entries of their keys."""
 
     name: ClassVar[str]
     asks_latest: ClassVar[bool] = False
-    """Whether it is quicker when it knows a time after which there is no value (`Entries.latest`)."""
+    """Whether the rule is quicker when it knows a time after which there is no value (`Entries.latest`)."""
 
     def identity(self) -> str:
         return self.name
@@ -99,7 +99,7 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class Append(UpdateRule):
-    """One more value at a time; a deletion takes one back, if it is there."""
+    """Each request adds a value at its time; a deletion takes that value back, if it is there."""
 
     name: ClassVar[str] = "append"
 
@@ -112,21 +112,21 @@ class Append(UpdateRule):
         if len(taken):
             diffs = diffs.copy()
             diffs[taken] = -np.minimum(-diffs[taken], _how_often(sums.take(taken), entries))
-        return entries.made(sums.columns, diffs).filter(diffs != 0)
+        return entries.to_changes(sums.columns, diffs).filter(diffs != 0)
 
 
 def _how_often(rows: Changes, entries: Entries) -> Ints:
-    """How often rows, different ones, are there."""
+    """How often each of these rows is in the state; no two of them are equal."""
     fields, at, positions = entries.schema.columns, entries.at, tuple(range(len(rows.columns)))
     under = Schema.of(pa.schema(fields[: at + 1]), pa.schema(fields[at + 1 :]))
     asked = Batch.of(under, rows.map_times(lambda _: _NOW), positions, _EVER, _SOON)
-    keys = Keys.of_batch(asked)  # of each key and time one
+    keys = Keys.of_batch(asked)  # one for each key and time
     who, when = Keys(keys.columns[:at], len(keys)), keys.columns[at]
-    found = entries.view.between(who, entries.as_of, when, when)
+    at_times = entries.view.between(who, entries.as_of, when, when)
     counts = np.zeros(rows.rows, np.int64)
-    if len(found):
+    if len(at_times):
         whole = Schema.of(pa.schema(fields), pa.schema([]))
-        there = entries.removed(found).negate().map_times(lambda _: _NOW)
+        there = entries.removed(at_times).negate().map_times(lambda _: _NOW)
         batch = Batch.of(whole, there, positions, _EVER, _SOON)
         view = View("entries", whole, (batch,), batch.since, batch.upper)
         matched = view.lookup(Keys(rows.columns, rows.rows), _NOW)
@@ -136,21 +136,21 @@ def _how_often(rows: Changes, entries: Entries) -> Ints:
 
 @dataclass(frozen=True)
 class Add(Append):
-    """Increments, to be added up by who fetches (`Total`), so that no order shows."""
+    """Increments. A fetch adds them up (`Total`), so their order does not show."""
 
     name: ClassVar[str] = "add"
 
 
 @dataclass(frozen=True)
 class Replace(UpdateRule):
-    """The value at a time is the one that came last; of several in one epoch the greatest."""
+    """The value at a time is the last one that came; of several in one epoch the greatest."""
 
     name: ClassVar[str] = "replace"
     asks_latest: ClassVar[bool] = True
 
     def apply(self, requests: Changes, entries: Entries) -> Changes | None:
         if self._nothing_replaced(requests, entries):
-            return entries.made(requests.columns, 1)
+            return entries.to_changes(requests.columns, 1)
         schema, at = entries.schema, entries.at
         fields = schema.columns
         under = _by_key_and_time(schema)
@@ -163,7 +163,7 @@ class Replace(UpdateRule):
         put = view.last(keys, _NOW, 1)
         pieces = []
         if len(put):
-            pieces.append(entries.made(put.canonicals(positions), 1))
+            pieces.append(entries.to_changes(put.canonicals(positions), 1))
         who = Keys(keys.columns[:at], len(keys))
         when = keys.columns[at]
         old = entries.view.between(who, entries.as_of, when, when)
@@ -171,14 +171,17 @@ class Replace(UpdateRule):
             replaced = np.zeros(len(keys), np.bool_)
             replaced[_of(put)] = True
             gone = replaced[_of(old)]
-            if not gone.all():  # only deleted: that takes out the value that it names
+            if (
+                not gone.all()
+            ):  # where no value is put, a deletion takes out the value that it names
                 gone |= _are_in(old, batch, entries, positions)
             if gone.any():
                 pieces.append(entries.removed(old, np.flatnonzero(gone)))
         return Changes.concat(pieces) if pieces else None
 
     def _nothing_replaced(self, requests: Changes, entries: Entries) -> bool:
-        """Whether all are put: they are after all that is there, and no two are of one key and time."""
+        """Whether no request replaces a value: all are insertions, later than every value in the state, and no two
+        of them have one key and time."""
         if requests.diffs is not None or requests.diff < 0 or entries.latest is None:
             return False
         at = entries.at
@@ -191,14 +194,14 @@ class Replace(UpdateRule):
 
 @lru_cache
 def _by_key_and_time(schema: Schema) -> Schema:
-    """Key and time together are what a value is replaced under."""
+    """The schema under which a value is replaced: key and time together are its key."""
     cut = len(schema.key) + 1
     return Schema.of(pa.schema(schema.columns[:cut]), pa.schema(schema.columns[cut:]))
 
 
-def _of(found: Selection) -> Ints:
-    assert found.queries is not None
-    return found.queries
+def _of(selection: Selection) -> Ints:
+    assert selection.queries is not None
+    return selection.queries
 
 
 def _are_in(
@@ -217,15 +220,16 @@ def _are_in(
     asked = Batch.of(whole, rows, positions, _EVER, _SOON)
     deletes = View("requests", whole, (asked,), asked.since, asked.upper)
     named = old.canonicals(positions)
-    found = deletes.lookup(Keys(named, len(old)), _NOW)
+    matched = deletes.lookup(Keys(named, len(old)), _NOW)
     gone = np.zeros(len(old), np.bool_)
-    gone[_of(found)[found.counts < 0]] = True
+    gone[_of(matched)[matched.counts < 0]] = True
     return gone
 
 
 @dataclass(frozen=True)
 class UpdateFunction(UpdateRule):
-    """A user's: of the entries of the keys that are asked for and the requests, frames both, the entries anew."""
+    """A user's function: of two frames, the entries of the keys with requests and the requests, it gives the new
+    entries of these keys."""
 
     function: Callable[[pl.DataFrame, pl.DataFrame], Any]
     name: ClassVar[str] = "function"
@@ -249,8 +253,8 @@ class UpdateFunction(UpdateRule):
             )
         frame = pl.concat([_frame(entries.columns, piece) for piece in asked])
         old = entries.view.lookup(keys, entries.as_of)
-        made = called(self.function, "the update rule", _frame(entries.columns, old), frame)
-        fresh = _converted(made, entries, "an update rule", view)
+        new_entries = called(self.function, "the update rule", _frame(entries.columns, old), frame)
+        fresh = _converted(new_entries, entries, "an update rule", view)
         changes = _difference(entries, fresh, old)
         if changes is not None and entries.final is not None:
             ticks = ticks_of(changes.columns[entries.at])
@@ -266,27 +270,30 @@ class UpdateFunction(UpdateRule):
 
 
 class CompactRule:
-    """What is left of entries before a horizon."""
+    """What is left of entries before a horizon: values before it, as far as later fetches need them."""
 
     name: ClassVar[str]
     margin: int = 0
     """How far before the horizon values are kept as they are."""
     sees_all: ClassVar[bool] = False
-    """Whether it looks at values from the horizon on as well."""
+    """Whether the rule looks at values from the horizon on as well."""
 
     def identity(self) -> str:
         return self.name
 
     def serves(self, rule: str, bounded: bool) -> bool:
-        """Whether fetches by a rule, `bounded` from below or not, get what they would without compaction."""
+        """Whether fetches by a rule get the answers that they would get without compaction.
+
+        `bounded` says whether the fetches have a lower bound.
+        """
         return bounded
 
     def limits(self, rule: str) -> bool:
-        """Whether fetches by a rule, bounded from below, see all there was only from the horizon less the margin on."""
+        """Whether fetches by a rule, with a lower bound, must not reach back before the horizon less the margin."""
         return True
 
-    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
-        """What is to be changed in these rows, all those of some keys, in order."""
+    def apply(self, candidates: Selection, horizon: int, entries: Entries) -> Changes | None:
+        """The changes that compact these rows: all rows of some keys, in order."""
         raise NotImplementedError
 
 
@@ -302,17 +309,17 @@ class KeepLatest(CompactRule):
     def limits(self, rule: str) -> bool:
         return rule != "latest"
 
-    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
-        queries = _of(found)
-        past = ticks_of(found.canonical(entries.at)) < horizon
-        # The next row is before the horizon too, and of the same key: so this one is not the latest.
+    def apply(self, candidates: Selection, horizon: int, entries: Entries) -> Changes | None:
+        queries = _of(candidates)
+        past = ticks_of(candidates.canonical(entries.at)) < horizon
+        # If the next row has the same key and is before the horizon too, this row is not the latest.
         gone = np.flatnonzero(past[:-1] & past[1:] & (queries[:-1] == queries[1:]))
-        return entries.removed(found, gone) if len(gone) else None
+        return entries.removed(candidates, gone) if len(gone) else None
 
 
 @dataclass(frozen=True)
 class DropBefore(CompactRule):
-    """Nothing before the horizon less a span."""
+    """Drops all values before the horizon less a span."""
 
     margin: int = 0
     name: ClassVar[str] = "drop before"
@@ -320,16 +327,16 @@ class DropBefore(CompactRule):
     def identity(self) -> str:
         return f"{self.name} {self.margin}"
 
-    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
-        gone = np.flatnonzero(ticks_of(found.canonical(entries.at)) < horizon - self.margin)
-        return entries.removed(found, gone) if len(gone) else None
+    def apply(self, candidates: Selection, horizon: int, entries: Entries) -> Changes | None:
+        gone = np.flatnonzero(ticks_of(candidates.canonical(entries.at)) < horizon - self.margin)
+        return entries.removed(candidates, gone) if len(gone) else None
 
 
 @dataclass(frozen=True)
 class Fold(CompactRule):
-    """Of each key, the increments before the horizon added up, at the latest of their times.
+    """Of each key, adds up the increments before the horizon, at the latest of their times.
 
-    A sum of floats may need several values: those whose exact sum is the exact sum of all that went.
+    An exact sum of floats may need several values: these add up to exactly the sum of the values that they replace.
     """
 
     name: ClassVar[str] = "fold"
@@ -337,26 +344,25 @@ class Fold(CompactRule):
     def serves(self, rule: str, bounded: bool) -> bool:
         return bounded or rule == "total"
 
-    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
-        queries = _of(found)
-        past = ticks_of(found.canonical(entries.at)) < horizon
+    def apply(self, candidates: Selection, horizon: int, entries: Entries) -> Changes | None:
+        queries = _of(candidates)
+        past = ticks_of(candidates.canonical(entries.at)) < horizon
         sizes = np.bincount(queries[past], minlength=int(queries[-1]) + 1 if len(queries) else 0)
         chosen = np.flatnonzero(past & (sizes[queries] > 1))
-        return self._folded(found, chosen, entries) if len(chosen) else None
+        return self._folded(candidates, chosen, entries) if len(chosen) else None
 
-    def _folded(self, found: Selection, chosen: Ints, entries: Entries) -> Changes | None:
-        queries, gone = _of(found), entries.removed(found, chosen)
-        owners, counts = queries[chosen], found.counts[chosen]
+    def _folded(self, candidates: Selection, chosen: Ints, entries: Entries) -> Changes | None:
+        queries, gone = _of(candidates), entries.removed(candidates, chosen)
+        owners, counts = queries[chosen], candidates.counts[chosen]
         last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
         ranks = np.cumsum(np.append(0, owners[1:] != owners[:-1]))
         values = range(entries.at + 1, len(entries.schema.columns))
         parts = [added_up(gone.columns[at], counts, ranks, len(last)) for at in values]
-        whole = np.logical_and.reduce([_is_kept(part[0]) for part in parts])
-        if (
-            not whole.all()
-        ):  # what adds up to no number stays, since what comes may still make one of it
-            kept = chosen[whole[ranks]]
-            return self._folded(found, kept, entries) if len(kept) else None
+        whole = np.logical_and.reduce([_is_storable(part[0]) for part in parts])
+        # Increments without a storable sum stay as they are: with later ones they may add up to a number.
+        if not whole.all():
+            summable = chosen[whole[ranks]]
+            return self._folded(candidates, summable, entries) if len(summable) else None
         pieces = [gone]
         for level in range(max(len(part) for part in parts)):
             columns = list(gone.take(last).columns[: entries.at + 1])
@@ -365,20 +371,20 @@ class Fold(CompactRule):
                 kind = gone.columns[at].type
                 if level < len(part):
                     sums = part[level]
-                    if sums.dtype == object:  # all of which fit, as was seen above
+                    if sums.dtype == object:  # all of them fit 64 bits, as `whole` says
                         sums = sums.astype(np.int64)
                     columns.append(pa.array(sums, kind))
                     blank = False
                 else:
                     columns.append(pa.array(np.zeros(len(last)), pa.float64()).cast(kind))
             if not blank:
-                pieces.append(entries.made(columns, 1))
+                pieces.append(entries.to_changes(columns, 1))
         added = Changes.concat(pieces).consolidate()
         return added if added.rows else None
 
 
-def _is_kept(sums: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which sums are values that a state can hold: finite, or of 64 bits."""
+def _is_storable(sums: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which sums a state can hold: finite floats, and integers of 64 bits."""
     if sums.dtype != object:
         finite: np.ndarray[Any, np.dtype[np.bool_]] = np.isfinite(sums)
         return finite
@@ -386,9 +392,9 @@ def _is_kept(sums: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def added_up(column: pa.Array, counts: Ints, ranks: Ints, keys: int) -> list[np.ndarray[Any, Any]]:
-    """The sums of a column by rank, exact: for floats, as few arrays as have these as their exact sum.
+    """The exact sums of a column by rank: for floats several arrays, if it takes several to be exact.
 
-    Sums of integers are Python's integers where one of them may not fit 64 bits.
+    Where a sum of integers may not fit 64 bits, the sums are Python's integers.
     """
     if pa.types.is_integer(column.type):
         values = np.asarray(column.fill_null(0).cast(pa.int64()))
@@ -413,7 +419,7 @@ def added_up(column: pa.Array, counts: Ints, ranks: Ints, keys: int) -> list[np.
         levels.append(sums)
         if not np.isfinite(sums).all() or not sums.any():
             return levels[:-1] if len(levels) > 1 and not sums.any() else levels
-        # What the sum does not say yet: all that went, less the sum.
+        # The next level has the error of the sums so far: all values, less the sums.
         owners = np.concatenate([owners, np.arange(keys)])
         left = np.concatenate([left, sums])
         times = np.concatenate([times, np.full(keys, -1)])
@@ -421,7 +427,7 @@ def added_up(column: pa.Array, counts: Ints, ranks: Ints, keys: int) -> list[np.
 
 @dataclass(frozen=True)
 class CompactFunction(CompactRule):
-    """A user's: of entries, a frame, and the horizon, the entries that are left."""
+    """A user's function: of a frame of entries and the horizon, it gives the entries that are left."""
 
     function: Callable[[pl.DataFrame, Any], Any]
     name: ClassVar[str] = "function"
@@ -431,22 +437,22 @@ class CompactFunction(CompactRule):
         return f"function {code_of(self.function)}"
 
     def serves(self, rule: str, bounded: bool) -> bool:
-        return True  # that is the user's to know
+        return True  # only the user can know
 
     def limits(self, rule: str) -> bool:
         return False
 
-    def apply(self, found: Selection, horizon: int, entries: Entries) -> Changes | None:
-        given = _frame(entries.columns, found)
+    def apply(self, candidates: Selection, horizon: int, entries: Entries) -> Changes | None:
+        frame = _frame(entries.columns, candidates)
         field = entries.schema.columns[entries.at]
         bound = as_time(horizon, field.type)
-        made = called(self.function, "the compaction rule", given, bound)
-        rows = entries.removed(found).negate().map_times(lambda _: _NOW)
+        new_entries = called(self.function, "the compaction rule", frame, bound)
+        rows = entries.removed(candidates).negate().map_times(lambda _: _NOW)
         width = tuple(range(len(entries.schema.columns)))
         batch = Batch.of(entries.schema, rows, width, _EVER, _SOON)
         asked = View("entries", entries.schema, (batch,), batch.since, batch.upper)
-        fresh = _converted(made, entries, "a compaction rule", asked)
-        changes = _difference(entries, fresh, found)
+        fresh = _converted(new_entries, entries, "a compaction rule", asked)
+        changes = _difference(entries, fresh, candidates)
         if changes is not None:
             ticks = ticks_of(changes.columns[entries.at])
             if (ticks >= horizon).any():
@@ -460,7 +466,7 @@ class CompactFunction(CompactRule):
 
 
 def as_time(ticks: int, kind: pa.DataType) -> Any:
-    """A time as people write it; one that Python has no date for, as a number."""
+    """A time as people write it; as a number where Python has no date for it."""
     if pa.types.is_integer(kind):
         return ticks
     width = pa.int32() if kind.bit_width == 32 else pa.int64()
@@ -470,18 +476,18 @@ def as_time(ticks: int, kind: pa.DataType) -> Any:
         return ticks
 
 
-def _frame(columns: pa.Schema, found: Selection) -> pl.DataFrame:
-    """Rows that were found, each as often as it is there."""
-    batch = as_record_batch(columns, found.canonicals(range(len(columns))), len(found))
+def _frame(columns: pa.Schema, rows: Selection) -> pl.DataFrame:
+    """Rows of a state as a frame, each row as often as it is there."""
+    batch = as_record_batch(columns, rows.canonicals(range(len(columns))), len(rows))
     frame = pl.DataFrame(pl.from_arrow(batch))
-    if len(found) and (found.counts != 1).any():
-        rows = np.repeat(np.arange(len(found)), np.maximum(found.counts, 0))
-        frame = frame[rows]
+    if len(rows) and (rows.counts != 1).any():
+        repeated = np.repeat(np.arange(len(rows)), np.maximum(rows.counts, 0))
+        frame = frame[repeated]
     return frame
 
 
 def called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:
-    """What a user's rule gives."""
+    """Call a user's function; its failure names the function."""
     try:
         return exposed(function, *arguments)
     except Exception as error:
@@ -489,14 +495,14 @@ def called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:
         raise failed_function(error, f"{what} {name}") from error
 
 
-def _converted(made: Any, entries: Entries, what: str, asked: View) -> Changes:
-    """What a rule gave, as rows; their keys are among those it was asked about."""
+def _converted(new_entries: Any, entries: Entries, what: str, asked: View) -> Changes:
+    """The rows that a user's rule gave; refused if one has no time, or a key that the rule was not asked about."""
     columns = entries.columns
-    batch = as_table(made, columns, f"take what {what} gave")
+    batch = as_table(new_entries, columns, f"take what {what} gave")
     if not batch.num_rows:
         blank = tuple(pa.array([], kind) for kind in entries.schema.canonical)
         return Changes(blank, 0, (entries.time,), None, 1, None)
-    fresh = entries.made(canonical_columns(batch, columns), 1)
+    fresh = entries.to_changes(canonical_columns(batch, columns), 1)
     at = entries.at
     if fresh.columns[at].null_count:
         raise SchemaError(
@@ -504,9 +510,9 @@ def _converted(made: Any, entries: Entries, what: str, asked: View) -> Changes:
             f"{what} gave {fresh.columns[at].null_count} rows without a time: {columns.names[at]!r} is null there",
             hint="a value of a state is at a time",
         )
-    found = asked.lookup(Keys(fresh.columns[:at], fresh.rows), _NOW)
+    matched = asked.lookup(Keys(fresh.columns[:at], fresh.rows), _NOW)
     known = np.zeros(fresh.rows, np.bool_)
-    known[_of(found)] = True
+    known[_of(matched)] = True
     if not known.all():
         row = int(np.flatnonzero(~known)[0])
         key = {columns.names[k]: batch.column(k)[row].as_py() for k in range(at)}
@@ -519,7 +525,7 @@ def _converted(made: Any, entries: Entries, what: str, asked: View) -> Changes:
 
 
 def _difference(entries: Entries, fresh: Changes, old: Selection) -> Changes | None:
-    """What leads from old rows to fresh ones."""
+    """The changes that lead from the old rows to the fresh ones."""
     changes = Changes.concat([fresh, entries.removed(old)] if len(old) else [fresh])
     if not changes.rows:
         return None

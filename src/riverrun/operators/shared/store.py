@@ -1,22 +1,23 @@
-"""Store: a state that any number of streams update, and any number fetch from, by key and by time.
+"""Store: a state that any number of streams update, and any number of streams fetch from, by key and by time.
 
-Its rows are `key, time, value`: an arrangement like any other, in which the rows of a key are in the
-order of the application's own time. Laws:
+Behind `flow.state`. The rows of a state are `key, time, value`, an arrangement like any other, in which the rows of a
+key are in the order of their time, which is a time of the data. Laws:
 
-1. At a time t of the engine all updates at t are applied, stream by stream in the order in which they
-   were declared, before anybody fetches at t.
-2. An update whose time is before U, as it was before t, is *late*: it is dropped, and counted. So what is
-   before U is final.
-3. Compaction changes nothing that a fetch at or after F could see, nor one that waits (`rules`). It works on the
-   keys that are touched, and now and then, in passing, on some others (`sweeping`); or, *actively*, on all of them
-   whenever there is progress. Keys that a fetch which waits needs more of are left alone.
-4. What it leaves is a function of the epochs: which keys a sweep goes through depends on how often there was progress,
-   not on who has them. So an epoch that is done again, on other workers, leaves the same entries, and what was
-   told of them stays true.
+- **Updates first.** At a time t of the engine all updates at t are applied before any fetch at t, stream by stream, in
+  the order in which the streams were declared.
+- **Late updates drop.** An update whose time is before U, as U was before t, is *late*: it is dropped and counted. So
+  values before U are final.
+- **Unseen compaction.** Compaction changes nothing that a fetch at or after F could see, nor anything that a fetch
+  which waits needs (`rules`): keys that such a fetch needs more of are left alone. Compaction works on the keys that
+  are updated, and now and then on some others (`sweep`). An *active* state compacts all keys whenever there is
+  progress.
+- **Epochs decide.** Which entries compaction leaves is a function of the epochs: the keys of a sweep depend on how
+  often there was progress, not on who owns the keys. So an epoch that is done again, on other workers, leaves the same
+  entries, and results that were read stay true.
 
-In a loop, a round sees what the rounds before it did; to the spine it is all one epoch.
+In a loop, a round sees the changes of the rounds before it; in the spine they are all of one epoch.
 
-Cost: of updates, as of any arrangement; compaction, a lookup of the keys that are touched; a sweep is bounded.
+Cost: updates cost as much as in any arrangement; compaction a lookup of the keys that are updated; a sweep is bounded.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from riverrun.state.view import View
 
 _NOW = (0,)
 _FIRST = -(1 << 63)
-PERIOD = 4  # every so many moves of progress it is the sweep's turn
-SWEPT = ":swept"  # behind the name of the node, the name of what is kept of the sweep
+PERIOD = 4  # a turn of the sweep comes with every so many moves of progress
+SWEPT = ":swept"  # the saved places of the sweep are named by the node, and this behind it
 
 
 @dataclass(frozen=True)
 class Updater:
-    """A stream that updates a state: its name, for people, and what its updates do."""
+    """A stream that updates a state: its name for people, and the rule of its updates."""
 
     name: str
     rule: UpdateRule
@@ -59,7 +60,7 @@ class Updater:
 
 @dataclass(frozen=True)
 class Store(Operator):
-    """Keeps a state. Where it is `told` of its progress, that is its first input; the others are updates."""
+    """Keeps a state. Its inputs are updates; before them comes the state's progress, if it `hears_progress`."""
 
     state: str
     key: tuple[str, ...]
@@ -70,7 +71,7 @@ class Store(Operator):
     active: bool = False
     sweep: int = 4096
     """How many rows a turn of the sweep looks at, at the most."""
-    told: bool = True
+    hears_progress: bool = True
     kind: ClassVar[str] = "state"
     keeps_state: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
@@ -81,15 +82,15 @@ class Store(Operator):
 
     @property
     def from_content(self) -> bool:
-        return False  # what came late counts no more
+        return False  # late updates are not in it
 
     @property
     def suffixes(self) -> tuple[str, ...]:
         return ("", SWEPT) if self.compact is not None else ("",)
 
     def describe(self) -> str:
-        told = f"state {self.state!r} by {', '.join(self.key)} and {self.time}"
-        return told + (f", {self.compact.name}" if self.compact else "")
+        text = f"state {self.state!r} by {', '.join(self.key)} and {self.time}"
+        return text + (f", {self.compact.name}" if self.compact else "")
 
     def identity(self) -> str:
         rules = [updater.rule.identity() for updater in self.updaters]
@@ -115,7 +116,7 @@ class Store(Operator):
 
 
 class Storing(Arranged):
-    """A state on a worker."""
+    """A state on a worker: the entries with hashes that the worker owns."""
 
     def __init__(self, context: Context, operator: Store) -> None:
         super().__init__(context)
@@ -125,12 +126,12 @@ class Storing(Arranged):
         progress = context.actors[operator.progress]
         assert isinstance(progress, Progressing)
         self.progress = progress
-        self._first = int(operator.told)
+        self._first = int(operator.hears_progress)
         self._positions = tuple(range(len(self.schema.columns)))
         self._at = len(operator.key)
         self._held: dict[Timestamp, dict[int, list[Changes]]] = {}
         self._fresh: list[tuple[Timestamp, Batch]] = []
-        """In a loop: what the rounds of this epoch have changed so far."""
+        """In a loop: the changes of the rounds of this epoch so far."""
         self._moved: set[Timestamp] = set()
         """Times at which there was progress."""
         self._sweep: Sweep | None = None
@@ -138,19 +139,19 @@ class Storing(Arranged):
             ranges, left = context.shards.of(context.index), context.restored(PLACES, SWEPT)
             self._sweep = Sweep(ranges, operator.sweep, left)
         self._swept: int | None = None
-        """The horizon up to which all entries are compacted, where that is so."""
+        """The horizon up to which all entries are compacted; None where some were spared, or none were yet."""
         self._runs = 0
         self.needs: list[Callable[[int], Changes | None]] = []
-        """Of fetches that wait: the keys of those that need values before a horizon told apart."""
+        """Functions of the fetches: given a horizon, the keys whose values before it a waiting request needs."""
         self._horizon: int | None = None
-        """Before which values may be compacted: F at the last boundary."""
+        """The time before which values may be compacted: F at the last boundary."""
         self._spared: View | None = None
-        """The keys that are left alone, since something that waited at the last boundary needs them."""
+        """The keys that are left alone, since a request that waited at the last boundary needs them."""
         self._latest: int | None = None
-        """A time after which there is no value; None until a rule asks for it, which needs it to be quick."""
+        """A time after which there is no value; None until a rule asks for it (`asks_latest`)."""
 
     def receive(self, port: int, changes: Changes) -> None:
-        if port < self._first:  # progress was made: there may be something to compact
+        if port < self._first:  # U or F has moved: there may be something to compact
             if self._operator.compact is not None:
                 self._at_time(changes.times[0])
                 self._moved.add(changes.times[0])
@@ -177,11 +178,11 @@ class Storing(Arranged):
                 rule = self._operator.updaters[port].rule
                 if rule.asks_latest and self._latest is None:
                     self._latest = self._greatest(time, pieces)
-                made = rule.apply(changes, self._entries(time, pieces))
-                if made is not None and made.rows:
-                    pieces.append(made)
+                changed = rule.apply(changes, self._entries(time, pieces))
+                if changed is not None and changed.rows:
+                    pieces.append(changed)
                     if self._latest is not None:
-                        last = int(ticks_of(made.columns[self._at]).max())
+                        last = int(ticks_of(changed.columns[self._at]).max())
                         self._latest = max(self._latest, last)
         if self._operator.compact is not None:
             self._compact(self._operator.compact, pieces, time, moved)
@@ -189,7 +190,7 @@ class Storing(Arranged):
             self._append(Changes.concat(pieces), time, upper)
 
     def _greatest(self, time: Timestamp, pieces: list[Changes]) -> int:
-        """The greatest time at which there is, or was, a value: after a restart it is in what was restored."""
+        """The greatest time at which there is, or was, a value, restored values included."""
         greatest = _FIRST
         for block in self.view(time, pieces)[0].blocks:
             times = block.columns[self._at]
@@ -199,10 +200,10 @@ class Storing(Arranged):
         return greatest
 
     def _in_time(self, port: int, changes: Changes, update: int | None, time: Timestamp) -> Changes:
-        """The requests that are not late (law 2)."""
+        """The updates that are not late (the late-updates-drop law)."""
         updater = self._operator.updaters[port]
         if changes.columns[self._at].null_count and changes.diffs is not None:
-            changes = changes.consolidate()  # what comes and goes at once is none
+            changes = changes.consolidate()  # an update that comes and goes at once is none
         times = changes.columns[self._at]
         if times.null_count:
             raise OperatorFailed(
@@ -244,7 +245,7 @@ class Storing(Arranged):
         return Batch.of(self.schema, flat, self._positions, lower, upper)
 
     def view(self, time: Timestamp, pieces: list[Changes] | None = None) -> tuple[View, Timestamp]:
-        """The state with all that was done up to a time, and pieces besides, and the time as of which to read it."""
+        """The state with all changes up to a time and some pieces besides, and the time as of which to read it."""
         spine, epoch, depth = self.arrangement.spine, time[0], self.node.depth
         view = spine.view()
         beside = [batch for at, batch in self._fresh if at <= time]
@@ -263,33 +264,35 @@ class Storing(Arranged):
     def _compact(
         self, rule: CompactRule, pieces: list[Changes], time: Timestamp, moved: bool
     ) -> None:
-        """Compact the keys that were touched, and go on with the sweep (law 3); what that changes is one more piece."""
+        """Compact the updated keys, and those of the sweep (unseen compaction); add the changes to the pieces."""
         horizon = self._horizon
         if horizon is None:
             return
-        # What was updated is at U or after it, so not before the horizon.
+        # Updated values are at U or after it, so not before the horizon.
         entries = self._entries(time, pieces if rule.sees_all else [])
         chosen = [self._keys(piece) for piece in pieces]
         chosen += self._passed(entries, horizon, time, moved)
         if chosen:
             keys = self._not_spared(Keys.union(self.schema, chosen))
-            found = entries.view.lookup(keys, entries.as_of)
-            if len(found):
-                made = rule.apply(found, horizon, entries)
-                if made is not None:
-                    pieces.append(made)
+            candidates = entries.view.lookup(keys, entries.as_of)
+            if len(candidates):
+                compacted = rule.apply(candidates, horizon, entries)
+                if compacted is not None:
+                    pieces.append(compacted)
 
     def _keys(self, piece: Changes) -> Keys:
         return distinct_keys(piece.columns[: self._at], piece.rows, self.schema)
 
     def _passed(self, entries: Entries, horizon: int, time: Timestamp, moved: bool) -> list[Keys]:
-        """The keys that are to be looked at now though nobody touched them (law 4)."""
+        """The keys to compact now although nothing updated them (the epochs-decide law)."""
         operator = self._operator
-        if operator.told:
+        if operator.hears_progress:
             if not moved:
                 return []
             moves = self.progress.before(time).moves
-        elif self._is_seen:  # progress comes after the updates, and only to who has some
+        elif (
+            self._is_seen
+        ):  # a worker runs only when it has updates: a sweep would show whose they are
             return []
         else:
             self._runs += 1
@@ -318,17 +321,17 @@ class Storing(Arranged):
 
     @property
     def _is_seen(self) -> bool:
-        """Whether anybody could tell which of the entries that no fetch will find are left."""
+        """Whether anything besides fetches sees entries, so that it shows which ones compaction leaves."""
         rules = [updater.rule for updater in self._operator.updaters]
         return self.context.has_consumers or any(isinstance(it, UpdateFunction) for it in rules)
 
     def _not_spared(self, keys: Keys) -> Keys:
         if self._spared is None or not len(keys):
             return keys
-        found = self._spared.lookup(keys, _NOW)
-        assert found.queries is not None
+        matched = self._spared.lookup(keys, _NOW)
+        assert matched.queries is not None
         left = np.ones(len(keys), np.bool_)
-        left[found.queries] = False
+        left[matched.queries] = False
         return keys if left.all() else keys.take(np.flatnonzero(left))
 
     def boundary(self, epoch: int) -> None:
@@ -348,7 +351,7 @@ class Storing(Arranged):
         self._spared = self._as_keys([keys for keys in needed if keys is not None])
 
     def _as_keys(self, pieces: list[Changes]) -> View | None:
-        """Keys to look up in."""
+        """A view of these keys, to look others up in."""
         if not pieces:
             return None
         schema = Schema.of(self.schema.key, pa.schema([]), hash_mask=self.schema.hash_mask)
@@ -358,7 +361,7 @@ class Storing(Arranged):
 
 
 def note_late(context: Context, changes: Changes, **fields: str) -> None:
-    """Tell of rows that came late: those that are deleted as soon as they come are none."""
+    """Note rows that came late, less those that were deleted in the epoch in which they came."""
     sums = changes.consolidate()
     if sums.rows:
         context.note("late", **fields, rows=int(np.abs(sums.diff_array()).sum()))

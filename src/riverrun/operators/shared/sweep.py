@@ -1,14 +1,14 @@
-"""Sweeping: going through all the keys of a state, a bounded number of rows at a time.
+"""Sweep: going through all keys of a state, a bounded number of rows at a time.
 
-All hashes are cut into *cells* of one size (`state.shards`). A turn goes through the next `SPAN` of them, and looks
-at no more than its share of rows in each; where a cell has more, the next turn that comes to it goes on from where
-this one ended. Laws:
+Used by `store` to compact keys that nobody touches. All hashes are cut into *cells* of one size (`state.shards`). A
+turn goes through the next `SPAN` cells, and looks at no more than its share of rows in each of them. Where a cell has
+more rows, the next turn that comes to this cell goes on where the last one ended. Laws:
 
-1. **Bounded.** A turn looks at `rows` rows at the most (one in each cell, where that is more), and at the rest of
-   what has the hashes of the last ones: a key is looked at as a whole.
-2. **Nobody's.** What it looks at depends on the number of the turn and on what is in the cells, not on who owns them,
-   nor on how their rows are cut into batches. Where cells were left in the middle is part of a checkpoint.
-3. **All of it.** A state of which no cell has more than its share is gone through in `CELLS / SPAN` turns.
+- **Bounded.** A turn looks at no more than `rows` rows, or at one row in each cell where that is more. Beyond that it
+  looks at the other rows with the hash of the last row of a cell, since a key is looked at as a whole.
+- **No owner.** The keys of a turn depend on the number of the turn and on the rows in the cells. They do not depend on
+  who owns the cells, nor on how rows are cut into batches. Places at which cells were left are part of a checkpoint.
+- **Complete.** A state in which no cell has more than its share of rows is gone through in `CELLS / SPAN` turns.
 
 Cost: 100 to 200 microseconds a turn, as much for each cell that has more than its share, and 100 ns a row.
 """
@@ -33,8 +33,8 @@ from riverrun.state.view import View, deferred
 
 SPAN = 16  # cells that a turn goes through
 PLACES = Schema.of({"place": pa.int64()}, {})
-"""Where cells were left, as numbers that have these hashes: so each is saved by who owns the cell."""
-_ROWS = 256  # that are scanned in one go, at the least
+"""Places at which cells were left, as numbers with these hashes: so the owner of a cell saves its place."""
+_ROWS = 256  # the least number of rows to scan in one go
 
 
 class Sweep:
@@ -44,28 +44,28 @@ class Sweep:
         self._ranges = ranges
         self._share = max(rows // SPAN, 1)
         self._left: dict[int, int] = {}
-        """The cells that were left in the middle, and the hashes to go on from."""
+        """For each cell that was left in the middle, the hash to go on from."""
         if saved is not None:
             for place in np.asarray(saved.column(0)).view(np.uint64):
                 self._leave(int(mix(place)))
 
     def turn(self, number: int, view: View, as_of: Timestamp) -> list[Keys]:
-        """The keys whose turn it is."""
+        """The keys to look at in a turn."""
         low = number * SPAN % CELLS * CELL
-        found: list[Keys] = []
+        keys: list[Keys] = []
         for at, stop in intersect([(low, low + SPAN * CELL)], self._ranges):
             while at < stop:
-                at = self._walk(view, as_of, at, stop, found)
-        return found
+                at = self._walk(view, as_of, at, stop, keys)
+        return keys
 
     def _leave(self, place: int) -> None:
         self._left[place // CELL] = place
 
-    def _walk(self, view: View, as_of: Timestamp, start: int, stop: int, found: list[Keys]) -> int:
-        """Look at some cells, up to one that has more than its share, and say where to go on."""
+    def _walk(self, view: View, as_of: Timestamp, start: int, stop: int, keys: list[Keys]) -> int:
+        """Add the keys of some cells, up to the first cell with more than its share, and say where to go on."""
         here, counted = start // CELL, 0
         place = self._left.pop(here, start)
-        if place != start:  # one that was left in the middle is gone on with by itself
+        if place != start:  # a cell that was left in the middle is walked alone
             stop = min((here + 1) * CELL, stop)
         else:
             cells_behind = range(here + 1, -(-stop // CELL))
@@ -78,7 +78,9 @@ class Sweep:
             cells = hashes[:rows] // np.uint64(CELL)
             firsts = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
             if cells[0] == here:
-                firsts[0] -= counted  # as if those before were in this piece
+                firsts[0] -= (
+                    counted  # rows of this cell in earlier pieces count as if they were in this one
+                )
             sizes = np.diff(np.append(firsts, rows))
             full = np.flatnonzero(sizes >= self._share)
             if len(full):
@@ -87,14 +89,14 @@ class Sweep:
                 stop = min((int(last) // CELL + 1) * CELL, stop)
                 if int(last) + 1 < stop:
                     self._leave(int(last) + 1)
-            found.append(distinct_keys(columns, rows, view.schema))
+            keys.append(distinct_keys(columns, rows, view.schema))
             if not more:
                 break
             here, counted = int(cells[-1]), int(sizes[-1])
         return stop
 
     def saved(self, name: str, epoch: int, depth: int) -> View:
-        """Where cells were left, as a view to be saved."""
+        """The places at which cells were left, as a view for a checkpoint."""
         places = tuple(self._left.values())
         time = (epoch - 1, *(0,) * (depth - 1))
 
@@ -116,6 +118,6 @@ def _pieces(
 
 
 def distinct_keys(columns: Sequence[pa.Array], rows: int, schema: Schema) -> Keys:
-    """The different ones among the first `rows` keys."""
+    """The distinct keys among the first `rows` keys."""
     chosen = packing.distinct_rows(column_table(columns), rows, schema.hash_word)
     return Keys(columns, rows).take(chosen)

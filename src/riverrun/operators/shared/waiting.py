@@ -1,14 +1,14 @@
-"""Pending: requests that wait for progress, in the order of the times they wait for.
+"""Waiting: requests that wait for progress, in blocks with the times that they wait for.
 
-They are kept as they came, in blocks; a block knows the least and the greatest time in it, so that as a
-rule it is passed over or taken whole. Laws:
+Used by `fetch`, one `WaitingRequests` for each fetch and worker. Requests are kept as they came, in blocks. A block
+knows the least and the greatest time that its requests wait for, so most blocks are passed over or taken whole. Laws:
 
-1. Blocks never change; what is taken out of one makes another.
-2. `take` gives every request whose time is before the bound, and no other.
-3. A request and its deletion, where both wait, are none: they do not count, and do not stay.
+- **Blocks never change.** Taking some requests out of a block makes another block of the rest.
+- **Exact bound.** `take` gives every request that waits for a time before the bound, and no other.
+- **Deleted requests are gone.** Where a request and its deletion both wait, neither counts, and neither stays for long.
 
-Cost: nothing per row while they wait; 5 to 10 ns a row of a block that is passed in part; where requests are deleted,
-adding up all that waits whenever half of it may have gone.
+Cost: nothing per row while requests wait; 5 to 10 ns a row of a block that is passed in part; where requests are
+deleted, adding up all that waits, whenever half of it may have gone.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from riverrun.state.changes import Changes
 from riverrun.state.columns import Ints
 
 Rounds = tuple[int, ...]
-"""Of a fetch in a loop that its state is not in: the round at which its requests came."""
+"""The rounds at which requests came, of the loops that the fetch is in and its state is not."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WaitingBlock:
-    """Requests of one round, and what each waits for."""
+    """Requests of one round, and the time that each of them waits for."""
 
     rounds: Rounds
     changes: Changes
@@ -36,13 +36,16 @@ class WaitingBlock:
     least: int
     greatest: int
     count: int
-    """How many there are, less those that were deleted."""
+    """How many requests there are, less the deletions."""
     needed: int | None
-    """From which time on they need values that are told apart; None: they do not care."""
+    """The least time from which on they need values told apart; None: they need none."""
 
 
 class WaitingRequests:
-    """Blocks that wait; `waits` says of requests what each waits for, `needs` from which time on each needs values."""
+    """All requests of a fetch that wait, in blocks.
+
+    `waits` gives the time that each request waits for, `needs` the time from which on each needs values told apart.
+    """
 
     def __init__(
         self, waits: Callable[[Changes], Ints], needs: Callable[[Changes], Ints | None]
@@ -56,7 +59,7 @@ class WaitingRequests:
         return sum(block.count for block in self._blocks)
 
     def add(self, rounds: Rounds, changes: Changes) -> None:
-        """Have requests wait."""
+        """Put requests to wait."""
         self._blocks.append(self._block(rounds, changes, self._waits(changes)))
         if changes.diffs is not None or changes.diff < 0:
             self._deleted += int((changes.diff_array() < 0).sum())
@@ -64,7 +67,7 @@ class WaitingRequests:
                 self._add_up()
 
     def _add_up(self) -> None:
-        """Leave out what cancels (law 3)."""
+        """Leave out requests that deletions cancel (deleted requests are gone)."""
         groups: dict[Rounds, list[Changes]] = {}
         for block in self._blocks:
             groups.setdefault(block.rounds, []).append(block.changes.map_times(_zero))
@@ -75,7 +78,7 @@ class WaitingRequests:
                 self._blocks.append(self._block(rounds, left, self._waits(left)))
 
     def cancel(self, rounds: Rounds, deleted: Changes) -> Changes | None:
-        """Take back requests of a round that wait; what is left of `deleted` is of others."""
+        """Cancel waiting requests of a round by deletions; the deletions that cancel nothing are given back."""
         mine = [block.changes for block in self._blocks if block.rounds == rounds]
         if not mine:
             return deleted
@@ -96,20 +99,20 @@ class WaitingRequests:
         return WaitingBlock(rounds, changes, waits, least, greatest, count, needed)
 
     def blocks(self) -> tuple[WaitingBlock, ...]:
-        """All that waits; what comes after does not change it."""
+        """All blocks that wait now; later calls do not change them."""
         return tuple(self._blocks)
 
     def needing(self, bound: int) -> Changes | None:
-        """The requests that need values before `bound` told apart, without those that are deleted."""
-        found = []
+        """The requests that need values before `bound` told apart, less those that are deleted."""
+        pieces = []
         for block in self._blocks:
             if block.needed is not None and block.needed < bound:
                 needs = self._needs(block.changes)
                 assert needs is not None
-                found.append(block.changes.filter(needs < bound).map_times(_zero))
-        if not found:
+                pieces.append(block.changes.filter(needs < bound).map_times(_zero))
+        if not pieces:
             return None
-        left = Changes.concat(found).consolidate()
+        left = Changes.concat(pieces).consolidate()
         return left if left.rows else None
 
     def passed(self, bound: int) -> set[Rounds]:
@@ -117,19 +120,19 @@ class WaitingRequests:
         return {block.rounds for block in self._blocks if block.least < bound}
 
     def take(self, rounds: Rounds, bound: int) -> list[Changes]:
-        """The requests of a round that wait for a time before `bound`: they wait no more."""
-        taken, kept = [], []
+        """Take out the requests of a round that wait for a time before `bound`."""
+        taken, waiting = [], []
         for block in self._blocks:
             if block.rounds != rounds or block.least >= bound:
-                kept.append(block)
+                waiting.append(block)
             elif block.greatest < bound:
                 taken.append(block.changes)
             else:
                 ready = block.waits < bound
                 taken.append(block.changes.filter(ready))
                 later = np.flatnonzero(~ready)
-                kept.append(self._block(rounds, block.changes.take(later), block.waits[later]))
-        self._blocks = kept
+                waiting.append(self._block(rounds, block.changes.take(later), block.waits[later]))
+        self._blocks = waiting
         return taken
 
 
