@@ -46,10 +46,10 @@ _BASE = 256  # slots of one column
 _ZERO = 8  # where a column's own slots start to count: those of NaN and infinities are below 0
 
 
-def asked(found: Selection) -> Ints:
+def queries_of(selection: Selection) -> Ints:
     """Which key each row that was looked up belongs to."""
-    assert found.queries is not None
-    return found.queries
+    assert selection.queries is not None
+    return selection.queries
 
 
 class GroupPart:
@@ -79,8 +79,8 @@ class Present(GroupPart):
         return pa.schema([])
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
-        found = view.lookup(keys, time)
-        queries, live = asked(found), found.counts > 0
+        selection = view.lookup(keys, time)
+        queries, live = queries_of(selection), selection.counts > 0
         return (queries if live.all() else queries[live]), (), None
 
 
@@ -151,13 +151,13 @@ def _split(column: pa.Array, form: str, diffs: Ints) -> list[tuple[Ints, Any, In
         column = column.fill_null(pa.scalar(zero, column.type))
     many = len(diffs) > 0 and max(int(diffs.max()), -int(diffs.min())) >= _MANY
     digits = _product_digits(column, form, diffs) if many else _digits(column, form)
-    found = []
+    parts = []
     for slot, digit in enumerate(digits):
         rows = np.flatnonzero(digit)
         if len(rows):
             amounts = digit[rows] if many else digit[rows] * diffs[rows]
-            found.append((rows, np.full(len(rows), slot, np.int32), amounts))
-    return found
+            parts.append((rows, np.full(len(rows), slot, np.int32), amounts))
+    return parts
 
 
 def _digits(column: pa.Array, form: str) -> list[Ints]:
@@ -229,23 +229,23 @@ class Sums(GroupPart):
     """Of amounts that are decimals, how many digits are behind the point."""
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
-        found = view.lookup(keys, time)
-        queries, counts = asked(found), found.counts
+        selection = view.lookup(keys, time)
+        queries, counts = queries_of(selection), selection.counts
         if not self.slots:
             live = counts > 0
             if not live.all():
                 queries, counts = queries[live], counts[live]
             return queries, tuple([pa.array(counts) for _ in self.results]), None
-        slots = np.asarray(found.canonical(len(view.schema.key)))
+        slots = np.asarray(selection.canonical(len(view.schema.key)))
         rows = np.zeros(len(keys), np.int64)
         of_rows = slots == 0
         rows[queries[of_rows]] = counts[of_rows]
         present = np.flatnonzero(rows > 0)
-        made = []
+        columns = []
         numbers = slots // _BASE
         for what, amount, valid in self.results:
             if what == "count":
-                made.append(pa.array(rows[present]))
+                columns.append(pa.array(rows[present]))
                 continue
             mine = numbers == amount + 1
             q, c = queries[mine], counts[mine]
@@ -254,9 +254,9 @@ class Sums(GroupPart):
             if form == "valid":
                 sums = np.zeros(len(keys), np.int64)
                 sums[q] = c
-                made.append(pa.array(sums[present]))
+                columns.append(pa.array(sums[present]))
                 continue
-            kind = self.schema.field(len(made)).type
+            kind = self.schema.field(len(columns)).type
             if form == "float":
                 values: Any = total(q, s.astype(np.int16), c, len(keys))[present]
             else:
@@ -265,12 +265,14 @@ class Sums(GroupPart):
                 of = numbers == valid + 1
                 known = np.zeros(len(keys), np.int64)
                 known[queries[of]] = counts[of]
-                made.append(_means(values, known[present], form, kind, self.scales.get(amount, 0)))
+                columns.append(
+                    _means(values, known[present], form, kind, self.scales.get(amount, 0))
+                )
             elif form == "float":
-                made.append(pa.array(values))
+                columns.append(pa.array(values))
             else:
-                made.append(_sums(values, form, kind))
-        return present, tuple(made), None
+                columns.append(_sums(values, form, kind))
+        return present, tuple(columns), None
 
 
 def _totals(queries: Ints, slots: Any, counts: Ints, keys: int, present: Ints) -> Ints | list[int]:
@@ -372,8 +374,8 @@ class FirstRows(GroupPart):
     k: int = 1
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
-        found = view.first(keys, time, self.k)
-        queries, counts = asked(found), found.counts
+        selection = view.first(keys, time, self.k)
+        queries, counts = queries_of(selection), selection.counts
         if self.k > 1 and len(queries):
             # A row that is there three times is three of the k.
             before = np.cumsum(counts) - counts
@@ -381,12 +383,12 @@ class FirstRows(GroupPart):
             lengths = np.diff(np.r_[starts, len(queries)])
             ahead = before - np.repeat(before[starts], lengths)
             counts = np.minimum(counts, self.k - ahead)
-            kept = counts > 0
-            columns = [found.canonical(view.schema.positions[name]) for name in self.columns]
-            if not kept.all():
-                columns = [column.filter(pa.array(kept)) for column in columns]
-                queries, counts = queries[kept], counts[kept]
+            live = counts > 0
+            columns = [selection.canonical(view.schema.positions[name]) for name in self.columns]
+            if not live.all():
+                columns = [column.filter(pa.array(live)) for column in columns]
+                queries, counts = queries[live], counts[live]
             return queries, tuple(columns), counts
         positions = view.schema.positions
         chosen = [positions[name] for name in self.columns]
-        return queries, tuple(found.canonicals(chosen)), None
+        return queries, tuple(selection.canonicals(chosen)), None

@@ -177,9 +177,9 @@ class Tap(Arranged):
         self._first = context.epoch
         self._oldest = context.epoch
         """The first epoch of this execution whose batches are still known."""
-        self.arrangement.readers.append(self._announced)
+        self.arrangement.readers.append(self._on_batch)
 
-    def _announced(self, batch: Batch, time: Timestamp) -> None:
+    def _on_batch(self, batch: Batch, time: Timestamp) -> None:
         self._recent.setdefault(time[0], []).append(batch)
 
     def begin(self, epoch: int) -> None:
@@ -206,7 +206,7 @@ class Tap(Arranged):
         ((epoch, *_),) = self._hold.frontier
         return epoch
 
-    def check_kept(self, epoch: int) -> None:
+    def check_readable(self, epoch: int) -> None:
         """Refuse an epoch before those that can be told apart."""
         if epoch < self.oldest:
             assert isinstance(self.node.operator, Output)
@@ -224,7 +224,7 @@ class Tap(Arranged):
 
     def view_as_of(self, epoch: int) -> tuple[View, int]:
         """What to read the result as of an epoch from, and at which epoch."""
-        self.check_kept(epoch)
+        self.check_readable(epoch)
         if self._beginning is not None and epoch == self._beginning[0]:
             return self._beginning[1], epoch + 1
         return self.arrangement.spine.view(), epoch
@@ -235,7 +235,7 @@ class Tap(Arranged):
         if epoch < self._first:
             pieces = self._difference(epoch, ranges)
         elif epoch < self._oldest:
-            self.check_kept(epoch)
+            self.check_readable(epoch)
             pieces = self._difference(epoch, ranges)
         else:
             batches = self._recent.get(epoch, [])
@@ -244,13 +244,13 @@ class Tap(Arranged):
             pieces = [changes_of(batch, (epoch,)) for batch in batches if len(batch)]
         places = self.arrangement.spine.schema.positions
         positions = [places[name] for name in columns.names]
-        told = []
+        shown = []
         for piece in pieces:
             ordered = [piece.columns[at] for at in positions]
             rows = as_record_batch(columns, ordered, piece.rows)
             diff = pa.array(piece.diff_array())
-            told.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
-        return told
+            shown.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
+        return shown
 
     def _difference(self, epoch: int, ranges: Sequence[Range] | None) -> list[Changes]:
         """The same for an epoch before this execution: what is there as of it, less what was before."""
@@ -268,11 +268,9 @@ class Tap(Arranged):
         views = [whole] if ranges is None else [whole.slice(*each) for each in ranges]
         times = [(at, sign) for at, sign in ((epoch, 1), (epoch - 1, -1)) if at >= 0]
         for view, (at, sign) in product(views, times):
-            for found in view.scan((at,)) if view.batches else ():
-                columns = tuple(found.canonical(index) for index in width)
-                pieces.append(
-                    Changes(columns, len(found), ((epoch,),), None, 0, sign * found.counts)
-                )
+            for rows in view.scan((at,)) if view.batches else ():
+                columns = tuple(rows.canonical(index) for index in width)
+                pieces.append(Changes(columns, len(rows), ((epoch,),), None, 0, sign * rows.counts))
         if not pieces:
             return []
         added = Changes.concat(pieces).consolidate()

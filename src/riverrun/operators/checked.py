@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from riverrun.errors import OperatorFailed
-from riverrun.operators.aggregates import asked
+from riverrun.operators.aggregates import queries_of
 from riverrun.operators.arrange import changes_of, state_schema
 from riverrun.plan.operator import Arranged, Arrangement, Context, Operator, hold, so_far
 from riverrun.progress import Antichain, Timestamp
@@ -64,9 +64,9 @@ class Checker(Arranged):
         if not len(batch):
             return
         passed = changes_of(batch, time)  # each row once, in the order of the keys
-        found = so_far(spine, upper).lookup(Keys.of_batch(batch), time)
+        selection = so_far(spine, upper).lookup(Keys.of_batch(batch), time)
         counts = passed.diff_array().copy()
-        counts[asked(found)] += found.counts
+        counts[queries_of(selection)] += selection.counts
         if (counts < 0).any():
             worst = passed.take(np.array([counts.argmin()]))
             rows = python_rows(as_record_batch(self.node.schemas[0], worst.columns, 1))

@@ -196,8 +196,8 @@ class Watermarker(Actor):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         schema = Schema.of({}, {"mark": pa.int64()})
-        self._kept = _Kept(context, schema)
-        view, now = present(self._kept.spine)
+        self._marks = _Kept(context, schema)
+        view, now = present(self._marks.spine)
         self._mark = max((row["mark"] for row in view.to_batch(now).to_pylist()), default=None)
         self._held: dict[Timestamp, int] = {}
 
@@ -217,11 +217,11 @@ class Watermarker(Actor):
             marks, diffs = [mark, self._mark], [1, -1]
         self._mark = mark
         column = pa.array(marks, pa.int64())
-        self._kept.append(Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper)
+        self._marks.append(Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper)
         self.context.push(spread(mark, time), 0)
 
     def boundary(self, epoch: int) -> None:
-        settle(self._kept.spine, epoch, self.node.depth)
+        settle(self._marks.spine, epoch, self.node.depth)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Expirer(Actor):
         super().__init__(context)
         columns = self.node.schemas[0]
         self._schema = Schema.of({due_name(columns): pa.int64()}, columns)
-        self._kept = _Kept(context, self._schema)
+        self._rows = _Kept(context, self._schema)
         self._marks = _Kept(context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), MARKED)
         self._mark: int | None = None
         self._dues: list[int] = []
@@ -265,7 +265,7 @@ class Expirer(Actor):
         self._held: dict[Timestamp, tuple[list[Changes], list[Changes]]] = {}
         marks, now = present(self._marks.spine)
         self._mark = max(marks.to_batch(now).column("mark").to_pylist(), default=None)
-        view, now = present(self._kept.spine)
+        view, now = present(self._rows.spine)
         for piece in view.scan(now):
             self._know(np.unique(np.asarray(piece.canonical(0))).tolist())
 
@@ -297,16 +297,16 @@ class Expirer(Actor):
             gone, self._dues = self._dues[:leaving], self._dues[leaving:]
             self._known.difference_update(gone)
             keys = Keys((pa.array(gone, pa.int64()),), len(gone))
-            found = so_far(self._kept.spine, upper).lookup(keys, time)
-            if len(found):
-                columns = tuple(found.canonical(at) for at in range(len(self._schema.columns)))
-                left = Changes(columns, len(found), (time,), None, 0, -found.counts)
+            selection = so_far(self._rows.spine, upper).lookup(keys, time)
+            if len(selection):
+                columns = tuple(selection.canonical(at) for at in range(len(self._schema.columns)))
+                left = Changes(columns, len(selection), (time,), None, 0, -selection.counts)
                 past = self._past(left)
                 if past.any():
                     pieces.append(left if past.all() else left.filter(past))
         if pieces:
             changes = Changes.concat(pieces)
-            self._kept.append(changes, upper)
+            self._rows.append(changes, upper)
             self.context.push(changes.with_columns(changes.columns[1:]), 0)
 
     def _counted(self, arrived: Changes) -> Changes:
@@ -360,5 +360,5 @@ class Expirer(Actor):
         self._mark = mark
 
     def boundary(self, epoch: int) -> None:
-        settle(self._kept.spine, epoch, self.node.depth)
+        settle(self._rows.spine, epoch, self.node.depth)
         settle(self._marks.spine, epoch, self.node.depth)

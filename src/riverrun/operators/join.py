@@ -56,12 +56,12 @@ class Join(Operator):
         return "join on " + ", ".join(a if a == b else f"{a} = {b}" for a, b in self.on)
 
     def identity(self) -> str:
-        made = ", ".join(f"{'right' if side else 'left'} {name}" for side, name in self.columns)
-        return f"{self.describe()}: {made}"
+        columns = ", ".join(f"{'right' if side else 'left'} {name}" for side, name in self.columns)
+        return f"{self.describe()}: {columns}"
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
         """By the keys of both sides: a pair is where its two rows are."""
-        made: set[Columns] = set()
+        keys: set[Columns] = set()
         for side, each in enumerate(inputs):
             if each.keys is None:
                 return None  # pairs have a row of each side
@@ -70,8 +70,8 @@ class Join(Operator):
                 for at, (which, name) in enumerate(self.columns)
                 if which == side
             }
-            made |= moved_keys(each.keys, origin)
-        return made
+            keys |= moved_keys(each.keys, origin)
+        return keys
 
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
         """The left side, once, where both are there: it meets all that the right one has."""

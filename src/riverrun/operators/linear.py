@@ -107,7 +107,7 @@ class MapBatches(Linear):
     """A user's function of whole batches that gives as many rows, in the same order."""
 
     function: Callable[[pa.RecordBatch], Any]
-    given: pa.Schema
+    input_schema: pa.Schema
     schema: pa.Schema
     text: str = ""
     code: Callable[..., Any] | None = None
@@ -121,18 +121,18 @@ class MapBatches(Linear):
         return f"{self.describe()} {code_of(self.code)}"
 
     def apply(self, changes: Changes) -> Changes:
-        given = as_record_batch(self.given, changes.columns, changes.rows)
-        made = as_table(
-            exposed(self.function, given), self.schema, "take what a function of batches gave"
+        batch = as_record_batch(self.input_schema, changes.columns, changes.rows)
+        mapped = as_table(
+            exposed(self.function, batch), self.schema, "take what a function of batches gave"
         )
-        if made.num_rows != changes.rows:
+        if mapped.num_rows != changes.rows:
             raise OperatorFailed(
                 "operator.length",
-                f"the function {self.text} was given {changes.rows} rows and gave {made.num_rows}: "
+                f"the function {self.text} was given {changes.rows} rows and gave {mapped.num_rows}: "
                 "a function of batches gives one row for each row, in the same order",
                 hint="use flat_map for functions that give more or fewer rows",
             )
-        return changes.with_columns(canonical_columns(made, self.schema))
+        return changes.with_columns(canonical_columns(mapped, self.schema))
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class FlatMap(Linear):
     """A user's function of one row that gives any number of rows."""
 
     function: Callable[[dict[str, Any]], Iterable[Any]]
-    given: pa.Schema
+    input_schema: pa.Schema
     schema: pa.Schema
     text: str = ""
     kind: ClassVar[str] = "flat-map"
@@ -152,23 +152,23 @@ class FlatMap(Linear):
         return f"{self.describe()} {code_of(self.function)}"
 
     def apply(self, changes: Changes) -> Changes | None:
-        given = as_record_batch(self.given, changes.columns, changes.rows)
-        counts, rows = exposed(self._call, given.to_pylist())
+        arrived = as_record_batch(self.input_schema, changes.columns, changes.rows)
+        counts, rows = exposed(self._call, arrived.to_pylist())
         if not rows:
             return None
         batch = as_table(rows, self.schema, "take what a function of rows gave")
         repeated = changes.with_columns(()).take(np.repeat(np.arange(changes.rows), counts))
         return repeated.with_columns(canonical_columns(batch, self.schema))
 
-    def _call(self, given: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
+    def _call(self, rows_in: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
         """How many rows each of them gives, and all these rows."""
-        rows: list[Any] = []
+        rows_out: list[Any] = []
         counts: list[int] = []
-        for row in given:
-            made = list(self.function(row))
-            counts.append(len(made))
-            rows += made
-        return counts, rows
+        for row in rows_in:
+            answer = list(self.function(row))
+            counts.append(len(answer))
+            rows_out += answer
+        return counts, rows_out
 
 
 def list_parents(lists: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -260,7 +260,7 @@ class Inspect(Linear):
     """Shows what passes to a function of the user's: rows, times and diffs. Changes nothing."""
 
     function: Callable[[pa.RecordBatch], None]
-    given: pa.Schema
+    input_schema: pa.Schema
     times: bool = True
     """Whether the function is given times and diffs too."""
     kind: ClassVar[str] = "inspect"
@@ -269,9 +269,9 @@ class Inspect(Linear):
 
     def apply(self, changes: Changes) -> Changes:
         if self.times:
-            rows = with_times(self.given, changes)
+            rows = with_times(self.input_schema, changes)
         else:
-            rows = as_record_batch(self.given, changes.columns, changes.rows)
+            rows = as_record_batch(self.input_schema, changes.columns, changes.rows)
         exposed(self.function, rows)
         return changes
 

@@ -75,12 +75,12 @@ class Enter(Linear):
         )
 
 
-def _no_round(given: int | None) -> OperatorFailed:
+def _no_round(number: int | None) -> OperatorFailed:
     return OperatorFailed(
         "operator.round",
-        f"cannot enter a loop at round {given}: a row's round is a whole number from 0 on",
+        f"cannot enter a loop at round {number}: a row's round is a whole number from 0 on",
         hint="clip the expression, and fill its nulls",
-        round=given,
+        round=number,
     )
 
 
@@ -118,11 +118,15 @@ class Delay(Linear):
         return Summary.feedback(depth)
 
     def apply(self, changes: Changes) -> Changes | None:
-        kept: Changes | None = changes
+        going_on: Changes | None = changes
         if self.limit is not None:
             last = self.limit - 1
-            kept = changes.split(lambda time: time[-1] < last)[0]
-        return None if kept is None else kept.map_times(lambda time: (*time[:-1], time[-1] + 1))
+            going_on = changes.split(lambda time: time[-1] < last)[0]
+        return (
+            None
+            if going_on is None
+            else going_on.map_times(lambda time: (*time[:-1], time[-1] + 1))
+        )
 
 
 @dataclass(frozen=True)

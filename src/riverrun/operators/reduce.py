@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, Sums, asked
+from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, Sums, queries_of
 from riverrun.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.plan.operator import (
     Arranged,
@@ -126,15 +126,15 @@ class Reducer(Arranged):
         if self._counts:
             self._append(self._counted(keys, self._came.pop(time), time, upper), time, upper)
             return
-        queries, made, counts = self._evaluate(keys, time, upper)
+        queries, new_columns, counts = self._evaluate(keys, time, upper)
         old = so_far(spine, upper).lookup(keys, time)
         batch = None
         if counts is None:
             batch = Batch.difference(
-                self._schema, keys, queries, made, old, time, spine.upper, upper
+                self._schema, keys, queries, new_columns, old, time, spine.upper, upper
             )
         if batch is None:
-            changes = self._difference(keys, time, queries, made, counts, old)
+            changes = self._difference(keys, time, queries, new_columns, counts, old)
             if changes is not None:
                 batch = Batch.of(self._schema, changes, self._positions, spine.upper, upper)
         if batch is not None and len(batch):
@@ -146,9 +146,9 @@ class Reducer(Arranged):
 
     def _counted(self, keys: Keys, came: Ints, time: Timestamp, upper: Antichain) -> Changes | None:
         """How counts change: of each key, by what came."""
-        found = so_far(self._inputs[0].spine, upper).lookup(keys, time)
+        selection = so_far(self._inputs[0].spine, upper).lookup(keys, time)
         now = np.zeros(len(keys), np.int64)
-        now[asked(found)] = found.counts
+        now[queries_of(selection)] = selection.counts
         before = now - came
         there, were = (now > 0).nonzero()[0], (before > 0).nonzero()[0]
         rows = len(there) + len(were)
@@ -196,7 +196,7 @@ class Reducer(Arranged):
         keys: Keys,
         time: Timestamp,
         queries: Ints,
-        made: tuple[pa.Array, ...],
+        new_columns: tuple[pa.Array, ...],
         counts: Ints | None,
         old: Selection,
     ) -> Changes | None:
@@ -206,7 +206,7 @@ class Reducer(Arranged):
         columns = tuple([old.canonical(at) for at in self._widths])
         pieces = []
         if len(queries):
-            whole = _pick(keys, queries, counts is None) + made
+            whole = _pick(keys, queries, counts is None) + new_columns
             diff, diffs = (1, None) if counts is None else (0, counts)
             pieces.append(Changes(whole, len(queries), (time,), None, diff, diffs))
         if len(before):
@@ -252,10 +252,12 @@ def _pick(keys: Keys, queries: Ints, once: bool) -> tuple[pa.Array, ...]:
 
 def _align(queries: Ints, other: Evaluated) -> tuple[pa.Array, ...]:
     """The columns of another part for the same keys; null where it gives nothing."""
-    found, columns, _ = other
-    if len(found) == len(queries) and (found == queries).all():
+    other_queries, columns, _ = other
+    if len(other_queries) == len(queries) and (other_queries == queries).all():
         return columns
-    where = np.searchsorted(found, queries)
-    where = np.minimum(where, max(len(found) - 1, 0))
-    missing = np.ones(len(queries), bool) if not len(found) else found[where] != queries
+    where = np.searchsorted(other_queries, queries)
+    where = np.minimum(where, max(len(other_queries) - 1, 0))
+    missing = (
+        np.ones(len(queries), bool) if not len(other_queries) else other_queries[where] != queries
+    )
     return tuple(column.take(pa.array(where, mask=missing)) for column in columns)

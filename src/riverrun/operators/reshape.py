@@ -52,8 +52,8 @@ class Widen(Linear):
     known_by_input: ClassVar[bool] = True
 
     def describe(self) -> str:
-        made = [f"{self.names[at]} to {type_text(wide)}" for at, _, wide in self.columns]
-        return f"widen {', '.join(made)}"
+        widenings = [f"{self.names[at]} to {type_text(wide)}" for at, _, wide in self.columns]
+        return f"widen {', '.join(widenings)}"
 
     def identity(self) -> str:
         changed = [f"{at} {type_text(a)} to {type_text(b)}" for at, a, b in self.columns]
@@ -61,13 +61,13 @@ class Widen(Linear):
 
     def apply(self, changes: Changes) -> Changes:
         columns = list(changes.columns)
-        for at, given, wide in self.columns:
+        for at, narrow, wide in self.columns:
             try:
-                columns[at] = widen(columns[at], given, wide)
+                columns[at] = widen(columns[at], narrow, wide)
             except pa.ArrowInvalid as error:
                 raise OperatorFailed(
                     "operator.range",
-                    f"cannot make column {self.names[at]!r} {type_text(wide)}, which it meets: it is {given}, and has "
+                    f"cannot make column {self.names[at]!r} {type_text(wide)}, which it meets: it is {narrow}, and has "
                     f"a value that is beyond: {error}",
                     hint="cast it before, and decide what becomes of values that do not fit",
                     column=self.names[at],
@@ -189,7 +189,7 @@ class Fits(Linear):
     Each of the last columns is true in the rows where a computation left its type: such a row refuses its epoch.
     """
 
-    told: tuple[str, ...]
+    overflow_texts: tuple[str, ...]
     """What is said of each of the last columns where it is true."""
     hint: str
     names: tuple[str, ...]
@@ -200,12 +200,12 @@ class Fits(Linear):
         return "check that results fit their types"
 
     def identity(self) -> str:
-        return f"{self.describe()}: {', '.join(self.told)}"
+        return f"{self.describe()}: {', '.join(self.overflow_texts)}"
 
     def apply(self, changes: Changes) -> Changes:
-        kept = len(changes.columns) - len(self.told)
+        width = len(changes.columns) - len(self.overflow_texts)
         diffs: Any = None
-        for text, column in zip(self.told, changes.columns[kept:], strict=True):
+        for text, column in zip(self.overflow_texts, changes.columns[width:], strict=True):
             if not pc.any(column).as_py():
                 continue
             diffs = changes.diff_array() if diffs is None else diffs
@@ -214,9 +214,9 @@ class Fits(Linear):
                 at = int(np.flatnonzero(flags)[0])
                 row = {
                     name: one[at].as_py()
-                    for name, one in zip(self.names, changes.columns[:kept], strict=True)
+                    for name, one in zip(self.names, changes.columns[:width], strict=True)
                     if name
                 }
                 of = f", for {row}" if row else ""
                 raise OperatorFailed("operator.overflow", f"{text}{of}", hint=self.hint, row=row)
-        return changes.with_columns(changes.columns[:kept])
+        return changes.with_columns(changes.columns[:width])

@@ -59,7 +59,7 @@ class VertexOperator(Operator):
 
     make: Callable[[], Handles]
     ports: tuple[str, ...]
-    given: tuple[pa.Schema, ...]
+    input_schemas: tuple[pa.Schema, ...]
     outputs: tuple[str, ...]
     tables: Mapping[str, Schema] = field(hash=False)
     central: bool = field(kw_only=True, default=False)
@@ -126,7 +126,7 @@ class VertexActor(Actor):
             name: Table(context, name, schema, operator.central)
             for name, schema in operator.tables.items()
         }
-        self._diffs = [free_name(DIFF, given.names) for given in operator.given]
+        self._diffs = [free_name(DIFF, schema.names) for schema in operator.input_schemas]
         self._now: Timestamp | None = None
         self._asked: set[Timestamp] = set()
         self._vertex = exposed(operator.make)
@@ -137,7 +137,7 @@ class VertexActor(Actor):
 
     def receive(self, port: int, changes: Changes) -> None:
         for time, piece in by_time(changes):
-            rows = as_record_batch(self._operator.given[port], piece.columns, piece.rows)
+            rows = as_record_batch(self._operator.input_schemas[port], piece.columns, piece.rows)
             frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(
                 pl.Series(self._diffs[port], piece.diff_array(), pl.Int64)
             )
@@ -242,8 +242,8 @@ class Table:
         self._key = schema.key
         self._columns = pa.schema([*schema.key, *schema.value])
         self._width = len(schema.key)
-        kept = Schema.of(pa.schema([]), self._columns) if central else schema
-        self._spine = context.spine(kept, f":{name}")
+        spine_schema = Schema.of(pa.schema([]), self._columns) if central else schema
+        self._spine = context.spine(spine_schema, f":{name}")
         self._written: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...] | None]] = {}
         """By what tells keys apart, the key and the row that was written; None where it was deleted."""
         self._whole: dict[Any, tuple[Any, ...]] | None = None
@@ -256,43 +256,43 @@ class Table:
     @uninterrupted
     def read(self, keys: Any) -> pl.DataFrame:
         """The rows of some keys; a key that has none gives none."""
-        asked = self._given(keys, self._key, "read from")
-        found = {self._key_of(row): row for row in self._stored(asked)}
-        for key in map(self._key_of, asked):
+        wanted = self._as_tuples(keys, self._key, "read from")
+        rows_by_key = {self._key_of(row): row for row in self._stored_rows(wanted)}
+        for key in map(self._key_of, wanted):
             if key in self._written:
                 _, row = self._written[key]
                 if row is None:
-                    found.pop(key, None)
+                    rows_by_key.pop(key, None)
                 else:
-                    found[key] = row
-        return self._frame(found.values())
+                    rows_by_key[key] = row
+        return self._frame(rows_by_key.values())
 
     @uninterrupted
     def write(self, rows: Any) -> None:
         """Put rows in place of those with the same key."""
-        for row in self._given(rows, self._columns, "write to"):
+        for row in self._as_tuples(rows, self._columns, "write to"):
             self._written[self._key_of(row)] = row[: self._width], row
 
     @uninterrupted
     def delete(self, keys: Any) -> None:
         """Take the rows of some keys out."""
-        for key in self._given(keys, self._key, "delete from"):
+        for key in self._as_tuples(keys, self._key, "delete from"):
             self._written[self._key_of(key)] = key, None
 
     @uninterrupted
     def scan(self) -> pl.DataFrame:
         """All rows."""
-        found: dict[Any, tuple[Any, ...]] = {}
+        rows_by_key: dict[Any, tuple[Any, ...]] = {}
         view, now = present(self._spine)
         for piece in view.scan(now):
             for row in _tuples(piece.to_batch()):
-                found[self._key_of(row)] = row
+                rows_by_key[self._key_of(row)] = row
         for key, (_, written) in self._written.items():
             if written is None:
-                found.pop(key, None)
+                rows_by_key.pop(key, None)
             else:
-                found[key] = written
-        return self._frame(found.values())
+                rows_by_key[key] = written
+        return self._frame(rows_by_key.values())
 
     def settle(self, epoch: int) -> None:
         """Make what was written part of the state."""
@@ -304,7 +304,7 @@ class Table:
         time = (epoch - 1,) + (0,) * (self._depth - 1)
         upper = Antichain.boundary(epoch, self._depth)
         written, self._written = self._written, {}
-        old = self._stored([key for key, _ in written.values()])
+        old = self._stored_rows([key for key, _ in written.values()])
         pieces = []
         fresh = [row for _, row in written.values() if row is not None]
         for rows, diff in ((fresh, 1), (old, -1)):
@@ -323,15 +323,15 @@ class Table:
             schema = self._spine.schema
             self._spine.append(Batch.of(schema, changes, positions, self._spine.upper, upper))
 
-    def _stored(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def _stored_rows(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if self._whole is not None:
-            asked = set(map(self._key_of, keys))
-            return [row for key, row in self._whole.items() if key in asked]
+            wanted = set(map(self._key_of, keys))
+            return [row for key, row in self._whole.items() if key in wanted]
         view, now = present(self._spine)
         columns = pa.record_batch(list(_canonical(keys, self._key)), names=self._key.names)
         return _tuples(view.lookup(columns, now).to_batch())
 
-    def _given(self, rows: Any, schema: pa.Schema, attempt: str) -> list[tuple[Any, ...]]:
+    def _as_tuples(self, rows: Any, schema: pa.Schema, attempt: str) -> list[tuple[Any, ...]]:
         batch = as_table(rows, schema, f"{attempt} {self.name!r}")
         return _tuples(as_record_batch(schema, batch.columns, batch.num_rows))
 
