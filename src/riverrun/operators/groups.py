@@ -1,8 +1,11 @@
-"""Whole groups: any Polars aggregation, any Python function of the rows of a group.
+"""Whole groups: parts of a reduce that see all rows of a group, for any Polars aggregation or Python function.
 
-The groups that a change touches are read as they stand and handed over; their rows come in the
-order of their values, so what a function gives does not depend on how they arrived. Cost: the size
-of the groups touched, not of the change.
+`operators.aggregates` has the cheaper parts and the interface (`GroupPart`). Law:
+
+- **Order of values.** The rows of a group are handed over in the order of their values, and a group is never evaluated
+  differently for being alone. So a result does not depend on how rows arrived or were cut into batches.
+
+Cost: the size of the groups touched, not of the change.
 """
 
 from __future__ import annotations
@@ -30,14 +33,14 @@ from riverrun.state.view import View
 
 
 def group_name(frame: pl.DataFrame, new_names: Iterable[str]) -> str:
-    """A name for the number of a group, beside the columns of a frame and those made of it."""
+    """A name for the column of group numbers that neither the frame nor its aggregates have."""
     return free_name("_group", [*frame.columns, *new_names])
 
 
 def grouped(
     frame: pl.DataFrame, key: Iterable[str], group: str, numbers: np.ndarray[Any, Any]
 ) -> Any:
-    """The groups of a frame by a number for each row, which is no column that a selector could see."""
+    """A frame grouped by the key and by a number for each row. The numbers are no column that a selector could see."""
     return frame.group_by(*key, pl.Series(group, numbers, pl.Int64), maintain_order=True)
 
 
@@ -46,7 +49,7 @@ class _Whole(GroupPart):
     input: int
     schema: pa.Schema
     columns: tuple[str, ...]
-    """The columns of a group that are handed over, those of the key first."""
+    """The columns of a group that are handed over, the columns of the key first."""
     input_schema: pa.Schema = field(repr=False)
 
     def _read(
@@ -73,7 +76,7 @@ class PolarsGroups(_Whole):
 
     @property
     def code(self) -> str:
-        """What the text of the expressions leaves out."""
+        """The user's code in the expressions that their text leaves out."""
         return left_out(self.expressions)
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
@@ -81,8 +84,8 @@ class PolarsGroups(_Whole):
         group = group_name(frame, self.schema.names)
         numbers = queries
         if len(queries) and queries[0] == queries[-1]:
-            # Polars takes a column of one row for a scalar, and rounds x / 3.7 another way then (law 4):
-            # a group is never alone.
+            # Polars takes a column of one row for a scalar, and then rounds x / 3.7 another way. By the order-of-values
+            # law a group is never evaluated alone: a copy goes along, and is dropped below.
             frame = pl.concat([frame, frame])
             numbers = np.concatenate([queries, np.full(len(queries), -1, queries.dtype)])
         aggregated = exposed(grouped(frame, self.key, group, numbers).agg, *self.expressions)
@@ -176,7 +179,7 @@ class PythonGroups(_Whole):
         return answer if is_frame(answer) or isinstance(answer, Mapping) else list(answer)
 
     def _holds_rows(self, answer: Any) -> bool:
-        """Whether a list is rows, and not the one row or value that was asked for."""
+        """Whether an answer is a list of rows, where one row or value was asked for."""
         one_list = len(self.schema) == 1 and pa.types.is_nested(self.schema.field(0).type)
         return (
             isinstance(answer, list)
@@ -186,7 +189,7 @@ class PythonGroups(_Whole):
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a frame: of Polars, of pandas, of Arrow."""
+    """Whether a value is a frame of Polars, of pandas or of Arrow."""
     return isinstance(value, pl.DataFrame | pl.LazyFrame | pa.Table | pa.RecordBatch) or (
         type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")
     )

@@ -1,7 +1,10 @@
-"""Operators that keep nothing: each change by itself, f(a + b) = f(a) + f(b).
+"""Linear operators: select, filter, map, flat map, explode, concat, negate, repeat, inspect, probe.
 
-They say nothing about time (but for entering and leaving loops), so chains of them are one call
-after the other over whole columns. Renaming, dropping and picking columns moves no data.
+A linear operator takes each change by itself, so f(a + b) = f(a) + f(b), and keeps nothing. It leaves times as they
+are (those of `operators.loops`, which enter and leave loops, do not). So the engine runs a chain of linear operators
+as one function call after the other, with no waiting between them.
+
+Cost: per batch a call over whole columns. Renaming, dropping and picking columns moves no data.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ MOST = (1 << 63) - 1
 
 
 class Projects(Protocol):
-    """Columns made of columns (`frontends.expressions.Projection`)."""
+    """Computes columns from columns (`frontends.collections.expressions.Projection`)."""
 
     schema: pa.Schema
     sources: tuple[int, ...] | None
@@ -38,7 +41,7 @@ class Projects(Protocol):
 
 
 class Decides(Protocol):
-    """A yes or no for each row (`frontends.expressions.Predicate`)."""
+    """Decides yes or no for each row (`frontends.collections.expressions.Predicate`)."""
 
     used: tuple[int, ...]
 
@@ -47,7 +50,7 @@ class Decides(Protocol):
 
 @dataclass(frozen=True)
 class Project(Linear):
-    """New columns, each made of the columns of the same row."""
+    """New columns, each computed from the columns of the same row."""
 
     projection: Projects
     text: str = ""
@@ -64,7 +67,7 @@ class Project(Linear):
         return f"{self.describe()}{_exactly(self.projection)}"
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
-        """Keys all of whose columns are picked as they are, where they are now."""
+        """The keys whose columns are all picked unchanged, at the new positions of those columns."""
         keys = inputs[0].keys
         if keys is None:
             return None
@@ -82,7 +85,7 @@ class Project(Linear):
 
 @dataclass(frozen=True)
 class Filter(Linear):
-    """The rows for which something holds."""
+    """The rows for which a predicate is true."""
 
     predicate: Decides
     text: str = ""
@@ -111,7 +114,7 @@ class MapBatches(Linear):
     schema: pa.Schema
     text: str = ""
     code: Callable[..., Any] | None = None
-    """The user's own function, where `function` is one around it."""
+    """The user's own function, where `function` wraps it."""
     kind: ClassVar[str] = "map"
 
     def describe(self) -> str:
@@ -161,7 +164,7 @@ class FlatMap(Linear):
         return repeated.with_columns(canonical_columns(batch, self.schema))
 
     def _call(self, rows_in: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
-        """How many rows each of them gives, and all these rows."""
+        """How many rows the function gave for each row, and all those rows."""
         rows_out: list[Any] = []
         counts: list[int] = []
         for row in rows_in:
@@ -278,7 +281,7 @@ class Inspect(Linear):
 
 @dataclass(frozen=True)
 class Probe(Linear):
-    """A place at which one can ask which times can still come. Changes nothing."""
+    """A named place whose frontier a run can tell: which times can still come there. Changes nothing."""
 
     name: str
     kind: ClassVar[str] = "probe"
@@ -298,6 +301,6 @@ class Probe(Linear):
 
 
 def _exactly(compiled: object) -> str:
-    """What compiled expressions say, where their text leaves something out; they know that themselves."""
+    """The addition that compiled expressions have for the identity where their text leaves something out."""
     exactly: str = getattr(compiled, "exactly", "")
     return f" {exactly}" if exactly else ""

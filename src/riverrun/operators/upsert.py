@@ -1,11 +1,13 @@
 """Upsert: rows that replace the row with the same key.
 
-What comes in are commands: a row to be put, or a key to be deleted, each with a sequence number. As of
-an epoch, a key has the row of its last command, or none. The output is what changed: the old row
-taken out, the new one put in; it is arranged by key.
+It follows every input with a key. The input are commands (`rows.commands`): a row to be put or a key to be deleted,
+each with a sequence number. The output are the changes: the old row removed, the new row added; it is arranged by
+key. Law:
 
-The laws of commands, **last counts** and **no two numbers**, are in `rows.commands`: by them neither cutting nor
-order of arrival shows.
+- **Last command.** As of an epoch, a key has the row of its last command, or no row if that was a deletion. By the laws
+  of commands, **last counts** and **no two numbers** of `rows.commands`, neither cutting nor order of arrival shows.
+
+Cost: sorting the commands of an epoch by key, and one lookup for each key among them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from riverrun.state.keys import Keys
 
 @dataclass(frozen=True)
 class Upsert(Operator):
-    """Keeps the last row of each key. Its input are commands, exchanged by key."""
+    """The last row of each key. The input are commands, exchanged by key."""
 
     key: tuple[str, ...]
     kind: ClassVar[str] = "upsert"
@@ -49,7 +51,7 @@ class Upsert(Operator):
 
 
 class Upserter(Arranged):
-    """The rows that are there, and the commands whose epoch is not complete."""
+    """The rows on a worker, and the commands whose epoch is not complete."""
 
     def __init__(self, context: Context, operator: Upsert) -> None:
         super().__init__(context)
