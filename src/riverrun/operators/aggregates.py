@@ -66,7 +66,7 @@ class GroupPart:
 
     @property
     def code(self) -> str:
-        """A text that stands for the user's code in this part in the identity of the reduce; empty without such code."""
+        """The text that stands for the user's code of this part in the identity of the reduce; empty without code."""
         return ""
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:

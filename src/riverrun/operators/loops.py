@@ -4,7 +4,7 @@ Inside a loop a time has one coordinate more, the round. `Enter` appends round 0
 next round, `Leave` removes the round. All changes that left, of whichever round, add up to the content of the last
 round. Laws:
 
-- **Feedback closes a cycle.** Only `Feedback` leads back to the start of a cycle; a plan with any other cycle is refused.
+- **Feedback closes a cycle.** Only `Feedback` leads back to the start of a cycle; a plan with another cycle is refused.
 - **Patience.** A loop without a limit that still changes after `patience` rounds fails with the error
   ``operator.diverges``. Rows that cancel each other are no change.
 
@@ -93,7 +93,7 @@ def _no_round(number: int | None) -> OperatorFailed:
 
 @dataclass(frozen=True)
 class Leave(Linear):
-    """Brings rows out of a loop. Rounds are dropped, so the changes of all rounds add up to the last round's content."""
+    """Brings rows out of a loop, without rounds. So the changes of all rounds add up to the last round's content."""
 
     kind: ClassVar[str] = "leave"
     same_rows: ClassVar[bool] = True
@@ -110,7 +110,7 @@ class Leave(Linear):
 
 @dataclass(frozen=True)
 class Delay(Linear):
-    """Brings rows to the next round, without leading back. Rows that would come to round `limit` or later are dropped."""
+    """Brings rows to the next round, without leading back; drops rows that would come to round `limit` or later."""
 
     limit: int | None = None
     kind: ClassVar[str] = "delay"
