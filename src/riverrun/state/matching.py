@@ -122,7 +122,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
             while pairs > 0:
                 room = min(rows, pairs)
                 pairs -= room
-                found, codes = matching.list_matches(
+                rows_and_diffs, codes = matching.list_matches(
                     block.descriptor, at, starts, places, view.descriptors, bases, stride,
                     position, room,
                 )  # fmt: skip
@@ -138,7 +138,16 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
                 joined = None
                 if time is None:
                     times, joined = _join_times(block.times, table, codes)
-                yield Matches(room, times, joined, found[2], batch, view, found[0], found[1])
+                yield Matches(
+                    room,
+                    times,
+                    joined,
+                    rows_and_diffs[2],
+                    batch,
+                    view,
+                    rows_and_diffs[0],
+                    rows_and_diffs[1],
+                )
 
 
 def _one_time(batch: Batch, view: View) -> Timestamp | None:

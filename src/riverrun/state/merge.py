@@ -135,9 +135,9 @@ class Merger:
         known = self._maps.get(id(block.times))
         if known is not None:
             return known[1]
-        found = codes_in(advance(block.times, self.since), self._times)
-        self._maps[id(block.times)] = block.times, found
-        return found
+        codes = codes_in(advance(block.times, self.since), self._times)
+        self._maps[id(block.times)] = block.times, codes
+        return codes
 
 
 def fold(batches: Sequence[Batch], since: Antichain) -> Batch:

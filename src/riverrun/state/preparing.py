@@ -84,7 +84,7 @@ def make_ready(
     wanted = list(wanted)
     with _TURN:
         absent = missing(wanted, anew=progress is not None)
-        if absent and not _can_be_kept(absent[0]):
+        if absent and not _can_be_saved(absent[0]):
             _LOG.warning(
                 "each process compiles its kernels for itself: nothing can be kept beside the sources, nor in the "
                 "user's own folder (riverrun.state.kernels.machine_code says when); NUMBA_CACHE_DIR names another one"
@@ -96,7 +96,7 @@ def make_ready(
                 len(absent),
             )
             start = time.monotonic()
-            _compile(absent, progress or (lambda made, of: None))
+            _compile(absent, progress or (lambda done, of: None))
             _LOG.info("kernels are ready, after %.0f s", time.monotonic() - start)
         _READY.update(wanted)
     return absent
@@ -112,7 +112,7 @@ def _entry(label: str) -> tuple[compiling.Kernel, compiling.Signature] | None:
     return None if kernel is None or kernel.files is None else (kernel, entry[1])
 
 
-def _can_be_kept(label: str) -> bool:
+def _can_be_saved(label: str) -> bool:
     entry = _entry(label)
     return (
         entry is not None

@@ -75,14 +75,14 @@ class Shards:
             for index in range(self.workers)
             for low, high in intersect(ranges, self.of(index))
         )
-        found: dict[int, list[list[Range]]] = {}
+        runs_by_owner: dict[int, list[list[Range]]] = {}
         last = None
         for low, high, index in owned:
             if index != last:
-                found.setdefault(index, []).append([])
-            found[index][-1].append((low, high))
+                runs_by_owner.setdefault(index, []).append([])
+            runs_by_owner[index][-1].append((low, high))
             last = index
-        return found
+        return runs_by_owner
 
     @property
     def shares(self) -> list[float]:
@@ -91,9 +91,9 @@ class Shards:
 
     def without(self, index: int) -> Shards:
         """The others take over what a worker had; those behind it move up by one."""
-        kept = [at - (at > index) for at in range(self.workers)]
+        renumbered = [at - (at > index) for at in range(self.workers)]
         return self._moved(
-            [None if at == index else kept[at] for at in range(self.workers)],
+            [None if at == index else renumbered[at] for at in range(self.workers)],
             _sizes([1.0] * (self.workers - 1)),
         )
 
@@ -108,11 +108,11 @@ class Shards:
 
     def moved_from(self, before: Shards, indices: Sequence[int | None]) -> float:
         """Which part of all hashes has changed hands; `indices` say who each worker is now."""
-        kept = 0
+        unmoved = 0
         for old, new in enumerate(indices):
             if new is not None and old < before.workers and new < self.workers:
-                kept += sum(high - low for low, high in intersect(before.of(old), self.of(new)))
-        return 1 - kept / END
+                unmoved += sum(high - low for low, high in intersect(before.of(old), self.of(new)))
+        return 1 - unmoved / END
 
     def _moved(self, indices: Sequence[int | None], sizes: Sequence[int]) -> Shards:
         """`indices` say who each owner is now, None for nobody; `sizes` what each should have."""
@@ -120,28 +120,28 @@ class Shards:
         pieces: list[tuple[int, int, int | None]] = []
         for low, high, owner in zip(self.bounds, self.bounds[1:], self.owners, strict=False):
             now = indices[owner]
-            kept = 0 if now is None else min(high - low, left[now])
-            if now is not None and kept:
-                left[now] -= kept
-                pieces.append((low, low + kept, now))
-            if low + kept < high:
-                pieces.append((low + kept, high, None))
-        given: list[tuple[int, int, int]] = []
+            stays = 0 if now is None else min(high - low, left[now])
+            if now is not None and stays:
+                left[now] -= stays
+                pieces.append((low, low + stays, now))
+            if low + stays < high:
+                pieces.append((low + stays, high, None))
+        dealt: list[tuple[int, int, int]] = []
         short = [at for at, missing in enumerate(left) if missing]
         for low, high, keeper in pieces:
             if keeper is not None:
-                given.append((low, high, keeper))
+                dealt.append((low, high, keeper))
                 continue
             while low < high:
                 taker = short[0]
                 size = min(high - low, left[taker])
-                given.append((low, low + size, taker))
+                dealt.append((low, low + size, taker))
                 left[taker] -= size
                 low += size
                 if not left[taker]:
                     short.pop(0)
         merged: list[list[int]] = []
-        for low, high, taker in given:
+        for low, high, taker in dealt:
             if merged and merged[-1][2] == taker:
                 merged[-1][1] = high
             else:
@@ -161,14 +161,14 @@ class Shards:
 
     @cached_property
     def _owned(self) -> tuple[tuple[Range, ...], ...]:
-        found: list[list[Range]] = [[] for _ in range(self.workers)]
+        owned: list[list[Range]] = [[] for _ in range(self.workers)]
         for low, high, owner in zip(self.bounds, self.bounds[1:], self.owners, strict=False):
-            mine = found[owner]
+            mine = owned[owner]
             if mine and mine[-1][1] == low:
                 mine[-1] = (mine[-1][0], high)
             else:
                 mine.append((low, high))
-        return tuple(map(tuple, found))
+        return tuple(map(tuple, owned))
 
 
 def intersect(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...]:
@@ -177,12 +177,12 @@ def intersect(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ..
     >>> intersect([(0, 10), (20, 30)], [(5, 25)])
     ((5, 10), (20, 25))
     """
-    found = []
+    common = []
     for low, high in some:
         for start, stop in others:
             if max(low, start) < min(high, stop):
-                found.append((max(low, start), min(high, stop)))
-    return tuple(sorted(found))
+                common.append((max(low, start), min(high, stop)))
+    return tuple(sorted(common))
 
 
 def subtract(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...]:

@@ -543,16 +543,16 @@ def spill_blocks(
     blocks: tuple[Block, ...], directory: Path, excess: int
 ) -> tuple[tuple[Block, ...], int]:
     """The same blocks, as many of them in files as bring `excess` to zero or less."""
-    kept = []
+    spilled = []
     for block in blocks:
         if excess > 0 and block.resident:
             excess -= block.nbytes
             block = spill_block(block, directory)
-        kept.append(block)
+        spilled.append(block)
     return (
         (blocks, excess)
-        if all(a is b for a, b in zip(blocks, kept, strict=True))
-        else (tuple(kept), excess)
+        if all(a is b for a, b in zip(blocks, spilled, strict=True))
+        else (tuple(spilled), excess)
     )
 
 

@@ -48,14 +48,14 @@ def codes_in(times: Times, table: Times) -> Codes:
 
 def top(tables: Iterable[Times]) -> Timestamp | None:
     """The least time at or after all of some tables; None when there are none."""
-    found: Timestamp | None = None
+    least_after: Timestamp | None = None
     for table in tables:
         if len(table) > LONG:
             highest: Timestamp = tuple(np.array(table).max(axis=0).tolist())
         else:
             highest = table[0] if len(table) == 1 else reduce(join, table)
-        found = highest if found is None else join(found, highest)
-    return found
+        least_after = highest if least_after is None else join(least_after, highest)
+    return least_after
 
 
 def time_table(times: Times) -> Ints:

@@ -249,10 +249,10 @@ def _encode_text(column: pa.Array, enum: EnumType) -> pa.Array:
         except KeyError as error:
             raise NoCategory(error.args[0], enum) from None
     text = column if _T.is_large_string(column.type) else column.cast(pa.large_string())
-    found = pc.index_in(text, enum.values)
-    if found.null_count > text.null_count:
+    codes = pc.index_in(text, enum.values)
+    if codes.null_count > text.null_count:
         raise _stranger(text, enum)
-    return found.cast(enum.storage_type)
+    return codes.cast(enum.storage_type)
 
 
 def _stranger(text: pa.Array, enum: EnumType) -> NoCategory:
@@ -375,54 +375,54 @@ def _from_polars(written: bytes) -> list[str]:
 # -- what widens to what
 
 
-def fits(given: pa.DataType, target: pa.DataType) -> bool:
+def fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether every value of type `given` is a value of the declared type `target`.
 
     Times of a coarser unit fit a finer one; those beyond its range are refused one by one when they are cast.
     """
-    if _T.is_null(given):
+    if _T.is_null(source):
         return True
-    if has_enums(given) or has_enums(target):
-        return _enums_fit(given, target)
+    if has_enums(source) or has_enums(target):
+        return _enums_fit(source, target)
     try:
-        given, target = canonical(given), canonical(target)
+        source, target = canonical(source), canonical(target)
     except SchemaError:
         return False
-    if given.equals(target):
+    if source.equals(target):
         return True
-    if _T.is_integer(given) and _T.is_integer(target):
-        if _T.is_signed_integer(given) == _T.is_signed_integer(target):
-            return bool(given.bit_width <= target.bit_width)
-        return bool(_T.is_signed_integer(target) and given.bit_width < target.bit_width)
-    if _T.is_floating(given) and _T.is_floating(target):
-        return bool(given.bit_width <= target.bit_width)
-    if _T.is_decimal(given) and _T.is_decimal(target):
+    if _T.is_integer(source) and _T.is_integer(target):
+        if _T.is_signed_integer(source) == _T.is_signed_integer(target):
+            return bool(source.bit_width <= target.bit_width)
+        return bool(_T.is_signed_integer(target) and source.bit_width < target.bit_width)
+    if _T.is_floating(source) and _T.is_floating(target):
+        return bool(source.bit_width <= target.bit_width)
+    if _T.is_decimal(source) and _T.is_decimal(target):
         return bool(
-            given.scale <= target.scale
-            and given.precision - given.scale <= target.precision - target.scale
+            source.scale <= target.scale
+            and source.precision - source.scale <= target.precision - target.scale
         )
-    if _T.is_timestamp(given) and _T.is_timestamp(
+    if _T.is_timestamp(source) and _T.is_timestamp(
         target
     ):  # an instant; the zone is how it is shown
-        return bool(given.tz) == bool(target.tz) and _is_coarser(given, target)
-    if (_T.is_duration(given) and _T.is_duration(target)) or (
-        _T.is_time(given) and _T.is_time(target)
+        return bool(source.tz) == bool(target.tz) and _is_coarser(source, target)
+    if (_T.is_duration(source) and _T.is_duration(target)) or (
+        _T.is_time(source) and _T.is_time(target)
     ):
-        return _is_coarser(given, target)
-    if _T.is_date32(given) and _T.is_date64(target):
+        return _is_coarser(source, target)
+    if _T.is_date32(source) and _T.is_date64(target):
         return True
-    if _T.is_fixed_size_binary(given) and _T.is_large_binary(target):
+    if _T.is_fixed_size_binary(source) and _T.is_large_binary(target):
         return True
-    if _T.is_large_list(given) and _T.is_large_list(target):
-        return fits(given.value_type, target.value_type)
-    if _T.is_struct(given) and _T.is_struct(target):
-        return [f.name for f in given] == [f.name for f in target] and all(
-            fits(f.type, g.type) for f, g in zip(given, target, strict=True)
+    if _T.is_large_list(source) and _T.is_large_list(target):
+        return fits(source.value_type, target.value_type)
+    if _T.is_struct(source) and _T.is_struct(target):
+        return [f.name for f in source] == [f.name for f in target] and all(
+            fits(f.type, g.type) for f, g in zip(source, target, strict=True)
         )
     return False
 
 
-def are_kept_alike(left: pa.DataType, right: pa.DataType) -> bool:
+def share_layout(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether columns of two types have one layout, and mean the same by it: no cast is needed where they meet."""
     if not canonical(left).equals(canonical(right)) or _lengths(left) != _lengths(right):
         return False
@@ -440,19 +440,19 @@ def _lengths(kind: pa.DataType) -> tuple[int, ...]:
     return (length, *_lengths(kind.value_type))
 
 
-def _is_coarser(given: pa.DataType, target: pa.DataType) -> bool:
-    return _UNITS.index(given.unit) <= _UNITS.index(target.unit)
+def _is_coarser(source: pa.DataType, target: pa.DataType) -> bool:
+    return _UNITS.index(source.unit) <= _UNITS.index(target.unit)
 
 
-def _enums_fit(given: pa.DataType, target: pa.DataType) -> bool:
-    if isinstance(given, EnumType) and isinstance(target, EnumType):
+def _enums_fit(source: pa.DataType, target: pa.DataType) -> bool:
+    if isinstance(source, EnumType) and isinstance(target, EnumType):
         rest = iter(target.categories)
-        return all(category in rest for category in given.categories)
-    if _is_list(given) and _is_list(target):
-        return fits(given.value_type, target.value_type)
-    if _T.is_struct(given) and _T.is_struct(target):
-        return [f.name for f in given] == [f.name for f in target] and all(
-            fits(f.type, g.type) for f, g in zip(given, target, strict=True)
+        return all(category in rest for category in source.categories)
+    if _is_list(source) and _is_list(target):
+        return fits(source.value_type, target.value_type)
+    if _T.is_struct(source) and _T.is_struct(target):
+        return [f.name for f in source] == [f.name for f in target] and all(
+            fits(f.type, g.type) for f, g in zip(source, target, strict=True)
         )
     return False
 
@@ -552,12 +552,12 @@ def _common_unit(left: pa.DataType, right: pa.DataType) -> str | None:
     return str(right.unit if _is_coarser(left, right) else left.unit)
 
 
-def widen(column: pa.Array, given: pa.DataType, target: pa.DataType) -> pa.Array:
+def widen(column: pa.Array, source: pa.DataType, target: pa.DataType) -> pa.Array:
     """A column in the canonical layout of `given`, in that of `target`, which holds all its values (`common_type`).
 
     A time beyond the range of a finer unit is an ``ArrowInvalid``.
     """
-    if has_enums(given) or has_enums(target):
-        return encode(spell(column, given), target)
+    if has_enums(source) or has_enums(target):
+        return encode(spell(column, source), target)
     wanted = canonical(target)
     return column if column.type.equals(wanted) else column.cast(wanted)

@@ -214,7 +214,7 @@ class View:
 
     def present(self, keys: Keys) -> Selection:
         """The row of each key once all changes count, in a state where no key ever has more than one row, once."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        nodes, rows, exact, _alive = self._asked(keys)
         parts, schema = self._parts, self.schema
         written, count = presence.find_present(
             parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, schema.starts[-1]
@@ -270,7 +270,7 @@ class View:
         self, keys: Asked, as_of: Timestamp, at: pa.Array, *, closed: bool = True
     ) -> tuple[Ints, int]:
         """Of each key the row that `last` would give, by name, or -1; and how many there are."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        nodes, rows, exact, _alive = self._asked(keys)
         until, _held = self._bound(at, rows)
         names, schema, parts = np.empty(rows, np.int64), self.schema, self._parts
         count = bounding.find_last(
@@ -289,7 +289,7 @@ class View:
         backward: bool,
         limit: int,
     ) -> Selection:
-        nodes, rows, exact, _kept = self._asked(keys)
+        nodes, rows, exact, _alive = self._asked(keys)
         low, _low = self._bound(since, rows)
         high, _high = self._bound(until, rows)
         schema, parts = self.schema, self._parts
@@ -302,7 +302,7 @@ class View:
 
     def changes(self, keys: Asked) -> Selection:
         """Every change of each key that is kept, at its time; times before `since` may have been advanced to it."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        nodes, rows, exact, _alive = self._asked(keys)
         places, total = self._search(nodes, rows, exact)
         bases, times = self._times
         written = np.empty((4, total), np.int64)
@@ -485,7 +485,7 @@ class View:
         self, keys: Asked, as_of: Timestamp, limit: int, backward: bool, skip_null: bool
     ) -> Selection:
         """The values of each key: all that are there, or `limit` of those that are there at least once."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        nodes, rows, exact, _alive = self._asked(keys)
         parts, schema = self._parts, self.schema
         end = schema.starts[-1]
         written, count = searching.look_up(
