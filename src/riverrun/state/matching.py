@@ -1,12 +1,13 @@
 """Matching: every pair of a change of a batch and a change of a view with the same key.
 
-This is the inner loop of a join. Of a pair, the diff is the product of both diffs and the time the
-join (coordinate by coordinate, the greater one) of both times. Laws:
+This is the inner loop of a join (`operators.join`). The diff of a pair is the product of both diffs. The time of a pair
+is the join of both times: coordinate by coordinate the greater one. Laws:
 
-1. Every pair with exactly equal keys comes once: hashes decide where to look, never what is equal.
-2. Null keys are equal to each other; a join that wants otherwise leaves them out.
-3. A piece holds at most `rows` pairs, in the order of the batch.
-4. A product of diffs that leaves 64 bits is an error, ``operator.overflow``.
+- **Each pair once.** Every pair with exactly equal keys comes once. Hashes decide where to look, never whether keys are
+  equal.
+- **Null is a key.** Null keys are equal to each other; a join, in which they match nothing, leaves them out.
+- **Bounded pieces.** A piece holds at most `rows` pairs, in the order of the batch.
+- **No silent overflow.** A product of diffs that leaves 64 bits is an error, ``operator.overflow``.
 
 >>> import pyarrow as pa
 >>> from riverrun.progress import Antichain
@@ -100,7 +101,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
     if not batch.blocks or not len(view.tables):
         return
     left, right = batch.schema, view.schema
-    # A hash that lost bits cannot give others back.
+    # Hashes of the batch that have all bits, or the bits of the view, can be cut by the mask of the view and used there.
     stored = left.hash_mask in (FULL_MASK, right.hash_mask)
     time = _one_time(batch, view)
     bases, stride = _NO_BASES, 0
@@ -151,7 +152,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
 
 
 def _one_time(batch: Batch, view: View) -> Timestamp | None:
-    """The time of all pairs, if the batch has one that no change of the view comes after."""
+    """The time of all pairs: that of the batch, if it has one time and all changes of the view are at or before it."""
     time = batch.blocks[0].times[0]
     if any(block.times != (time,) for block in batch.blocks):
         return None
@@ -162,7 +163,7 @@ def _one_time(batch: Batch, view: View) -> Timestamp | None:
 
 
 def _join_times(left: Times, right: Times, codes: Ints) -> tuple[Times, Codes | None]:
-    """The table of the joins of both sides' times, where codes name pairs of them, and codes in that."""
+    """The table of the joins of pairs of times, and the code of each pair in it. `codes` name the pairs of times."""
     count = len(left) * len(right)
     places: np.ndarray[Any, np.dtype[np.int64]]
     if count <= MARKED:
