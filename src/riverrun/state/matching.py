@@ -101,7 +101,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
     if not batch.blocks or not len(view.tables):
         return
     left, right = batch.schema, view.schema
-    # Hashes of the batch that have all bits, or the bits of the view, can be cut by the mask of the view and used there.
+    # Stored hashes of the batch serve as the view's when they have all bits, or the same bits as those of the view.
     stored = left.hash_mask in (FULL_MASK, right.hash_mask)
     time = _one_time(batch, view)
     bases, stride = _NO_BASES, 0
