@@ -77,7 +77,9 @@ from riverrun.state.schema import Rows, Schema
 from riverrun.state.times import reaches
 from riverrun.state.view import Asked, Selection, View
 
-FOLD_ROWS = 256  # a batch of so few rows waits until there are FOLD_BATCHES of them, which become one batch
+FOLD_ROWS = (
+    256  # a batch of so few rows waits until there are FOLD_BATCHES of them, which become one batch
+)
 FOLD_BATCHES = 8
 WAITING = 3  # batches that wait for `since`; where it is further behind, only the newest one waits
 LEAST_FUEL = 1024  # rows of merging that even the smallest append pays for
