@@ -1,7 +1,7 @@
 """Columns as kernels see them, and the writer of new columns.
 
-Kernels take columns as a *table of nodes* (`kernels.layout`). A node is one row of integers that describes one Arrow
-array, mostly by the addresses of its buffers. `node_table` and `column_table` make such tables from Arrow arrays. The
+Kernels take columns as a *table of nodes* (`kernels.layout`). A node is a row of integers for one Arrow array, mostly
+the addresses of the array's buffers. `node_table` and `column_table` make such tables from Arrow arrays. The
 `gather_...` functions and `take_columns` make new columns from rows of old columns: up to 4,096 rows of flat columns by
 one call of a kernel, more rows by `ColumnWriter`, whose buffers grow by doubling. A row of some block has a *name*:
 an integer that holds the number of the block and the number of the row in the block. Law:

@@ -152,7 +152,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
 
 
 def _one_time(batch: Batch, view: View) -> Timestamp | None:
-    """The time of all pairs: that of the batch, if it has one time and all changes of the view are at or before it."""
+    """The time of all pairs: the only time of the batch, if all changes of the view are at or before this time."""
     time = batch.blocks[0].times[0]
     if any(block.times != (time,) for block in batch.blocks):
         return None

@@ -1,9 +1,9 @@
 """Preparing: missing kernels are compiled before they are called, by several processes at once.
 
-As a rule nothing is missing: a wheel brings its kernels, `make setup` compiles those of a checkout, and a machine keeps
-the files of kernels that it has compiled. Kernels are missing on the first start of a source tree, or on a processor
-below the baseline. Then ``flow.run()`` has this module compile the kernels that its plan needs, a Spark worker those
-that its driver names, and ``python -m riverrun kernels`` all that are listed in `entries`.
+As a rule nothing is missing: a wheel brings its kernels, `make setup` compiles them for a checkout, and the files of
+compiled kernels stay on a machine. Kernels are missing on the first start of a source tree, or on a processor below the
+baseline. Then ``flow.run()`` has this module compile the kernels of its plan, a Spark worker the kernels named by its
+driver, and ``python -m riverrun kernels`` all kernels in `entries`.
 
 Numba compiles one function at a time in a process, so there is a helper process for each core. Every helper gets the
 whole list and takes the first kernel that is neither compiled nor being compiled; the locks of `kernels.compiling`

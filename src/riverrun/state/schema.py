@@ -1,7 +1,7 @@
 """Schema: the key columns and value columns of a state, and the declared order of the rows of a key.
 
-Every state has one. `Schema.conform` checks rows and brings them to the layout in which states store them, and
-`declared_column` gives them back in the types that the user declared. Laws:
+Every state has a schema. `Schema.conform` checks rows and brings them to the layout in which states store rows;
+`declared_column` gives a column back in the type that the user declared. Laws:
 
 - **Physical order.** Columns are stored in this order: the key, the columns of the declared order, the other values.
   Rows are compared in the order of the columns, so the rows of a key are in the declared order.
@@ -156,7 +156,7 @@ class Schema:
 
     @cached_property
     def invertible(self) -> bool:
-        """Whether the key is one signed integer, so that it can be recovered from its hash (`kernels.values`)."""
+        """Whether the key is a single signed integer, which can be recovered from its hash (`kernels.values`)."""
         if len(self.key) != 1 or self.hash_mask != FULL_MASK:
             return False
         kind = self.key.field(0).type

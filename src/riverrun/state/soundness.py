@@ -1,7 +1,7 @@
 """Soundness: whether rows that came from storage or from another process may be looked at.
 
 Arrow reads a file or a frame without looking at most of it. An offset that points outside of its buffer shows only when
-it is followed, and kernels, which check no bounds, would follow it into other memory. So every Arrow batch that is
+followed, and kernels, which check no bounds, would follow it into other memory. So every Arrow batch that is
 mapped or decoded from storage, or that a peer sent, goes through this module before anything else sees it: the files of
 blocks, the records of the log, uploads, and frames.
 

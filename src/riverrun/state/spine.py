@@ -17,8 +17,8 @@ can be read as of every time in [since, upper). Laws:
 than twice as large as some later one, the pair of neighbours with the fewest rows merges. Several merges run at once,
 at different places of the chain.
 
-**Which batches wait.** The newest batch waits for the next one. A few batches before it wait too while `since` has not
-passed them: once it has, as it soon will as a rule, merging brings them to one time. Small batches at the end wait
+**Which batches wait.** The newest batch waits for the next one. A few batches before it wait too, until `since` has
+passed them, as it soon does as a rule; merging then advances their changes to one time. Small batches at the end wait
 until there are `FOLD_BATCHES` of them, and are then sorted into one. Two batches that are still small then are merged
 at once, since a merge in steps costs some 100 microseconds however small it is.
 

@@ -1,7 +1,7 @@
 """Types of columns: how values are kept, which types widen to which, and enums, whose order is their own.
 
-A column has a *declared* type (written by its user), a *canonical* type (the one layout in which states store its
-values), and a *shown* type (that of the Arrow, pandas and Polars rows that users get). For most types the three are the
+A column has a *declared* type, written by the user; a *canonical* type, the only layout in which states store such
+values; and a *shown* type, for the Arrow, pandas and Polars rows that users get. For most types the three are the
 same. A canonical type has no dictionaries, and 64-bit offsets. An enum is stored as its code, and shown as an ordered
 dictionary. The names of types, and the types of Python, Polars, Spark and Delta that they stand for, are in the table
 of `rows.types`, which has an entry for every type with a canonical layout. Laws:
