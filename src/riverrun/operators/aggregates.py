@@ -358,7 +358,8 @@ def _means(totals: Any, known: Ints, form: str, kind: pa.DataType, scale: int) -
         with np.errstate(divide="ignore", invalid="ignore"):
             return pa.array(totals / known, mask=known <= 0)
     if form in ("int", "uint"):
-        # Rounded, then divided, be it of Python's integers or not: other keys have no say in the last digit.
+        # Every sum is rounded to a double and then divided, a Python integer too: so the last digit of a key's mean
+        # does not depend on other keys.
         values = np.array([float(each) for each in totals]) if isinstance(totals, list) else totals
         with np.errstate(divide="ignore", invalid="ignore"):
             return pa.array(values / known, mask=known <= 0)

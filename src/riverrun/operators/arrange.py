@@ -224,7 +224,7 @@ class Tap(Arranged):
             )
 
     def view(self) -> View:
-        """The result as it stands, to be read as of any epoch from `oldest` on but the one before the beginning."""
+        """The present result, to be read as of the epochs that the arrangement can tell apart (see `view_as_of`)."""
         return self.arrangement.spine.view()
 
     def view_as_of(self, epoch: int) -> tuple[View, int]:

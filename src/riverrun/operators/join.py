@@ -66,7 +66,7 @@ class Join(Operator):
         keys: set[Columns] = set()
         for side, each in enumerate(inputs):
             if each.keys is None:
-                return None  # pairs have a row of each side
+                return None  # no row comes to this side, so there are no pairs
             origin = {
                 each.position(name): at
                 for at, (which, name) in enumerate(self.columns)

@@ -69,7 +69,7 @@ class Reduce(Operator):
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
         """By the key of the groups, where the input of every part is: a group's result is where its rows are."""
         if all(each.keys is None for each in inputs):
-            return None  # groups have rows
+            return None  # no rows come, so there are no groups
         for each in inputs:
             key = tuple([each.position(name) for name in self.key])
             if each.keys is not None and key not in each.keys:

@@ -186,7 +186,7 @@ class VertexActor(Actor):
             changes = Changes(
                 canonical_columns(batch, schema), batch.num_rows, (time,), None, 1, diffs
             )
-            # Rows may lie in memory of the rows they were made from; around a loop such chains would grow.
+            # Rows may share memory with the rows from which they were made. In a loop such chains would grow: copy.
             self.context.push(changes.take(np.arange(batch.num_rows)), number)
 
     def notify_at(self, time: Timestamp) -> None:

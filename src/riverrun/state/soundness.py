@@ -274,7 +274,7 @@ def _check_values(array: pa.Array, field: pa.Field) -> None:
         inner = kind.value_field
         values = array.values
         if not inner.nullable and values.null_count:
-            values = array.flatten()  # what a null spans is nobody's
+            values = array.flatten()  # elements under a null list belong to no row
         _check_values(values, inner)
     elif t.is_null(kind) or (t.is_fixed_size_binary(kind) and not kind.byte_width):
         _check_weight(array)

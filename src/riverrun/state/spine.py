@@ -77,9 +77,7 @@ from riverrun.state.schema import Rows, Schema
 from riverrun.state.times import reaches
 from riverrun.state.view import Asked, Selection, View
 
-FOLD_ROWS = (
-    256  # a batch of so few rows waits until there are FOLD_BATCHES of them, which become one batch
-)
+FOLD_ROWS = 256  # a batch of so few rows waits until FOLD_BATCHES of them are made one
 FOLD_BATCHES = 8
 WAITING = 3  # batches that wait for `since`; where it is further behind, only the newest one waits
 LEAST_FUEL = 1024  # rows of merging that even the smallest append pays for
@@ -262,7 +260,7 @@ class Spine:
             self._chain.append(batch)
             if (
                 not 1 < self._small() < FOLD_BATCHES
-            ):  # one more that waits changes nothing before it
+            ):  # one more small batch that waits causes no merge
                 self._balance()
         elif self._chain:
             self._widen_last(batch.upper)

@@ -74,7 +74,7 @@ def _make_table(times: Times) -> tuple[Ints, int]:
     return table, table.__array_interface__["data"][0]
 
 
-_short_table = lru_cache(maxsize=1024)(_make_table)  # one time is that of many batches
+_short_table = lru_cache(maxsize=1024)(_make_table)  # many batches have the same time
 
 
 def reaches(frontier: Antichain, time: Timestamp) -> bool:

@@ -238,7 +238,7 @@ def _encode_text(column: pa.Array, enum: EnumType) -> pa.Array:
     if _T.is_dictionary(column.type):
         values = column.dictionary.cast(pa.large_string())
         codes = pc.index_in(values, enum.values).cast(enum.storage_type)
-        if codes.null_count > values.null_count:  # a value that no row has may be any
+        if codes.null_count > values.null_count:  # values to which no row refers may be anything
             strange = pc.and_(codes.is_null(), values.is_valid()).take(column.indices)
             if pc.any(strange).as_py():
                 raise _stranger(column.cast(pa.large_string()), enum)
