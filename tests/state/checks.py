@@ -80,12 +80,12 @@ def readable(view: View, largest: int) -> list[Time]:
 def answers(schema: Schema, selection: Selection, queries: int) -> list[list[tuple[Row, int]]]:
     """Per query, the values found and their counts, in the order in which they came."""
     values = plain_rows(_values(selection, schema), schema.value.names)
-    found: list[list[tuple[Row, int]]] = [[] for _ in range(queries)]
+    values_by_query: list[list[tuple[Row, int]]] = [[] for _ in range(queries)]
     assert selection.queries is not None
     assert list(selection.queries) == sorted(selection.queries)
     for query, value, count in zip(selection.queries, values, selection.counts, strict=True):
-        found[query].append((value, int(count)))
-    return found
+        values_by_query[query].append((value, int(count)))
+    return values_by_query
 
 
 def _values(selection: Selection, schema: Schema) -> pa.RecordBatch:
@@ -101,9 +101,9 @@ def check_lookup(view: View, reference: Reference, keys: Sequence[Row], as_of: T
     got = view.lookup(key_table(schema, keys), as_of)
     assert answers(schema, got, len(keys)) == [reference.lookup(key, as_of) for key in keys]
     if schema.key.names:
-        found = {name: got.column(name) for name in schema.key.names}
+        key_columns = {name: got.column(name) for name in schema.key.names}
         asked = [keys[query] for query in got.queries]  # type: ignore[union-attr]
-        assert plain_rows(pa.record_batch(found), schema.key.names) == asked
+        assert plain_rows(pa.record_batch(key_columns), schema.key.names) == asked
 
 
 def check_ends(
@@ -132,7 +132,7 @@ def check_ends(
 
 def check_scan(view: View, reference: Reference, as_of: Time, piece: int) -> None:
     schema = view.schema
-    found: dict[tuple[Row, Row], int] = {}
+    counts_by_row: dict[tuple[Row, Row], int] = {}
     hashes = []
     for selection in view.scan(as_of, piece):
         assert len(selection) > 0
@@ -142,10 +142,10 @@ def check_scan(view: View, reference: Reference, as_of: Time, piece: int) -> Non
         rows = pa.record_batch(columns)
         keys, values = plain_rows(rows, schema.key.names), plain_rows(rows, schema.value.names)
         for key, value, count in zip(keys, values, selection.counts, strict=True):
-            assert (key, value) not in found
-            found[key, value] = int(count)
+            assert (key, value) not in counts_by_row
+            counts_by_row[key, value] = int(count)
             hashes.append(hash_in(schema, key))
-    assert found == reference.read(as_of)
+    assert counts_by_row == reference.read(as_of)
     assert hashes == sorted(hashes)
 
 
@@ -182,7 +182,7 @@ def check_laws(spine: Spine) -> None:
         at = batch.upper
         last_hash = -1
         for block in batch.blocks:
-            assert last_hash < block.first <= block.last  # law 3
+            assert last_hash < block.first <= block.last  # the whole-hashes law
             last_hash = block.last
             check_block(block, batch.lower)
     assert at == spine.upper
@@ -232,13 +232,13 @@ def check_block(block: Block, lower: Antichain) -> None:
     keys = [
         (h, tuple(map(rank, key)), judge.value_rank(value), code) for h, key, value, code, _ in rows
     ]
-    assert all(a < b for a, b in itertools.pairwise(keys))  # law 1
-    assert all(diff != 0 for *_, diff in rows)  # law 2
+    assert all(a < b for a, b in itertools.pairwise(keys))  # the sorted law
+    assert all(diff != 0 for *_, diff in rows)  # the no-zeros law
     assert all(h == hash_in(schema, key) for h, key, *_ in rows)
     assert list(block.times) == sorted(set(block.times))
     assert all(0 <= code < len(block.times) for *_, code, _ in all_rows)
     assert all(any(before(x, t) for x in lower) for t in block.times)
-    # Law 4, over all rows: a slice shares the columns of the block it was cut from.
+    # The constants-left-out law, over all rows: a slice shares the columns of the block it was cut from.
     assert (block.codes is None) == (len({code for *_, code, _ in all_rows}) == 1)
     assert {code for *_, code, _ in all_rows} == set(range(len(block.times)))
     assert (block.diffs is None) == (len({diff for *_, diff in all_rows}) == 1)

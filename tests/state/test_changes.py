@@ -45,8 +45,8 @@ def drawn(draw: st.DrawFn, most: int = 12) -> tuple[Schema, list[Change], int]:
 
 
 @given(drawn(), st.data())
-def test_rows_are_chosen(given_changes, data) -> None:
-    schema, plain, _ = given_changes
+def test_rows_are_chosen(drawn_changes, data) -> None:
+    schema, plain, _ = drawn_changes
     changes, expected = fresh(schema, plain, 2), physical(schema, plain)
     assert listed(changes) == expected
     rows = data.draw(st.lists(st.integers(0, max(len(plain) - 1, 0)), max_size=6))
@@ -54,16 +54,16 @@ def test_rows_are_chosen(given_changes, data) -> None:
     taken = changes.take(np.array(rows, np.int64))
     assert listed(taken) == [expected[row] for row in rows]
     mask = np.array([row % 3 != 1 for row in range(len(plain))], np.bool_)
-    kept = [change for change, keep in zip(expected, mask, strict=True) if keep]
-    assert listed(changes.filter(mask)) == kept
+    chosen = [change for change, keep in zip(expected, mask, strict=True) if keep]
+    assert listed(changes.filter(mask)) == chosen
     assert listed(changes.negate()) == [(row, time, -diff) for row, time, diff in expected]
     swapped = changes.with_columns(changes.columns[::-1])
     assert listed(swapped) == [(row[::-1], time, diff) for row, time, diff in expected]
 
 
 @given(drawn())
-def test_times_are_moved_and_told_apart(given_changes) -> None:
-    schema, plain, depth = given_changes
+def test_times_are_moved_and_told_apart(drawn_changes) -> None:
+    schema, plain, depth = drawn_changes
     changes, expected = fresh(schema, plain), physical(schema, plain)
     for function in (
         lambda time: (*time, 0),
@@ -85,8 +85,8 @@ def test_times_are_moved_and_told_apart(given_changes) -> None:
 
 
 @given(drawn(), st.data())
-def test_pieces_become_one(given_changes, data) -> None:
-    schema, plain, _ = given_changes
+def test_pieces_become_one(drawn_changes, data) -> None:
+    schema, plain, _ = drawn_changes
     cuts = sorted(data.draw(st.lists(st.integers(0, len(plain)), max_size=3)))
     bounds = [0, *cuts, len(plain)]
     pieces = [fresh(schema, plain[a:b]) for a, b in pairwise(bounds)]
@@ -94,8 +94,8 @@ def test_pieces_become_one(given_changes, data) -> None:
 
 
 @given(drawn(), st.data())
-def test_each_worker_gets_its_hashes(given_changes, data) -> None:
-    schema, plain, _ = given_changes
+def test_each_worker_gets_its_hashes(drawn_changes, data) -> None:
+    schema, plain, _ = drawn_changes
     changes, expected = fresh(schema, plain), physical(schema, plain)
     positions = data.draw(
         st.lists(st.sampled_from(range(len(schema.columns)))) if schema.columns else st.just([])
@@ -118,8 +118,8 @@ def test_each_worker_gets_its_hashes(given_changes, data) -> None:
 
 
 @given(drawn(most=40))
-def test_equal_changes_are_added_up(given_changes) -> None:
-    schema, plain, _ = given_changes
+def test_equal_changes_are_added_up(drawn_changes) -> None:
+    schema, plain, _ = drawn_changes
     got = listed(fresh(schema, plain).consolidate())
     assert added_up(got) == added_up(physical(schema, plain))
     keys = [(tuple(map(rank, row)), time) for row, time, _ in got]
@@ -128,8 +128,8 @@ def test_equal_changes_are_added_up(given_changes) -> None:
 
 
 @given(drawn(most=40), st.sampled_from([None, 1, 4]), st.sampled_from([None, 0]))
-def test_a_batch_of_changes_keeps_the_laws(given_changes, block, packed) -> None:
-    schema, plain, depth = given_changes
+def test_a_batch_of_changes_keeps_the_laws(drawn_changes, block, packed) -> None:
+    schema, plain, depth = drawn_changes
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, block=block, chunk=block, packed=packed)
         batch = batch_of(schema, plain, depth)

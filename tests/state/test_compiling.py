@@ -296,7 +296,7 @@ words = np.arange(3, dtype=np.uint64)
 """
 
 
-def told(code: str, cache: Path) -> list[str]:
+def output_of(code: str, cache: Path) -> list[str]:
     # Bounds are checked, so that no file that is there already fits.
     return run("-c", LOADING + code, NUMBA_CACHE_DIR=str(cache), NUMBA_BOUNDSCHECK="1").split()
 
@@ -306,10 +306,14 @@ def test_kernels_are_loaded_before_they_are_called(tmp_path: Path) -> None:
     load, call = "compiling.load([LABEL, 'no.kernel'])\n", "gathering.is_ascending(words)\n"
     # Where there is no file, nothing is compiled beforehand.
     count = "print(len(gathering.is_ascending.overloads))\n"
-    assert told(load + count, tmp_path) == ["0"]
-    (label,) = told("print(LABEL)", tmp_path)
-    assert told(f"{call}print(*compiling.used())", tmp_path) == [label]
-    assert told(f"{load}{hits}{call}{hits}print(*compiling.used())", tmp_path) == ["1", "1", label]
+    assert output_of(load + count, tmp_path) == ["0"]
+    (label,) = output_of("print(LABEL)", tmp_path)
+    assert output_of(f"{call}print(*compiling.used())", tmp_path) == [label]
+    assert output_of(f"{load}{hits}{call}{hits}print(*compiling.used())", tmp_path) == [
+        "1",
+        "1",
+        label,
+    ]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a-0", "os.system-0123456789abcdef", "-", ""])
@@ -404,23 +408,23 @@ def test_a_kernel_is_compiled_where_its_cache_cannot_be_locked(tmp_path: Path) -
     program, ready = tmp_path / "alone.py", tmp_path / "ready"
     program.write_text(UNLOCKABLE + TOGETHER.replace("< 3", "< 1"))
     ready.mkdir()
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(program), str(ready), "a"],
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.split() == ["1", "1"]
+    assert process.stdout.split() == ["1", "1"]
 
 
 def test_kernels_can_be_left_to_python() -> None:
     """As for a fuzzer that looks at which lines were reached."""
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "from riverrun.state.kernels import values; print(values.mix)"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.startswith("<function mix")
+    assert process.stdout.startswith("<function mix")

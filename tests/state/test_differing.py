@@ -36,12 +36,12 @@ def plain(batch: Batch) -> Counter[tuple[object, ...]]:
     """The rows of a batch and their diffs."""
     view = View("batch", batch.schema, (batch,), Antichain([(0,)]), Antichain())
     asked = view.scan((1 << 40,))
-    found: Counter[tuple[object, ...]] = Counter()
+    counts_by_row: Counter[tuple[object, ...]] = Counter()
     for piece in asked:
         columns = [piece.canonical(at) for at in range(len(batch.schema.columns))]
         for row, count in zip(rows_of(columns, len(piece)), piece.counts.tolist(), strict=True):
-            found[row] += count
-    return found
+            counts_by_row[row] += count
+    return counts_by_row
 
 
 @given(st.data(), st.sampled_from([None, 0]), st.sampled_from([None, 1, 3]))
@@ -62,19 +62,19 @@ def test_old_rows_and_a_difference_are_the_new_rows(
         old = view.lookup(asked, (0,))
         queries = np.flatnonzero([data.draw(st.booleans()) for _ in range(len(asked))])
         rows = [data.draw(st.sampled_from(values)) for _ in queries]
-        made = [
+        new_values = [
             conform_column(to_arrow([row[at] for row in rows], field.type), field, kind, "test")
             for at, (field, kind) in enumerate(
                 zip(schema.value, schema.canonical[len(schema.key) :], strict=True)
             )
         ]
         lower, upper = Antichain([(1,)]), Antichain([(2,)])
-        batch = Batch.difference(schema, asked, queries, made, old, (1,), lower, upper)
+        batch = Batch.difference(schema, asked, queries, new_values, old, (1,), lower, upper)
         assert batch is not None
         check_batch(batch)
     named = rows_of(asked.take(queries).columns, len(queries))
     expected = Counter(
-        (*key, *value) for key, value in zip(named, rows_of(made, len(queries)), strict=True)
+        (*key, *value) for key, value in zip(named, rows_of(new_values, len(queries)), strict=True)
     )
     columns = [old.canonical(at) for at in range(len(schema.columns))]
     for row, count in zip(rows_of(columns, len(old)), old.counts.tolist(), strict=True):
@@ -87,10 +87,10 @@ def test_keys_in_no_order_are_left_to_others() -> None:
     view = View("nothing", schema, (), Antichain([(0,)]), Antichain())
     keys = Keys((pa.array([5, 3, 9, 1]),), 4)
     lower, upper = Antichain([(1,)]), Antichain([(2,)])
-    made = (np.arange(4), [pa.array([1, 1, 1, 1])], view.lookup(keys, (0,)))
-    assert Batch.difference(schema, keys, *made, (1,), lower, upper) is None
+    difference = (np.arange(4), [pa.array([1, 1, 1, 1])], view.lookup(keys, (0,)))
+    assert Batch.difference(schema, keys, *difference, (1,), lower, upper) is None
     with pytest.raises(TimeViolation):
-        Batch.difference(schema, keys, *made, (2,), lower, upper)
+        Batch.difference(schema, keys, *difference, (2,), lower, upper)
 
 
 @pytest.mark.parametrize("mask", [FULL_MASK, 0xFFF << 52, 0xFF])
@@ -137,12 +137,14 @@ def test_keys_in_order_are_found_as_others_are(mask: int, kind: pa.DataType) -> 
     ordered = Keys.of_batch(fresh)
     view = spine.view()
 
-    def found(keys: object, names: list[object]) -> set[tuple[object, ...]]:
+    def rows_of_lookup(keys: object, names: list[object]) -> set[tuple[object, ...]]:
         got = view.lookup(keys, (3,))  # type: ignore[arg-type]
         assert got.queries is not None
         who = [names[query] for query in got.queries.tolist()]
         return set(zip(who, got.column("v").to_pylist(), got.counts.tolist(), strict=True))
 
     plain_keys = cells(asked).to_pylist()
-    assert found(ordered, ordered.columns[0].to_pylist()) == found(table, plain_keys)
-    assert len(found(table, plain_keys)) > 1000
+    assert rows_of_lookup(ordered, ordered.columns[0].to_pylist()) == rows_of_lookup(
+        table, plain_keys
+    )
+    assert len(rows_of_lookup(table, plain_keys)) > 1000

@@ -49,8 +49,8 @@ def ordered() -> Spine:
 
 
 def build(**arguments: Any) -> Batch:
-    given: dict[str, Any] = {"time": (0,), "lower": at(0), "upper": at(5)} | arguments
-    return Batch.build(STRICT, rows(), **given)
+    call: dict[str, Any] = {"time": (0,), "lower": at(0), "upper": at(5)} | arguments
+    return Batch.build(STRICT, rows(), **call)
 
 
 def deep(levels: int) -> pa.DataType:

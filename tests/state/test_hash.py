@@ -91,8 +91,8 @@ def test_every_encoding_has_the_documented_hash(name: str, data: st.DataObject) 
     assert hashes([data.draw(disguises(column, kind))], [kind], len(column)) == expected
     pair = [kind, pa.int64()]
     expected = [hashing.hash_key((cell, at), pair) for at, cell in enumerate(column)]
-    given_pair = [data.draw(disguises(column, kind)), pa.array(range(len(column)))]
-    assert hashes(given_pair, pair, len(column)) == expected
+    column_pair = [data.draw(disguises(column, kind)), pa.array(range(len(column)))]
+    assert hashes(column_pair, pair, len(column)) == expected
 
 
 @given(st.integers(-128, 127))

@@ -1,4 +1,4 @@
-"""Law 3: whatever is done to a state between reads, reads as of a legal time give what they gave.
+"""Merging is invisible, by the law of `spine`: whatever is done to a state, reads as of a legal time stay the same.
 
 A machine of Hypothesis' makes a state over random columns and does to it, in random order, all that
 may be done to a state: append, compact, hold, spill, slice, write and read back. After every step
@@ -165,13 +165,13 @@ class AnyState(RuleBasedStateMachine):
             column = [(*key, *value)[at] for key, value, _, _ in changes]
             rows[field.name] = data.draw(disguises(column, field.type))
         table = pa.table({**rows, "": pa.nulls(len(changes))}).select(list(rows))
-        given_times: Any = [time for _, _, time, _ in changes]
-        if len(set(given_times)) == 1 and whole:
-            given_times = given_times[0]
+        drawn_times: Any = [time for _, _, time, _ in changes]
+        if len(set(drawn_times)) == 1 and whole:
+            drawn_times = drawn_times[0]
         batch = Batch.build(
             self.schema,
             table,
-            time=given_times,
+            time=drawn_times,
             diffs=[diff for *_, diff in changes] if changes else 1,
             lower=lower,
             upper=upper,

@@ -67,7 +67,7 @@ def test_keys_of_a_batch_are_distinct_and_whole(state, block) -> None:
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, block=block, chunk=block)
         batches = [batch_of(schema, piece, depth) for piece in pieces]
-    found = []
+    keys_of_batches = []
     for batch, piece in zip(batches, pieces, strict=True):
         got = Keys.of_batch(batch)
         rows = rows_of(got.columns, len(got))
@@ -76,16 +76,18 @@ def test_keys_of_a_batch_are_distinct_and_whole(state, block) -> None:
         assert len(rows) == len(left)
         hashes = [hash_in(schema, row) for row in rows]
         assert hashes == sorted(hashes)
-        found.append(got)
+        keys_of_batches.append(got)
         order = np.arange(len(rows))[::-1].copy()
         taken = got.take(order)
         assert rows_of(taken.columns, len(taken)) == rows[::-1]
     asked = keys_of(schema, keys)
-    whole = Keys.union(schema, [*found, asked])
+    whole = Keys.union(schema, [*keys_of_batches, asked])
     rows = rows_of(whole.columns, len(whole))
     assert set(rows) == set(keys)
     assert len(rows) == len(set(keys))
-    assert len(Keys.union(schema, found)) == len({key for p in pieces for key, _, _ in added_up(p)})
+    assert len(Keys.union(schema, keys_of_batches)) == len(
+        {key for p in pieces for key, _, _ in added_up(p)}
+    )
 
 
 @given(states(), st.data())
@@ -152,10 +154,10 @@ def test_every_pair_of_equal_keys_comes_once(state, data, rows, block, looked_up
         view = view_of(schema, pieces, depth)
         batch = batch_of(left, changes, depth)
         try:
-            found = list(match(batch, view, rows))
+            matches = list(match(batch, view, rows))
         except OperatorFailed as refused:
             assert refused.code == "operator.overflow"  # noqa: PT017  (it may well not be refused)
-            found = None
+            matches = None
     expected = [
         (key, value, other_value, join(time, other_time), diff * other)
         for (key, value, time), diff in added_up(changes).items()
@@ -163,11 +165,11 @@ def test_every_pair_of_equal_keys_comes_once(state, data, rows, block, looked_up
         for (other_key, other_value, other_time), other in added_up(piece).items()
         if key == other_key
     ]
-    assert (found is None) == any(not -(2**63) <= diff < 2**63 for *_, diff in expected)
+    assert (matches is None) == any(not -(2**63) <= diff < 2**63 for *_, diff in expected)
     got = []
-    if found is None:
+    if matches is None:
         return
-    for pairs in found:
+    for pairs in matches:
         assert 0 < len(pairs) == pairs.rows <= rows
         assert list(pairs.times) == sorted(set(pairs.times))
         assert (pairs.codes is None) == (len(pairs.times) == 1)
@@ -208,14 +210,14 @@ def test_large_pieces_match() -> None:
     asked = rng.integers(0, 4000, 6000)
     left = Schema.of({"k": pa.int64()}, {"w": pa.int64()})
     changes = [((int(k),), (i,), (1,), 1) for i, k in enumerate(asked)]
-    found = list(match(batch_of(left, changes, 1), spine.view(), 10_000))
+    matches = list(match(batch_of(left, changes, 1), spine.view(), 10_000))
     expected = sorted(
         (i, str(j)) for i, k in enumerate(asked.tolist()) for j in np.flatnonzero(keys == k)
     )
     got = [
         pair
-        for p in found
+        for p in matches
         for pair in zip(p.left(1).to_pylist(), p.right(1).to_pylist(), strict=True)
     ]
     assert sorted(got) == expected
-    assert len(found) > 3
+    assert len(matches) > 3

@@ -44,27 +44,27 @@ def run(code: str, cache: Path, **environment: str) -> tuple[list[str], str]:
     return done.stdout.split(), done.stderr
 
 
-MADE = "print(len(preparing.make_ready(FEW)), len(preparing.missing(FEW)))\n"
+PREPARE = "print(len(preparing.make_ready(FEW)), len(preparing.missing(FEW)))\n"
 
 
 def test_what_is_missing_is_compiled_by_helpers_once(tmp_path: Path) -> None:
     here = "print(sum(len(each.overloads) for each in compiling.KERNELS.values()))\n"
     assert run("print(len(preparing.missing(FEW)))", tmp_path)[0] == ["3"]
-    out, said = run(MADE + here, tmp_path)
+    out, said = run(PREPARE + here, tmp_path)
     assert out == ["3", "0", "0"]  # nothing was compiled in this process
     assert said.count("compiling 3 kernels for this machine, once") == 1
     called = "values.mix(__import__('numpy').uint64(3))\nprint(sum(values.mix.stats.cache_hits.values()))\n"
-    out, said = run(MADE + called, tmp_path)
+    out, said = run(PREPARE + called, tmp_path)
     assert out == ["0", "0", "1"]
     assert said == ""
 
 
 def test_a_file_that_is_damaged_is_compiled_again_by_whoever_looks(tmp_path: Path) -> None:
-    run(MADE, tmp_path)
+    run(PREPARE, tmp_path)
     (file, *_) = tmp_path.glob("riverrun/*/*.kernel")
     file.write_bytes(file.read_bytes()[:-1])
     anew = "print(len(preparing.missing(FEW)), len(preparing.missing(FEW, anew=True)))\n"
-    again = "preparing.make_ready(FEW, progress=lambda made, of: None)\n"
+    again = "preparing.make_ready(FEW, progress=lambda done, of: None)\n"
     assert run(anew + again + anew, tmp_path)[0] == ["0", "1", "0", "0"]
 
 
@@ -72,13 +72,13 @@ def test_where_nothing_can_be_kept_it_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     (tmp_path / "cache").mkdir(mode=0o777)
     (tmp_path / "cache").chmod(0o777)
-    out, said = run(MADE, tmp_path / "cache")
+    out, said = run(PREPARE, tmp_path / "cache")
     assert out == ["3", "3"] or out == ["3", "0"]
     assert said.startswith("each process compiles its kernels for itself")
 
 
 def test_without_helpers_kernels_are_compiled_when_they_are_called(tmp_path: Path) -> None:
-    code = "sys.executable = '/nothing/here'\n" + MADE
+    code = "sys.executable = '/nothing/here'\n" + PREPARE
     call = "print(int(values.unmix(__import__('numpy').uint64(values.mix(__import__('numpy').uint64(3))))))\n"
     out, _ = run(code + call, tmp_path)
     assert out[-1] == "3"
@@ -107,7 +107,7 @@ def test_the_interrupted_ends_its_helpers(monkeypatch: pytest.MonkeyPatch) -> No
             ended.append("waited for")
             return 0
 
-    def interrupt(made: int, of: int) -> None:
+    def interrupt(done: int, of: int) -> None:
         raise KeyboardInterrupt
 
     label = labels()[0]

@@ -49,7 +49,7 @@ def test_upserts_are_those_of_a_dict(
         assert sorted(chosen.tolist()) == sorted(last.values())
         assert keys.columns[0] == column.take(pa.array(chosen))
         put = np.flatnonzero([source.random() < 0.8 for _ in chosen])
-        made = take_columns([cells(value, values)], chosen[put])
+        new_values = take_columns([cells(value, values)], chosen[put])
         upper = Antichain([(epoch + 1,)])
         old = spine.view().present(keys)
         if epoch:
@@ -59,18 +59,18 @@ def test_upserts_are_those_of_a_dict(
             assert old.queries.tolist() == same.queries.tolist()
             assert old.counts.tolist() == same.counts.tolist()
             assert [old.canonical(at) for at in (0, 1)] == [same.canonical(at) for at in (0, 1)]
-        batch = Batch.difference(schema, keys, put, made, old, (epoch,), spine.upper, upper)
+        batch = Batch.difference(schema, keys, put, new_values, old, (epoch,), spine.upper, upper)
         assert batch is not None
         spine.append(batch)
-        kept = set(chosen[put].tolist())
+        put_rows = set(chosen[put].tolist())
         for number, at in last.items():
             model.pop(number, None)
-            if at in kept:
+            if at in put_rows:
                 model[number] = values[at]
         if source.random() < 0.7:  # otherwise batches hold several times
             spine.advance_since(Antichain([(epoch,)]))
-        found = spine.to_batch((epoch,))
-        pairs = zip(*(found.column(name).to_pylist() for name in "kv"), strict=True)
+        contents = spine.to_batch((epoch,))
+        pairs = zip(*(contents.column(name).to_pylist() for name in "kv"), strict=True)
         expected = (cells(kind, list(model)), cells(value, list(model.values())))
         assert sorted(pairs) == sorted(zip(*(c.to_pylist() for c in expected), strict=True))
         for each in spine.view().batches:

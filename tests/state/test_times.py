@@ -30,8 +30,8 @@ def test_arrays_and_tuples_agree(depth: int, data: st.DataObject) -> None:
 
     assert both(0) == both(1000)
     block = np.zeros((1, layout.BLOCK_FIELDS), np.int64)
-    kept = times.time_table(table)
-    block[0, layout.TIMES], block[0, layout.TIME_COUNT] = kept.ctypes.data, len(table)
+    address_table = times.time_table(table)
+    block[0, layout.TIMES], block[0, layout.TIME_COUNT] = address_table.ctypes.data, len(table)
     (place,), flags = searching.flag_visible(block, np.array(as_of))
     seen = [less_equal(time, as_of) for time in table]
     assert seen == ([True] * len(table) if place < 0 else flags[place:].tolist())

@@ -137,9 +137,9 @@ def test_blocks_are_cut_by_bytes_too(monkeypatch):
     (batch,) = spine.view().batches
     assert len(batch.blocks) > 5
     assert all(a.last < b.first for a, b in pairwise(batch.blocks))
-    found = spine.to_batch((2,)).to_pylist()
-    assert len(found) == 1500
-    assert all(row["v"] == row["k"] * 20 for row in found)
+    rows = spine.to_batch((2,)).to_pylist()
+    assert len(rows) == 1500
+    assert all(row["v"] == row["k"] * 20 for row in rows)
 
 
 def test_a_bad_time_is_refused_whatever_was_read_before():

@@ -61,7 +61,7 @@ from riverrun.rows.column_names import checked_columns, is_list
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.values import show
 from riverrun.state import Schema
-from riverrun.state.types import are_kept_alike, common_type
+from riverrun.state.types import common_type, share_layout
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def _check_met(
             key = _route_key(inputs[port], route, port, line)
             routed_types = [inputs[port].schema.field(column).type for column in key]
             if len(routed_types) == len(key_types) and all(
-                map(are_kept_alike, routed_types, key_types)
+                map(share_layout, routed_types, key_types)
             ):
                 return
     raise PlanError(
@@ -375,7 +375,7 @@ class Back(Collection):
         if not isinstance(collection, Collection):
             raise not_a_collection("plan.loop", "go back in a loop", collection)
         fits_here = self.columns == collection.columns and all(
-            are_kept_alike(common_type(mine.type, its.type) or pa.null(), mine.type)
+            share_layout(common_type(mine.type, its.type) or pa.null(), mine.type)
             for mine, its in zip(self.schema, collection.schema, strict=True)
         )
         if not fits_here:

@@ -1,19 +1,23 @@
-"""What a group amounts to: the parts of a reduce.
+"""Aggregates: the parts of a reduce, each of which computes some columns of a group's result.
 
-A part reads one arrangement and says, for some keys as of a time, what rows they give. Three ways:
+A reduce (`operators.reduce`) asks each of its parts for the results of some keys as of a time; a part reads one
+arrangement for them. There are three kinds, by cost:
 
-- **Linear** (`Sums`): counts, sums and means are kept as *amounts*, rows of (key, slot) whose diff is
-  the amount itself, so the spine adds them up and a change costs the same however large its group.
-  Integers, durations and decimals are split in digits of 32 bits and so are floats (`state.sums`), so that
-  adding is exact: sums do not depend on the order of arrival, and deleting what was inserted gives the old
-  value back. The range law of sums: a sum that its type cannot hold (64 bits for integers and durations, 38
-  digits for decimals) is an error, never another number. A mean is of the exact sum, however large.
-- **Ordered** (`FirstRows`): min, max, first, last and the first k are the first live rows of a group in
-  an arrangement that is ordered so.
-- **Whole** (`operators.groups`): anything else sees all rows of the groups that were touched.
+- **Linear** (`Sums`): counts, sums and means are stored as *amounts*: rows of (key, slot) whose diff is the amount
+  itself. The spine adds amounts up, so a change costs the same however large its group. `Present` (distinct) is the
+  case in which only the count matters.
+- **Ordered** (`FirstRows`): min, max, first, last and the first k rows are the first live rows of a group in an
+  arrangement with that order. They cost the rows that are given.
+- **Whole** (`operators.groups`): every other aggregate reads all rows of the groups that were touched.
 
-Nulls: sums, means, min and max leave them out; the sum of nothing is 0, the mean, min and max of
-nothing are null. NaN is the greatest float, and one value.
+Laws:
+
+- **Exact sums.** Numbers are split in digits of 32 bits (floats by `state.sums`), and adding digits is exact. So a sum
+  does not depend on the order of arrival, and deleting an inserted row gives the old value back.
+- **Range of sums.** A sum that its type cannot hold (64 bits for integers and durations, 38 digits for decimals) is an
+  error, never another number. A mean is computed from the exact sum, however large.
+- **Nulls.** Sums, means, min and max leave nulls out. Of no values the sum is 0; mean, min and max are null. NaN is the
+  greatest float, and all NaN are one value.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ from riverrun.state.view import Selection, View
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Evaluated = tuple[Ints, tuple[pa.Array, ...], Ints | None]
-"""Per row: which key, the columns, and how often it is there. None: once, and no key has two rows."""
+"""For each row of a result: the number of its key, the columns, and how often the row is there. None in place of the
+last: each row is there once, and no key has two rows."""
 
 SLOT = "slot"
 _DIGIT = np.int64(32)
@@ -46,22 +51,22 @@ _BASE = 256  # slots of one column
 _ZERO = 8  # where a column's own slots start to count: those of NaN and infinities are below 0
 
 
-def asked(found: Selection) -> Ints:
-    """Which key each row that was looked up belongs to."""
-    assert found.queries is not None
-    return found.queries
+def queries_of(selection: Selection) -> Ints:
+    """For each row that was looked up, the number of the key that it belongs to."""
+    assert selection.queries is not None
+    return selection.queries
 
 
 class GroupPart:
-    """Reads input number `input` of a reduce."""
+    """Computes some columns of a group's result from input number `input` of a reduce."""
 
     input: int
     schema: pa.Schema
-    """The columns it gives."""
+    """The columns that the part computes."""
 
     @property
     def code(self) -> str:
-        """A word for the code of the user's function in it, if there is one."""
+        """The text that stands for the user's code of this part in the identity of the reduce; empty without code."""
         return ""
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
@@ -70,7 +75,7 @@ class GroupPart:
 
 @dataclass(frozen=True)
 class Present(GroupPart):
-    """A key is there when some row is: distinct."""
+    """Says which keys have a row: distinct."""
 
     input: int = 0
 
@@ -79,14 +84,14 @@ class Present(GroupPart):
         return pa.schema([])
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
-        found = view.lookup(keys, time)
-        queries, live = asked(found), found.counts > 0
+        selection = view.lookup(keys, time)
+        queries, live = queries_of(selection), selection.counts > 0
         return (queries if live.all() else queries[live]), (), None
 
 
 @dataclass(frozen=True)
 class Amount:
-    """One linear quantity: of which column, and how it is kept."""
+    """One linear quantity: its column, and how its numbers are stored."""
 
     column: int
     form: str
@@ -95,7 +100,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Amounts(Linear):
-    """Rows become the amounts they add to the sums of their group."""
+    """Turns each row into the amounts that the row adds to the sums of its group."""
 
     key: tuple[int, ...]
     amounts: tuple[Amount, ...]
@@ -151,17 +156,17 @@ def _split(column: pa.Array, form: str, diffs: Ints) -> list[tuple[Ints, Any, In
         column = column.fill_null(pa.scalar(zero, column.type))
     many = len(diffs) > 0 and max(int(diffs.max()), -int(diffs.min())) >= _MANY
     digits = _product_digits(column, form, diffs) if many else _digits(column, form)
-    found = []
+    parts = []
     for slot, digit in enumerate(digits):
         rows = np.flatnonzero(digit)
         if len(rows):
             amounts = digit[rows] if many else digit[rows] * diffs[rows]
-            found.append((rows, np.full(len(rows), slot, np.int32), amounts))
-    return found
+            parts.append((rows, np.full(len(rows), slot, np.int32), amounts))
+    return parts
 
 
 def _digits(column: pa.Array, form: str) -> list[Ints]:
-    """The digits of 32 bits of each number, the lowest first; below 2**31 in size, but those of ``uint``."""
+    """The digits of 32 bits of each number, the lowest first; their size is below 2**31, except for ``uint``."""
     if form == "uint":
         naturals = np.asarray(column.cast(pa.uint64()))
         low = (naturals & np.uint64(_MASK)).astype(np.int64)
@@ -216,7 +221,7 @@ def _decimal_words(column: pa.Array) -> Ints:
 
 @dataclass(frozen=True)
 class Sums(GroupPart):
-    """Counts, sums and means. `results` says how each column is made: what, and of which amounts."""
+    """Counts, sums and means. `results` says how each column is computed: its form, and from which amounts."""
 
     input: int
     schema: pa.Schema
@@ -224,28 +229,28 @@ class Sums(GroupPart):
     """(``count``, 0, 0), (``valid``, amount, 0), (form, amount, 0) for a sum, or (``mean-`` and the form, amount,
     amount of ``valid``)."""
     slots: bool = True
-    """Whether there are slots; with none the only amount is the count."""
+    """Whether amounts have slots; without slots the only amount is the count."""
     scales: Mapping[int, int] = field(default_factory=dict)
     """Of amounts that are decimals, how many digits are behind the point."""
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
-        found = view.lookup(keys, time)
-        queries, counts = asked(found), found.counts
+        selection = view.lookup(keys, time)
+        queries, counts = queries_of(selection), selection.counts
         if not self.slots:
             live = counts > 0
             if not live.all():
                 queries, counts = queries[live], counts[live]
             return queries, tuple([pa.array(counts) for _ in self.results]), None
-        slots = np.asarray(found.canonical(len(view.schema.key)))
+        slots = np.asarray(selection.canonical(len(view.schema.key)))
         rows = np.zeros(len(keys), np.int64)
         of_rows = slots == 0
         rows[queries[of_rows]] = counts[of_rows]
         present = np.flatnonzero(rows > 0)
-        made = []
+        columns = []
         numbers = slots // _BASE
         for what, amount, valid in self.results:
             if what == "count":
-                made.append(pa.array(rows[present]))
+                columns.append(pa.array(rows[present]))
                 continue
             mine = numbers == amount + 1
             q, c = queries[mine], counts[mine]
@@ -254,9 +259,9 @@ class Sums(GroupPart):
             if form == "valid":
                 sums = np.zeros(len(keys), np.int64)
                 sums[q] = c
-                made.append(pa.array(sums[present]))
+                columns.append(pa.array(sums[present]))
                 continue
-            kind = self.schema.field(len(made)).type
+            kind = self.schema.field(len(columns)).type
             if form == "float":
                 values: Any = total(q, s.astype(np.int16), c, len(keys))[present]
             else:
@@ -265,12 +270,14 @@ class Sums(GroupPart):
                 of = numbers == valid + 1
                 known = np.zeros(len(keys), np.int64)
                 known[queries[of]] = counts[of]
-                made.append(_means(values, known[present], form, kind, self.scales.get(amount, 0)))
+                columns.append(
+                    _means(values, known[present], form, kind, self.scales.get(amount, 0))
+                )
             elif form == "float":
-                made.append(pa.array(values))
+                columns.append(pa.array(values))
             else:
-                made.append(_sums(values, form, kind))
-        return present, tuple(made), None
+                columns.append(_sums(values, form, kind))
+        return present, tuple(columns), None
 
 
 def _totals(queries: Ints, slots: Any, counts: Ints, keys: int, present: Ints) -> Ints | list[int]:
@@ -298,7 +305,7 @@ def _totals(queries: Ints, slots: Any, counts: Ints, keys: int, present: Ints) -
 
 
 def _sums(totals: Ints | list[int], form: str, kind: pa.DataType) -> pa.Array:
-    """A column of sums; said where one leaves the type (the range law of sums)."""
+    """A column of sums; an error where a sum leaves the type (the range-of-sums law)."""
     if form == "decimal":
         bound = 10**_PRECISION
         least, most = 1 - bound, bound
@@ -345,12 +352,14 @@ def _left(value: int, form: str, kind: pa.DataType) -> OperatorFailed:
 
 
 def _means(totals: Any, known: Ints, form: str, kind: pa.DataType, scale: int) -> pa.Array:
-    """Sums over how many they are of; null where that is none. A mean of durations is cut to whole units."""
+    """Each sum divided by the number of its values; null where there are none. A mean of durations is cut to whole
+    units."""
     if form == "float":
         with np.errstate(divide="ignore", invalid="ignore"):
             return pa.array(totals / known, mask=known <= 0)
     if form in ("int", "uint"):
-        # Rounded, then divided, be it of Python's integers or not: other keys have no say in the last digit.
+        # Every sum is rounded to a double and then divided, a Python integer too: so the last digit of a key's mean
+        # does not depend on other keys.
         values = np.array([float(each) for each in totals]) if isinstance(totals, list) else totals
         with np.errstate(divide="ignore", invalid="ignore"):
             return pa.array(values / known, mask=known <= 0)
@@ -372,8 +381,8 @@ class FirstRows(GroupPart):
     k: int = 1
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
-        found = view.first(keys, time, self.k)
-        queries, counts = asked(found), found.counts
+        selection = view.first(keys, time, self.k)
+        queries, counts = queries_of(selection), selection.counts
         if self.k > 1 and len(queries):
             # A row that is there three times is three of the k.
             before = np.cumsum(counts) - counts
@@ -381,12 +390,12 @@ class FirstRows(GroupPart):
             lengths = np.diff(np.r_[starts, len(queries)])
             ahead = before - np.repeat(before[starts], lengths)
             counts = np.minimum(counts, self.k - ahead)
-            kept = counts > 0
-            columns = [found.canonical(view.schema.positions[name]) for name in self.columns]
-            if not kept.all():
-                columns = [column.filter(pa.array(kept)) for column in columns]
-                queries, counts = queries[kept], counts[kept]
+            live = counts > 0
+            columns = [selection.canonical(view.schema.positions[name]) for name in self.columns]
+            if not live.all():
+                columns = [column.filter(pa.array(live)) for column in columns]
+                queries, counts = queries[live], counts[live]
             return queries, tuple(columns), counts
         positions = view.schema.positions
         chosen = [positions[name] for name in self.columns]
-        return queries, tuple(found.canonicals(chosen)), None
+        return queries, tuple(selection.canonicals(chosen)), None

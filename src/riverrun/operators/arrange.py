@@ -1,8 +1,13 @@
 """Arrange: changes become a spine, sorted by key, that any number of nodes read.
 
-Changes wait, by time, until their time is complete, and are then appended as one batch: what a
-reader sees is whole. Laws: the batches of an arrangement partition its changes by time; two readers
-on one key use one spine (the plan has one node for both).
+Joins, reduces and outputs read arrangements. Changes wait until their time is complete and are then appended to the
+spine as one batch, which is announced to all readers. Here too: `Consolidate`, which waits likewise and keeps
+nothing, and `Output`, which keeps an arrangement readable as of the last epochs. Laws:
+
+- **One batch a time.** All changes of one time are in one batch, so a reader never sees a part of a time.
+- **Shared.** Two readers of a collection by the same key read one spine: the plan has one node for both.
+
+Cost: sorting what comes (`state.batch`), merging in the background (`state.spine`), and the memory of the rows.
 """
 
 from __future__ import annotations
@@ -97,7 +102,7 @@ class Arranger(Arranged):
 
 @dataclass(frozen=True)
 class Consolidate(Operator):
-    """Adds up equal rows of one time; what cancels goes no further. Keeps nothing."""
+    """Adds up equal rows of one time. Rows that cancel each other go no further. Keeps nothing."""
 
     kind: ClassVar[str] = "consolidate"
     same_rows: ClassVar[bool] = True
@@ -156,8 +161,8 @@ class Tap(Arranged):
     """An output on a worker: keeps the last epochs readable.
 
     **The beginning is readable.** An execution that begins at boundary e can read its outputs as of e - 1, whatever was
-    compacted before: an arrangement that had no output may have had all its times advanced to e, and its content at the
-    boundary is still what it was as of e - 1. The view of that moment is kept for as long as `history` asks for e - 1.
+    compacted before. An arrangement without an output may have had all times advanced to e, but its content at the
+    boundary is still the content as of e - 1. The view at the boundary is held for as long as `history` asks for e - 1.
     """
 
     def __init__(self, context: Context) -> None:
@@ -169,21 +174,21 @@ class Tap(Arranged):
         spine = self.arrangement.spine
         self._hold = spine.hold()
         self._beginning: tuple[int, View] | None = None
-        """The epoch before the first, and the view to read it from; where the arrangement cannot tell it."""
+        """The epoch before the first and the view to read it from, where the arrangement cannot tell that epoch."""
         begin = Antichain.boundary(context.epoch)
         if context.epoch and spine.upper == begin and self._hold.frontier == begin:
             self._beginning = context.epoch - 1, present(spine)[0]
         self._recent: dict[int, list[Batch]] = {}
         self._first = context.epoch
         self._oldest = context.epoch
-        """The first epoch of this execution whose batches are still known."""
-        self.arrangement.readers.append(self._announced)
+        """The first epoch of this execution whose batches are still in `_recent`."""
+        self.arrangement.readers.append(self._on_batch)
 
-    def _announced(self, batch: Batch, time: Timestamp) -> None:
+    def _on_batch(self, batch: Batch, time: Timestamp) -> None:
         self._recent.setdefault(time[0], []).append(batch)
 
     def begin(self, epoch: int) -> None:
-        """What it shows begins with this epoch; those before cannot be told."""
+        """Show results from this epoch on. Those of earlier epochs are unknown."""
         if epoch:
             self._hold.advance(Antichain.boundary(epoch))
 
@@ -206,8 +211,8 @@ class Tap(Arranged):
         ((epoch, *_),) = self._hold.frontier
         return epoch
 
-    def check_kept(self, epoch: int) -> None:
-        """Refuse an epoch before those that can be told apart."""
+    def check_readable(self, epoch: int) -> None:
+        """Refuse an epoch that is older than all readable ones."""
         if epoch < self.oldest:
             assert isinstance(self.node.operator, Output)
             raise TimeViolation(
@@ -219,12 +224,12 @@ class Tap(Arranged):
             )
 
     def view(self) -> View:
-        """The result as it stands, for reading as of any epoch that the arrangement can tell apart."""
+        """The present result, to be read as of the epochs that the arrangement can tell apart (see `view_as_of`)."""
         return self.arrangement.spine.view()
 
     def view_as_of(self, epoch: int) -> tuple[View, int]:
-        """What to read the result as of an epoch from, and at which epoch."""
-        self.check_kept(epoch)
+        """The view that has the result of an epoch, and the epoch as of which to read that view."""
+        self.check_readable(epoch)
         if self._beginning is not None and epoch == self._beginning[0]:
             return self._beginning[1], epoch + 1
         return self.arrangement.spine.view(), epoch
@@ -235,7 +240,7 @@ class Tap(Arranged):
         if epoch < self._first:
             pieces = self._difference(epoch, ranges)
         elif epoch < self._oldest:
-            self.check_kept(epoch)
+            self.check_readable(epoch)
             pieces = self._difference(epoch, ranges)
         else:
             batches = self._recent.get(epoch, [])
@@ -244,16 +249,16 @@ class Tap(Arranged):
             pieces = [changes_of(batch, (epoch,)) for batch in batches if len(batch)]
         places = self.arrangement.spine.schema.positions
         positions = [places[name] for name in columns.names]
-        told = []
+        shown = []
         for piece in pieces:
             ordered = [piece.columns[at] for at in positions]
             rows = as_record_batch(columns, ordered, piece.rows)
             diff = pa.array(piece.diff_array())
-            told.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
-        return told
+            shown.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
+        return shown
 
     def _difference(self, epoch: int, ranges: Sequence[Range] | None) -> list[Changes]:
-        """The same for an epoch before this execution: what is there as of it, less what was before."""
+        """The changes of an epoch before this execution: its rows, less the rows of the epoch before."""
         if epoch and epoch <= self.oldest:
             assert isinstance(self.node.operator, Output)
             raise TimeViolation(
@@ -268,11 +273,9 @@ class Tap(Arranged):
         views = [whole] if ranges is None else [whole.slice(*each) for each in ranges]
         times = [(at, sign) for at, sign in ((epoch, 1), (epoch - 1, -1)) if at >= 0]
         for view, (at, sign) in product(views, times):
-            for found in view.scan((at,)) if view.batches else ():
-                columns = tuple(found.canonical(index) for index in width)
-                pieces.append(
-                    Changes(columns, len(found), ((epoch,),), None, 0, sign * found.counts)
-                )
+            for rows in view.scan((at,)) if view.batches else ():
+                columns = tuple(rows.canonical(index) for index in width)
+                pieces.append(Changes(columns, len(rows), ((epoch,),), None, 0, sign * rows.counts))
         if not pieces:
             return []
         added = Changes.concat(pieces).consolidate()

@@ -1,10 +1,11 @@
-"""Checked rows: what is deleted must be there.
+"""Checked rows: an input from which only rows that are there can be deleted.
 
-A collection counts rows, and deleting one that is not there leaves a count of -1: a debt that a later
-insertion pays, and until then results mean nothing. Where that must not happen, the rows of an input are
-kept, and an epoch after which a row would be there fewer than no times is refused as a whole.
+A collection counts rows. Deleting a row that is not there leaves a count of -1, which a later insertion brings back
+to 0; until then results mean nothing. `CheckRows` keeps the rows of an input. Law:
 
-Cost: the rows are kept once more, arranged by all their columns; a change costs one lookup.
+- **No debts.** An epoch after which a row would be there fewer than 0 times is refused as a whole.
+
+Cost: the rows are stored once more, arranged by all their columns; a change costs one lookup.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from riverrun.errors import OperatorFailed
-from riverrun.operators.aggregates import asked
+from riverrun.operators.aggregates import queries_of
 from riverrun.operators.arrange import changes_of, state_schema
 from riverrun.plan.operator import Arranged, Arrangement, Context, Operator, hold, so_far
 from riverrun.progress import Antichain, Timestamp
@@ -27,7 +28,7 @@ from riverrun.state.keys import Keys
 
 @dataclass(frozen=True)
 class CheckRows(Operator):
-    """Lets rows pass that leave no count below zero; arranged by all columns."""
+    """Passes rows on, unless a count would fall below zero. Its rows are arranged by all columns."""
 
     name: str
     kind: ClassVar[str] = "check"
@@ -64,9 +65,9 @@ class Checker(Arranged):
         if not len(batch):
             return
         passed = changes_of(batch, time)  # each row once, in the order of the keys
-        found = so_far(spine, upper).lookup(Keys.of_batch(batch), time)
+        selection = so_far(spine, upper).lookup(Keys.of_batch(batch), time)
         counts = passed.diff_array().copy()
-        counts[asked(found)] += found.counts
+        counts[queries_of(selection)] += selection.counts
         if (counts < 0).any():
             worst = passed.take(np.array([counts.argmin()]))
             rows = python_rows(as_record_batch(self.node.schemas[0], worst.columns, 1))

@@ -1,10 +1,16 @@
-"""Exchange: rows travel between workers. By key, by row, to all, to any, or all to one.
+"""Exchange: rows travel between workers.
 
-By key, a row goes to the worker that owns the hash of its key: the same for ever, whatever the
-number of workers, since a worker owns ranges of hashes. By row, equal rows meet on one worker, it does not
-matter which: rows move by all of their columns, and not at all where they are placed by some key without this
-exchange (`plan.placement`). All to one is the key of no columns, whose
-hash is 0. To any is for balance: which worker a row goes to depends on arrival.
+Front ends put an exchange before each operator for which it matters on which worker a row is. The routes:
+
+- **key**: a row goes to the worker that owns the hash of its key. Workers own ranges of hashes, so the hash of a row
+  stays the same whatever the number of workers. The key of no columns has the hash 0: all rows go to one worker.
+- **row**: equal rows meet on one worker, no matter which. Rows move by all of their columns; where some key places
+  them already, they do not move (`plan.placement`).
+- **all**: every worker gets every row.
+- **one**: all rows go to the worker that owns the first shard.
+- **any**: rows go to the workers in turn, for balance; which worker gets a row depends on arrival.
+
+Cost: by key and by row, hashing the key and cutting the batch in as many parts as there are workers.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from riverrun.state.shards import Shards
 
 @dataclass(frozen=True)
 class Exchange(Exchanging):
-    """Rows go to the workers that `route` says; `columns` are the positions of the key."""
+    """Sends rows to workers by a route; `columns` are the positions of the key."""
 
     route: str
     columns: tuple[int, ...] = ()
@@ -44,7 +50,7 @@ class Exchange(Exchanging):
         return self.route == "row"
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
-        """Where rows are moved; one by row that lets them pass leaves their placement as it is."""
+        """The placement of the rows after they moved. `plan.placement` does not ask an exchange that lets rows pass."""
         if inputs[0].keys is None:
             return None
         return {self.columns} if self.goes_by_content else set()
@@ -64,7 +70,7 @@ class Exchange(Exchanging):
         return f"exchange {by}" + (", added up before" if self.combine else "")
 
     def dispatch(self, changes: Changes, shards: Shards, turn: int) -> list[Changes | None]:
-        """What each worker gets."""
+        """The changes for each worker; None for none."""
         workers = shards.workers
         if self.route == "all":
             return [changes] * workers

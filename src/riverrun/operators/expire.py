@@ -1,19 +1,23 @@
 """Expiry: rows leave by themselves when a mark passes them.
 
-A *mark* is a number that only grows: the greatest time seen in a column so far (less what may come
-late), or the epoch itself. A row has a *due*: the mark at which it leaves. Laws:
+`expire` and `late=` of collections build it from these operators. A *mark* is a number that only grows: the greatest
+time seen in a column so far (less what may come late), or the epoch itself. Each row has a *due*: the mark at which
+the row leaves. Laws:
 
-1. As of epoch e the output is the rows received up to e whose due is after the mark of e.
-2. The mark of e depends on which rows came up to e, not on their order inside an epoch, and deleting
-   a row does not take it back. So the result is deterministic; a row that is past due when it comes
-   is never there, and deleting one that has left changes nothing.
-   A row whose due is beyond the end of 64 bits never leaves, be the mark at that end.
-3. A row that is inserted and never there is counted: as ``late`` where its due has passed, as ``no time`` where its
-   time is null (events of the run). Rows that are deleted in the epoch in which they come are not.
+- **Up to its due.** As of epoch e the output is the rows received up to e whose due is after the mark of e. A row that
+  is past due when it comes is never in the output, and deleting a row that has left changes nothing. A row whose due
+  lies beyond the end of 64 bits never leaves, even when the mark is at that end.
+- **Marks are determined.** The mark of e depends on which rows came up to e, not on their order inside an epoch.
+  Deleting a row does not take the mark back. So the output is deterministic.
+- **Counted.** A row that is inserted and never in the output is counted in the events of the run: as ``late`` where its
+  due has passed, as ``no time`` where its time is null. A row that is deleted in the epoch in which it came is not
+  counted.
 
-Rows are kept by due, so what leaves is looked up, not searched for; a due is also what decides the
-worker. Every worker must know the mark, after a restart too: it travels as one row for each of
-`SHARDS` numbers, exchanged by number, and each worker keeps those that fall to it.
+Rows are stored under their due, and the hash of the due decides their worker; so the rows that leave are looked up, not
+searched for. Every worker needs the mark, also after a restart: a mark is sent as one row for each of `SHARDS` numbers,
+exchanged by number, and each worker stores the rows that it gets.
+
+Cost: the rows are stored once more; a row is written when it comes and when it leaves.
 """
 
 from __future__ import annotations
@@ -48,22 +52,22 @@ SHARDS = 256
 Ticks = np.ndarray[tuple[int], np.dtype[np.int64]]
 DUE = "__due__"
 NO_DUE = np.int64(-(1 << 63))
-"""The due of a row whose time is null: it is never there, and counted where the others are kept."""
+"""The due of a row whose time is null. Such a row is never in the output, and is counted by the `Expirer`."""
 END = np.int64((1 << 63) - 1)
-"""The end of all times. It is the due of rows that are due then, and of those that would be due later."""
+"""The end of all times: the due of the rows that are due then, and of the rows that would be due later."""
 MARKED = ":marks"
 MARKS = pa.schema({"shard": pa.int64(), "mark": pa.int64()})
 _TICKS = pa.int64()
 
 
 def due_name(columns: pa.Schema) -> str:
-    """What the due is called, beside these columns."""
+    """A name for the column of dues that none of these columns has."""
     return free_name(DUE, columns.names)
 
 
 @dataclass(frozen=True)
 class Due(Linear):
-    """Adds the due of each row, as its first column: its time and `span` more, or its epoch and `span` more."""
+    """Adds the due of each row as the first column: the row's time plus `span`, or its epoch plus `span`."""
 
     column: int | None
     span: int
@@ -93,7 +97,7 @@ class Due(Linear):
         return changes.with_columns((pa.array(self._after(ticks_of(times))), *changes.columns))
 
     def _after(self, ticks: Ticks) -> Ticks:
-        """The span later, and at the end of all times where that is beyond it."""
+        """Each time plus the span; the end of all times where the sum would be later."""
         return np.minimum(ticks, END - np.int64(self.span)) + np.int64(self.span)
 
 
@@ -140,7 +144,7 @@ class LatestTick(Linear):
 
 @dataclass(frozen=True)
 class Spread(Linear):
-    """One mark becomes a row for each shard."""
+    """Turns a mark into one row for each shard, so that it comes to every worker."""
 
     kind: ClassVar[str] = "spread"
 
@@ -157,14 +161,14 @@ def _shards() -> pa.Array:
 
 
 def spread(mark: int, time: Timestamp) -> Changes:
-    """A mark for every worker."""
+    """The rows that bring a mark to every worker."""
     column = pa.array(np.full(SHARDS, mark))
     return Changes((_shards(), column), SHARDS, (time,), None, 1, None)
 
 
 @dataclass(frozen=True)
 class Watermark(Operator):
-    """The greatest mark so far. All marks come to one worker; when it grows all are told."""
+    """The greatest mark so far. All marks come to one worker, which sends the greatest to all workers when it grows."""
 
     kind: ClassVar[str] = "watermark"
     keeps_state: ClassVar[bool] = True
@@ -178,7 +182,7 @@ class Watermark(Operator):
 
 
 class _Kept:
-    """A spine of one's own: what is appended at t replaces nothing, and is settled at boundaries."""
+    """A spine that one actor alone writes and reads; its columns are those of the changes, in order."""
 
     def __init__(self, context: Context, schema: Schema, suffix: str = "") -> None:
         self.spine: Spine = context.spine(schema, suffix)
@@ -191,13 +195,13 @@ class _Kept:
 
 
 class Watermarker(Actor):
-    """A watermark, where it is kept."""
+    """The watermark, on the worker to which all marks come."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         schema = Schema.of({}, {"mark": pa.int64()})
-        self._kept = _Kept(context, schema)
-        view, now = present(self._kept.spine)
+        self._marks = _Kept(context, schema)
+        view, now = present(self._marks.spine)
         self._mark = max((row["mark"] for row in view.to_batch(now).to_pylist()), default=None)
         self._held: dict[Timestamp, int] = {}
 
@@ -217,21 +221,21 @@ class Watermarker(Actor):
             marks, diffs = [mark, self._mark], [1, -1]
         self._mark = mark
         column = pa.array(marks, pa.int64())
-        self._kept.append(Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper)
+        self._marks.append(Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper)
         self.context.push(spread(mark, time), 0)
 
     def boundary(self, epoch: int) -> None:
-        settle(self._kept.spine, epoch, self.node.depth)
+        settle(self._marks.spine, epoch, self.node.depth)
 
 
 @dataclass(frozen=True)
 class Expire(Operator):
-    """Rows until their due, which is their first column; the second input are the marks."""
+    """Passes rows on until their due, which is their first column. The second input has the marks."""
 
     stream: str = ""
-    """What people know the rows by."""
+    """The name of the rows in events."""
     column: int | None = None
-    """Where the time is; None where rows leave by epochs."""
+    """The position of the time column; None where rows leave by epochs."""
     span: int = 0
     """How long after its time a row leaves."""
     kind: ClassVar[str] = "expire"
@@ -251,13 +255,13 @@ class Expire(Operator):
 
 
 class Expirer(Actor):
-    """Rows that are there, by due."""
+    """The rows that have not left, by due."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         columns = self.node.schemas[0]
         self._schema = Schema.of({due_name(columns): pa.int64()}, columns)
-        self._kept = _Kept(context, self._schema)
+        self._rows = _Kept(context, self._schema)
         self._marks = _Kept(context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), MARKED)
         self._mark: int | None = None
         self._dues: list[int] = []
@@ -265,7 +269,7 @@ class Expirer(Actor):
         self._held: dict[Timestamp, tuple[list[Changes], list[Changes]]] = {}
         marks, now = present(self._marks.spine)
         self._mark = max(marks.to_batch(now).column("mark").to_pylist(), default=None)
-        view, now = present(self._kept.spine)
+        view, now = present(self._rows.spine)
         for piece in view.scan(now):
             self._know(np.unique(np.asarray(piece.canonical(0))).tolist())
 
@@ -297,20 +301,20 @@ class Expirer(Actor):
             gone, self._dues = self._dues[:leaving], self._dues[leaving:]
             self._known.difference_update(gone)
             keys = Keys((pa.array(gone, pa.int64()),), len(gone))
-            found = so_far(self._kept.spine, upper).lookup(keys, time)
-            if len(found):
-                columns = tuple(found.canonical(at) for at in range(len(self._schema.columns)))
-                left = Changes(columns, len(found), (time,), None, 0, -found.counts)
+            selection = so_far(self._rows.spine, upper).lookup(keys, time)
+            if len(selection):
+                columns = tuple(selection.canonical(at) for at in range(len(self._schema.columns)))
+                left = Changes(columns, len(selection), (time,), None, 0, -selection.counts)
                 past = self._past(left)
                 if past.any():
                     pieces.append(left if past.all() else left.filter(past))
         if pieces:
             changes = Changes.concat(pieces)
-            self._kept.append(changes, upper)
+            self._rows.append(changes, upper)
             self.context.push(changes.with_columns(changes.columns[1:]), 0)
 
     def _counted(self, arrived: Changes) -> Changes:
-        """The rows that are there; the others are counted (law 3)."""
+        """The rows that enter the output; the others are counted in the events (the counted law)."""
         dues = np.asarray(arrived.columns[0])
         timeless = dues == NO_DUE
         if timeless.any():
@@ -325,7 +329,7 @@ class Expirer(Actor):
         return arrived.filter(~late)
 
     def _past(self, rows: Changes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows, none of which is without a time, are not there any more as of the mark."""
+        """Which rows the mark has passed. All of them have a time."""
         assert self._mark is not None
         operator, dues = self.node.operator, np.asarray(rows.columns[0])
         assert isinstance(operator, Expire)
@@ -343,7 +347,7 @@ class Expirer(Actor):
             self.context.note(kind, what="expire", stream=operator.stream, rows=int(inserted))
 
     def _pass(self, marks: Changes, time: Timestamp, upper: Antichain) -> None:
-        """Take the greatest mark, and keep it in place of the one before, for each shard that is ours."""
+        """Let the greatest of the marks take the place of the former mark, for each shard of this worker."""
         mark = max(marks.columns[1].to_pylist())
         if self._mark is not None and mark <= self._mark:
             return
@@ -360,5 +364,5 @@ class Expirer(Actor):
         self._mark = mark
 
     def boundary(self, epoch: int) -> None:
-        settle(self._kept.spine, epoch, self.node.depth)
+        settle(self._rows.spine, epoch, self.node.depth)
         settle(self._marks.spine, epoch, self.node.depth)

@@ -1,8 +1,11 @@
-"""Whole groups: any Polars aggregation, any Python function of the rows of a group.
+"""Whole groups: parts of a reduce that see all rows of a group, for any Polars aggregation or Python function.
 
-The groups that a change touches are read as they stand and handed over; their rows come in the
-order of their values, so what a function gives does not depend on how they arrived. Cost: the size
-of the groups touched, not of the change.
+`operators.aggregates` has the cheaper parts and the interface (`GroupPart`). Law:
+
+- **Order of values.** The rows of a group are handed over in the order of their values, and a group is never evaluated
+  differently for being alone. So a result does not depend on how rows arrived or were cut into batches.
+
+Cost: the size of the groups touched, not of the change.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError
 from riverrun.interrupts import exposed
-from riverrun.operators.aggregates import Evaluated, GroupPart, asked
+from riverrun.operators.aggregates import Evaluated, GroupPart, queries_of
 from riverrun.plan.identity import code_of, left_out
 from riverrun.plan.operator import failed_function
 from riverrun.progress import Timestamp
@@ -29,15 +32,15 @@ from riverrun.state.types import empty_batch
 from riverrun.state.view import View
 
 
-def group_name(frame: pl.DataFrame, made: Iterable[str]) -> str:
-    """A name for the number of a group, beside the columns of a frame and those made of it."""
-    return free_name("_group", [*frame.columns, *made])
+def group_name(frame: pl.DataFrame, new_names: Iterable[str]) -> str:
+    """A name for the column of group numbers that neither the frame nor its aggregates have."""
+    return free_name("_group", [*frame.columns, *new_names])
 
 
 def grouped(
     frame: pl.DataFrame, key: Iterable[str], group: str, numbers: np.ndarray[Any, Any]
 ) -> Any:
-    """The groups of a frame by a number for each row, which is no column that a selector could see."""
+    """A frame grouped by the key and by a number for each row. The numbers are no column that a selector could see."""
     return frame.group_by(*key, pl.Series(group, numbers, pl.Int64), maintain_order=True)
 
 
@@ -46,19 +49,19 @@ class _Whole(GroupPart):
     input: int
     schema: pa.Schema
     columns: tuple[str, ...]
-    """The columns of a group that are handed over, those of the key first."""
-    given: pa.Schema = field(repr=False)
+    """The columns of a group that are handed over, the columns of the key first."""
+    input_schema: pa.Schema = field(repr=False)
 
     def _read(
         self, view: View, keys: Keys, time: Timestamp
     ) -> tuple[np.ndarray[Any, Any], pl.DataFrame]:
-        found = view.lookup(keys, time)
-        if (found.counts != 1).any():
-            found = replace(found, counts=np.maximum(found.counts, 0)).repeated()
-        queries = asked(found)
+        selection = view.lookup(keys, time)
+        if (selection.counts != 1).any():
+            selection = replace(selection, counts=np.maximum(selection.counts, 0)).repeated()
+        queries = queries_of(selection)
         positions = view.schema.positions
-        columns = [found.canonical(positions[name]) for name in self.columns]
-        rows = as_record_batch(self.given, columns, len(queries))
+        columns = [selection.canonical(positions[name]) for name in self.columns]
+        rows = as_record_batch(self.input_schema, columns, len(queries))
         frame = pl.DataFrame(pl.from_arrow(rows))
         return queries, frame
 
@@ -73,7 +76,7 @@ class PolarsGroups(_Whole):
 
     @property
     def code(self) -> str:
-        """What the text of the expressions leaves out."""
+        """The user's code in the expressions that their text leaves out."""
         return left_out(self.expressions)
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
@@ -81,15 +84,15 @@ class PolarsGroups(_Whole):
         group = group_name(frame, self.schema.names)
         numbers = queries
         if len(queries) and queries[0] == queries[-1]:
-            # Polars takes a column of one row for a scalar, and rounds x / 3.7 another way then (law 4):
-            # a group is never alone.
+            # Polars takes a column of one row for a scalar, and then rounds x / 3.7 another way. By the order-of-values
+            # law a group is never evaluated alone: a copy goes along, and is dropped below.
             frame = pl.concat([frame, frame])
             numbers = np.concatenate([queries, np.full(len(queries), -1, queries.dtype)])
-        made = exposed(grouped(frame, self.key, group, numbers).agg, *self.expressions)
-        made = made.filter(pl.col(group) >= 0)
-        present = made[group].to_numpy()
+        aggregated = exposed(grouped(frame, self.key, group, numbers).agg, *self.expressions)
+        aggregated = aggregated.filter(pl.col(group) >= 0)
+        present = aggregated[group].to_numpy()
         rows = as_table(
-            made.select(self.schema.names), self.schema, "take what an aggregation gave"
+            aggregated.select(self.schema.names), self.schema, "take what an aggregation gave"
         )
         return present.astype(np.int64), canonical_columns(rows, self.schema), None
 
@@ -118,45 +121,45 @@ class PythonGroups(_Whole):
         for start, stop in zip(starts, stops, strict=True):
             group = frame.slice(start, stop - start)
             try:
-                found = exposed(self._call, group)
+                answer = exposed(self._call, group)
             except Exception as error:
                 shown = group.row(0)[: self.key]
                 raise failed_function(
                     error, f"the function {self.text} of the group {shown}", group=shown
                 ) from error
-            if not self.many and is_frame(found[0]):
+            if not self.many and is_frame(answer[0]):
                 raise SchemaError(
                     "schema.rows",
                     f"the function {self.text} gave a frame for the group {group.row(0)[: self.key]}, not one row",
                     hint="apply(function, schema, many=True) takes a frame, or a list of rows, for each group",
                 )
-            if not self.many and self._holds_rows(found[0]):
+            if not self.many and self._holds_rows(answer[0]):
                 raise SchemaError(
                     "schema.rows",
                     f"the function {self.text} gave a list of rows for the group {group.row(0)[: self.key]}, not one "
                     "row",
                     hint="apply(function, schema, many=True) takes a list of rows, or a frame, for each group",
                 )
-            if self.many and isinstance(found, Mapping):
+            if self.many and isinstance(answer, Mapping):
                 raise SchemaError(
                     "schema.rows",
                     f"the function {self.text} gave a dict for the group {group.row(0)[: self.key]}, not a list of "
                     "rows",
                     hint="with many=True give a list of rows: [row] for one, [] for none; or leave out many=True",
                 )
-            if self.many and is_frame(found):
+            if self.many and is_frame(answer):
                 if rows:
                     pieces.append(self._converted(rows))
                     rows = []
-                pieces.append(self._converted(found))
+                pieces.append(self._converted(answer))
                 owners += [int(queries[start])] * pieces[-1].num_rows
                 continue
             rows += (
-                found
+                answer
                 if len(self.schema) != 1 or self.many
-                else [_as_row(self.schema, r) for r in found]
+                else [_as_row(self.schema, r) for r in answer]
             )
-            owners += [int(queries[start])] * len(found)
+            owners += [int(queries[start])] * len(answer)
         if rows:
             pieces.append(self._converted(rows))
         if not owners:
@@ -170,25 +173,25 @@ class PythonGroups(_Whole):
         return as_table(rows, self.schema, "take what a function of a group gave")
 
     def _call(self, group: pl.DataFrame) -> Any:
-        made = self.function(group)
+        answer = self.function(group)
         if not self.many:
-            return [made]
-        return made if is_frame(made) or isinstance(made, Mapping) else list(made)
+            return [answer]
+        return answer if is_frame(answer) or isinstance(answer, Mapping) else list(answer)
 
-    def _holds_rows(self, made: Any) -> bool:
-        """Whether a list is rows, and not the one row or value that was asked for."""
+    def _holds_rows(self, answer: Any) -> bool:
+        """Whether an answer is a list of rows, where one row or value was asked for."""
         one_list = len(self.schema) == 1 and pa.types.is_nested(self.schema.field(0).type)
         return (
-            isinstance(made, list)
+            isinstance(answer, list)
             and not one_list
-            and any(isinstance(r, dict | tuple) for r in made)
+            and any(isinstance(r, dict | tuple) for r in answer)
         )
 
 
-def is_frame(given: Any) -> bool:
-    """Whether it is a frame: of Polars, of pandas, of Arrow."""
-    return isinstance(given, pl.DataFrame | pl.LazyFrame | pa.Table | pa.RecordBatch) or (
-        type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+def is_frame(value: Any) -> bool:
+    """Whether a value is a frame of Polars, of pandas or of Arrow."""
+    return isinstance(value, pl.DataFrame | pl.LazyFrame | pa.Table | pa.RecordBatch) or (
+        type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")
     )
 
 

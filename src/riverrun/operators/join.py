@@ -1,12 +1,14 @@
 """Join: pairs of changes with equal keys, from two arrangements.
 
-A pair's diff is the product of both and its time the join of both (the first time at which both are
-there), so the pairs add up to the join of what the two sides add up to. Each side's batch meets all
-that the other side has announced so far; hence every pair is made once, when the later of the two
-is announced. It waits for nothing and keeps nothing: the state is the arrangements'. Null keys match
-nothing, as in SQL.
+All joins of collections use it. The diff of a pair is the product of the diffs of its two changes. Its time is the join
+of their times: the first time at which both are there. So the pairs add up to the join of the sums of both sides. Laws:
 
-Cost: what a batch brings, times the rows it meets (law 7 of DESIGN).
+- **Each pair once.** A batch of one side meets all batches that the other side has announced so far. So a pair is sent
+  once, when the later one of its two changes is announced.
+- **No state.** A join waits for nothing and stores nothing; the state is in the two arrangements.
+- **Null meets nothing.** A row with a null in its key has no pair, as in SQL.
+
+Cost: for each change of a batch, the rows of the other side with its key; not the size of either state.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from riverrun.state.view import View
 
 @dataclass(frozen=True)
 class Join(Operator):
-    """Pairs rows of two arrangements with equal keys. `columns` are those of a pair: side and name."""
+    """Pairs rows of two arrangements with equal keys. `columns` are the columns of a pair, each as side and name."""
 
     columns: tuple[tuple[int, str], ...]
     on: tuple[tuple[str, str], ...] = ()
@@ -56,25 +58,25 @@ class Join(Operator):
         return "join on " + ", ".join(a if a == b else f"{a} = {b}" for a, b in self.on)
 
     def identity(self) -> str:
-        made = ", ".join(f"{'right' if side else 'left'} {name}" for side, name in self.columns)
-        return f"{self.describe()}: {made}"
+        columns = ", ".join(f"{'right' if side else 'left'} {name}" for side, name in self.columns)
+        return f"{self.describe()}: {columns}"
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
         """By the keys of both sides: a pair is where its two rows are."""
-        made: set[Columns] = set()
+        keys: set[Columns] = set()
         for side, each in enumerate(inputs):
             if each.keys is None:
-                return None  # pairs have a row of each side
+                return None  # no row comes to this side, so there are no pairs
             origin = {
                 each.position(name): at
                 for at, (which, name) in enumerate(self.columns)
                 if which == side
             }
-            made |= moved_keys(each.keys, origin)
-        return made
+            keys |= moved_keys(each.keys, origin)
+        return keys
 
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
-        """The left side, once, where both are there: it meets all that the right one has."""
+        """The left side only, where both are there: its content then meets all content of the right side."""
         return (0,) if len(arrangements) == 2 else ()
 
     def start(self, context: Context) -> Joiner:
@@ -108,7 +110,7 @@ class Joiner(Actor):
         self._meet(batch, self._sides[0].spine.view(), 1)
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
-        """Pair a batch, which is all that a side has, with all that the other one has."""
+        """Pair a batch with the whole content of one side with the content of the other side."""
         self._meet(batch, self._sides[1 - port].spine.view(), port)
 
     def _meet(self, batch: Batch, view: View, side: int) -> None:
@@ -146,7 +148,7 @@ def _null_keys(batch: Batch) -> list[int]:
 
 
 def _take(changes: Changes, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Changes:
-    """Some rows of changes in which columns that nobody looks at are missing."""
+    """Some rows of changes, in which the columns that nobody looks at are None."""
     there = [at for at, column in enumerate(changes.columns) if column is not None]
     taken = changes.with_columns([changes.columns[at] for at in there]).take(rows)
     columns: list[pa.Array | None] = [None] * len(changes.columns)

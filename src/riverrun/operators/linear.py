@@ -1,7 +1,10 @@
-"""Operators that keep nothing: each change by itself, f(a + b) = f(a) + f(b).
+"""Linear operators: select, filter, map, flat map, explode, concat, negate, repeat, inspect, probe.
 
-They say nothing about time (but for entering and leaving loops), so chains of them are one call
-after the other over whole columns. Renaming, dropping and picking columns moves no data.
+A linear operator takes each change by itself, so f(a + b) = f(a) + f(b), and keeps nothing. It leaves times as they
+are (those of `operators.loops`, which enter and leave loops, do not). So the engine runs a chain of linear operators
+as one function call after the other, with no waiting between them.
+
+Cost: per batch a call over whole columns. Renaming, dropping and picking columns moves no data.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ MOST = (1 << 63) - 1
 
 
 class Projects(Protocol):
-    """Columns made of columns (`frontends.expressions.Projection`)."""
+    """Computes columns from columns (`frontends.collections.expressions.Projection`)."""
 
     schema: pa.Schema
     sources: tuple[int, ...] | None
@@ -38,7 +41,7 @@ class Projects(Protocol):
 
 
 class Decides(Protocol):
-    """A yes or no for each row (`frontends.expressions.Predicate`)."""
+    """Decides yes or no for each row (`frontends.collections.expressions.Predicate`)."""
 
     used: tuple[int, ...]
 
@@ -47,7 +50,7 @@ class Decides(Protocol):
 
 @dataclass(frozen=True)
 class Project(Linear):
-    """New columns, each made of the columns of the same row."""
+    """New columns, each computed from the columns of the same row."""
 
     projection: Projects
     text: str = ""
@@ -64,7 +67,7 @@ class Project(Linear):
         return f"{self.describe()}{_exactly(self.projection)}"
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
-        """Keys all of whose columns are picked as they are, where they are now."""
+        """The keys whose columns are all picked unchanged, at the new positions of those columns."""
         keys = inputs[0].keys
         if keys is None:
             return None
@@ -82,7 +85,7 @@ class Project(Linear):
 
 @dataclass(frozen=True)
 class Filter(Linear):
-    """The rows for which something holds."""
+    """The rows for which a predicate is true."""
 
     predicate: Decides
     text: str = ""
@@ -107,11 +110,11 @@ class MapBatches(Linear):
     """A user's function of whole batches that gives as many rows, in the same order."""
 
     function: Callable[[pa.RecordBatch], Any]
-    given: pa.Schema
+    input_schema: pa.Schema
     schema: pa.Schema
     text: str = ""
     code: Callable[..., Any] | None = None
-    """The user's own function, where `function` is one around it."""
+    """The user's own function, where `function` wraps it."""
     kind: ClassVar[str] = "map"
 
     def describe(self) -> str:
@@ -121,18 +124,18 @@ class MapBatches(Linear):
         return f"{self.describe()} {code_of(self.code)}"
 
     def apply(self, changes: Changes) -> Changes:
-        given = as_record_batch(self.given, changes.columns, changes.rows)
-        made = as_table(
-            exposed(self.function, given), self.schema, "take what a function of batches gave"
+        batch = as_record_batch(self.input_schema, changes.columns, changes.rows)
+        mapped = as_table(
+            exposed(self.function, batch), self.schema, "take what a function of batches gave"
         )
-        if made.num_rows != changes.rows:
+        if mapped.num_rows != changes.rows:
             raise OperatorFailed(
                 "operator.length",
-                f"the function {self.text} was given {changes.rows} rows and gave {made.num_rows}: "
+                f"the function {self.text} was given {changes.rows} rows and gave {mapped.num_rows}: "
                 "a function of batches gives one row for each row, in the same order",
                 hint="use flat_map for functions that give more or fewer rows",
             )
-        return changes.with_columns(canonical_columns(made, self.schema))
+        return changes.with_columns(canonical_columns(mapped, self.schema))
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class FlatMap(Linear):
     """A user's function of one row that gives any number of rows."""
 
     function: Callable[[dict[str, Any]], Iterable[Any]]
-    given: pa.Schema
+    input_schema: pa.Schema
     schema: pa.Schema
     text: str = ""
     kind: ClassVar[str] = "flat-map"
@@ -152,23 +155,23 @@ class FlatMap(Linear):
         return f"{self.describe()} {code_of(self.function)}"
 
     def apply(self, changes: Changes) -> Changes | None:
-        given = as_record_batch(self.given, changes.columns, changes.rows)
-        counts, rows = exposed(self._call, given.to_pylist())
+        arrived = as_record_batch(self.input_schema, changes.columns, changes.rows)
+        counts, rows = exposed(self._call, arrived.to_pylist())
         if not rows:
             return None
         batch = as_table(rows, self.schema, "take what a function of rows gave")
         repeated = changes.with_columns(()).take(np.repeat(np.arange(changes.rows), counts))
         return repeated.with_columns(canonical_columns(batch, self.schema))
 
-    def _call(self, given: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
-        """How many rows each of them gives, and all these rows."""
-        rows: list[Any] = []
+    def _call(self, rows_in: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
+        """How many rows the function gave for each row, and all those rows."""
+        rows_out: list[Any] = []
         counts: list[int] = []
-        for row in given:
-            made = list(self.function(row))
-            counts.append(len(made))
-            rows += made
-        return counts, rows
+        for row in rows_in:
+            answer = list(self.function(row))
+            counts.append(len(answer))
+            rows_out += answer
+        return counts, rows_out
 
 
 def list_parents(lists: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -260,7 +263,7 @@ class Inspect(Linear):
     """Shows what passes to a function of the user's: rows, times and diffs. Changes nothing."""
 
     function: Callable[[pa.RecordBatch], None]
-    given: pa.Schema
+    input_schema: pa.Schema
     times: bool = True
     """Whether the function is given times and diffs too."""
     kind: ClassVar[str] = "inspect"
@@ -269,16 +272,16 @@ class Inspect(Linear):
 
     def apply(self, changes: Changes) -> Changes:
         if self.times:
-            rows = with_times(self.given, changes)
+            rows = with_times(self.input_schema, changes)
         else:
-            rows = as_record_batch(self.given, changes.columns, changes.rows)
+            rows = as_record_batch(self.input_schema, changes.columns, changes.rows)
         exposed(self.function, rows)
         return changes
 
 
 @dataclass(frozen=True)
 class Probe(Linear):
-    """A place at which one can ask which times can still come. Changes nothing."""
+    """A named place whose frontier a run can tell: which times can still come there. Changes nothing."""
 
     name: str
     kind: ClassVar[str] = "probe"
@@ -298,6 +301,6 @@ class Probe(Linear):
 
 
 def _exactly(compiled: object) -> str:
-    """What compiled expressions say, where their text leaves something out; they know that themselves."""
+    """The addition that compiled expressions have for the identity where their text leaves something out."""
     exactly: str = getattr(compiled, "exactly", "")
     return f" {exactly}" if exactly else ""

@@ -1,8 +1,15 @@
-"""Loops: rows enter one, go around in it, and leave it.
+"""Loops: rows enter a loop, go around in it, and leave it.
 
-Inside a loop times have one coordinate more, the round. `Enter` adds it, `Feedback` and `Delay` add one to it, and
-`Leave` takes it away: what left in different rounds adds up to what the last round has. Only `Feedback` leads back to
-where a cycle began; a cycle without one is refused by the plan.
+Inside a loop a time has one coordinate more, the round. `Enter` appends round 0, `Feedback` and `Delay` lead to the
+next round, `Leave` removes the round. All changes that left, of whichever round, add up to the content of the last
+round. Laws:
+
+- **Feedback closes a cycle.** Only `Feedback` leads back to the start of a cycle; a plan with another cycle is refused.
+- **Patience.** A loop without a limit that still changes after `patience` rounds fails with the error
+  ``operator.diverges``. Rows that cancel each other are no change.
+
+Cost: nothing per row, except that entering by priority computes a round for each row. Only `Feedback` waits, until the
+time of the changes is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ PATIENCE = 100_000  # rounds; some ten seconds for a loop that adds a row in eac
 
 @dataclass(frozen=True)
 class Enter(Linear):
-    """Into a loop: at round 0, or each row at a round of its own."""
+    """Brings rows into a loop: at round 0, or each row at the round that `at` computes for it."""
 
     at: Projects | None = None
     limit: int | None = None
@@ -75,18 +82,18 @@ class Enter(Linear):
         )
 
 
-def _no_round(given: int | None) -> OperatorFailed:
+def _no_round(number: int | None) -> OperatorFailed:
     return OperatorFailed(
         "operator.round",
-        f"cannot enter a loop at round {given}: a row's round is a whole number from 0 on",
+        f"cannot enter a loop at round {number}: a row's round is a whole number from 0 on",
         hint="clip the expression, and fill its nulls",
-        round=given,
+        round=number,
     )
 
 
 @dataclass(frozen=True)
 class Leave(Linear):
-    """Out of a loop: rounds are forgotten, so all rounds add up to what the last one has."""
+    """Brings rows out of a loop, without rounds. So the changes of all rounds add up to the last round's content."""
 
     kind: ClassVar[str] = "leave"
     same_rows: ClassVar[bool] = True
@@ -103,7 +110,7 @@ class Leave(Linear):
 
 @dataclass(frozen=True)
 class Delay(Linear):
-    """To the next round, without going back; to no round from `limit` on."""
+    """Brings rows to the next round, without leading back; drops rows that would come to round `limit` or later."""
 
     limit: int | None = None
     kind: ClassVar[str] = "delay"
@@ -118,18 +125,22 @@ class Delay(Linear):
         return Summary.feedback(depth)
 
     def apply(self, changes: Changes) -> Changes | None:
-        kept: Changes | None = changes
+        going_on: Changes | None = changes
         if self.limit is not None:
             last = self.limit - 1
-            kept = changes.split(lambda time: time[-1] < last)[0]
-        return None if kept is None else kept.map_times(lambda time: (*time[:-1], time[-1] + 1))
+            going_on = changes.split(lambda time: time[-1] < last)[0]
+        return (
+            None
+            if going_on is None
+            else going_on.map_times(lambda time: (*time[:-1], time[-1] + 1))
+        )
 
 
 @dataclass(frozen=True)
 class Feedback(Operator):
-    """Back to the start of a loop, at the next round; after `limit` rounds nothing goes back.
+    """Leads rows back to the start of a loop, at the next round. After `limit` rounds nothing is led back.
 
-    A loop without a limit that goes on for `patience` rounds is taken to diverge.
+    A loop without a limit that goes on for `patience` rounds is taken to diverge (the patience law).
     """
 
     limit: int | None = None
@@ -153,7 +164,7 @@ class Feedback(Operator):
 
 
 class Returning(Actor):
-    """A feedback on a worker: it holds what is to go back until its turn."""
+    """A feedback on a worker. Holds rows until their time is complete, then leads them back."""
 
     waits = False
 
@@ -164,9 +175,10 @@ class Returning(Actor):
         self._held: dict[Timestamp, list[Changes]] = {}
         self._rounds: dict[Timestamp, int] = {}
         self.loop = self.node.scope.path.rstrip("/")
-        """What people know the loop by."""
+        """The name of the loop in messages."""
         self.going: tuple[Timestamp, int] | None = None
-        """The last time at which rows came to go back, in this epoch, and how many here. Any thread may look."""
+        """The last time in this epoch at which rows were to be led back, and how many on this worker. Any thread may
+        read it."""
 
     def receive(self, port: int, changes: Changes) -> None:
         hold(self._held, changes, self.context.request)

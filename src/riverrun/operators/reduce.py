@@ -1,20 +1,21 @@
-"""Reduce: what each group amounts to, kept up to date.
+"""Reduce: the result of each group, maintained as rows come and go.
 
-The result for a key at time t is a function of the key's rows as of t. Changes can alter it at
-their own times, and at the *joins* of their times with those of the key's other changes: a row that
-comes at (epoch 1, round 3) meets one of (epoch 0, round 7) at (1, 7) first. So when a key is
-evaluated at t, it is noted for evaluation at join(s, t) for every time s of its history that is not
-at or before t. Joins of more times come up in the same way, when the first join is evaluated.
+Every aggregation of a group is a reduce: `Reduce` here says when which groups are evaluated, its parts
+(`operators.aggregates`, `operators.groups`) compute the results from arrangements. The result for a key at time t is a
+function of the key's rows as of t. A change can alter the result at its own time, and at the *joins* of its time with
+the times of the key's other changes: a row of (epoch 1, round 3) meets one of (epoch 0, round 7) first at (1, 7). So
+when a key is evaluated at t, it is noted for evaluation at join(s, t) for every time s of its history that is not at or
+before t. Joins of more times come up in the same way, when the first join is evaluated. Law:
 
-Law: as of every time, the changes sent add up to the function of the changes received (law 5 of
-DESIGN). *Why:* let t be the least time, in the order in which times are run, at which they differ
-for a key. As of t the input is what it was without this epoch's changes, unless some of those are at
-or before t; let u be the join of all of the key's changes at or before t of which at least one is
-new. The input as of u is that as of t, u is at or before t, and the key was evaluated at u, by the
-above, step by step; so output as of u is right. Between u and t neither input nor the old output
-changes but at times that are joins of such too. QED.
+- **Oracle.** As of every time, the changes sent add up to the function of the changes received.
 
-Cost: the groups touched: one read each, of all rows, of the first ones, or of a sum.
+*Why:* Suppose they differ for a key, and let t be the first such time in the order in which times are run. If no new
+change of the key is at or before t, the input as of t is what it was before this epoch, and so is the output.
+Otherwise let u be the join of the times of all the key's changes at or before t; at least one of these is new. Then u
+is at or before t, the input as of u is the input as of t, and the key was evaluated at u, by the above, step by step;
+so the output as of u is right. Between u and t the old output changes only at times that are such joins too. QED.
+
+Cost: for each group touched one read: of all its rows, of the first rows, or of a sum.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, Sums, asked
+from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, Sums, queries_of
 from riverrun.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.plan.operator import (
     Arranged,
@@ -48,7 +49,7 @@ from riverrun.state.view import Selection
 
 @dataclass(frozen=True)
 class Reduce(Operator):
-    """One result a group, or several rows. Its inputs are arrangements by `key`, one for each part."""
+    """One or several result rows for each group. The inputs are arrangements by `key`, one for each part."""
 
     key: tuple[str, ...]
     parts: tuple[GroupPart, ...]
@@ -66,9 +67,9 @@ class Reduce(Operator):
         return " ".join([self.describe(), *codes])
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
-        """By the key of the groups, where every part is: a group's result is where its rows are."""
+        """By the key of the groups, where the input of every part is: a group's result is where its rows are."""
         if all(each.keys is None for each in inputs):
-            return None  # groups have rows
+            return None  # no rows come, so there are no groups
         for each in inputs:
             key = tuple([each.position(name) for name in self.key])
             if each.keys is not None and key not in each.keys:
@@ -80,7 +81,7 @@ class Reduce(Operator):
 
 
 class Reducer(Arranged):
-    """A reduce on a worker: its results, and the keys to be looked at, by time."""
+    """A reduce on a worker: the arrangement of its results, and by time the keys to be evaluated."""
 
     def __init__(self, context: Context, operator: Reduce) -> None:
         super().__init__(context)
@@ -94,7 +95,7 @@ class Reducer(Arranged):
         self._positions = tuple(range(len(self._schema.columns)))
         self.arrangement = Arrangement(context.spine(self._schema))
         self._touched: dict[Timestamp, list[Keys]] = {}
-        # Outside loops, what a count was is what it is less what came: no need to look it up.
+        # Outside loops, the former count is the present count less the diffs that came: no need to look it up.
         (only, *others) = operator.parts
         self._counts = (
             not others and isinstance(only, Sums) and not only.slots and self.node.depth == 1
@@ -106,7 +107,7 @@ class Reducer(Arranged):
             arrangement.readers.append(partial(self.announced, port))
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
-        """A batch has come to an arrangement that it reads."""
+        """A batch was appended to one of the arrangements at the inputs."""
         self.context.arrive(port, time)
         if self._counts:
             self._came[time] = diffs_of(batch)
@@ -126,15 +127,15 @@ class Reducer(Arranged):
         if self._counts:
             self._append(self._counted(keys, self._came.pop(time), time, upper), time, upper)
             return
-        queries, made, counts = self._evaluate(keys, time, upper)
+        queries, new_columns, counts = self._evaluate(keys, time, upper)
         old = so_far(spine, upper).lookup(keys, time)
         batch = None
         if counts is None:
             batch = Batch.difference(
-                self._schema, keys, queries, made, old, time, spine.upper, upper
+                self._schema, keys, queries, new_columns, old, time, spine.upper, upper
             )
         if batch is None:
-            changes = self._difference(keys, time, queries, made, counts, old)
+            changes = self._difference(keys, time, queries, new_columns, counts, old)
             if changes is not None:
                 batch = Batch.of(self._schema, changes, self._positions, spine.upper, upper)
         if batch is not None and len(batch):
@@ -145,10 +146,10 @@ class Reducer(Arranged):
             self._look_ahead(arrangement, keys, time)
 
     def _counted(self, keys: Keys, came: Ints, time: Timestamp, upper: Antichain) -> Changes | None:
-        """How counts change: of each key, by what came."""
-        found = so_far(self._inputs[0].spine, upper).lookup(keys, time)
+        """The changes of counts, from the diffs that came for each key."""
+        selection = so_far(self._inputs[0].spine, upper).lookup(keys, time)
         now = np.zeros(len(keys), np.int64)
-        now[asked(found)] = found.counts
+        now[queries_of(selection)] = selection.counts
         before = now - came
         there, were = (now > 0).nonzero()[0], (before > 0).nonzero()[0]
         rows = len(there) + len(were)
@@ -181,7 +182,7 @@ class Reducer(Arranged):
                 self.context.push(changes_of(batch, time), 0)
 
     def _evaluate(self, keys: Keys, time: Timestamp, upper: Antichain) -> Evaluated:
-        """What the keys amount to as of a time."""
+        """The results of the keys as of a time."""
         results = [
             part.evaluate(so_far(self._inputs[at].spine, upper), keys, time)
             for at, part in enumerate(self._parts)
@@ -196,21 +197,21 @@ class Reducer(Arranged):
         keys: Keys,
         time: Timestamp,
         queries: Ints,
-        made: tuple[pa.Array, ...],
+        new_columns: tuple[pa.Array, ...],
         counts: Ints | None,
         old: Selection,
     ) -> Changes | None:
-        """What leads from the old results to the new; rows that stay may be in it, on both sides."""
+        """The changes from the old results to the new ones. A row in both may be among them, once with each sign."""
         before, taken = old.queries, old.counts
         assert before is not None
         columns = tuple([old.canonical(at) for at in self._widths])
         pieces = []
         if len(queries):
-            whole = _pick(keys, queries, counts is None) + made
+            whole = _pick(keys, queries, counts is None) + new_columns
             diff, diffs = (1, None) if counts is None else (0, counts)
             pieces.append(Changes(whole, len(queries), (time,), None, diff, diffs))
         if len(before):
-            # Where changes of two times meet first, there may be several, of either sign.
+            # Where changes of two times meet first, a key may have several old rows, of either sign.
             whole = keys.take(before).columns + columns
             pieces.append(Changes(whole, len(before), (time,), None, 0, -taken))
         if not pieces:
@@ -218,9 +219,10 @@ class Reducer(Arranged):
         return pieces[0] if len(pieces) == 1 else Changes.concat(pieces)
 
     def _look_ahead(self, arrangement: Arrangement, keys: Keys, time: Timestamp) -> None:
-        """Note the keys for the joins of this time with others of their history.
+        """Note the keys for the joins of this time with the other times of their history.
 
-        Those that come after a noted one are left to it: evaluated there, the key comes up again.
+        Of two such joins of a key of which one is after the other, only the earlier one is noted: when the key is
+        evaluated there, the later one comes up again.
         """
         groups = arrangement.spine.view().later(keys, time)
         if len(groups) == 1:
@@ -252,10 +254,12 @@ def _pick(keys: Keys, queries: Ints, once: bool) -> tuple[pa.Array, ...]:
 
 def _align(queries: Ints, other: Evaluated) -> tuple[pa.Array, ...]:
     """The columns of another part for the same keys; null where it gives nothing."""
-    found, columns, _ = other
-    if len(found) == len(queries) and (found == queries).all():
+    other_queries, columns, _ = other
+    if len(other_queries) == len(queries) and (other_queries == queries).all():
         return columns
-    where = np.searchsorted(found, queries)
-    where = np.minimum(where, max(len(found) - 1, 0))
-    missing = np.ones(len(queries), bool) if not len(found) else found[where] != queries
+    where = np.searchsorted(other_queries, queries)
+    where = np.minimum(where, max(len(other_queries) - 1, 0))
+    missing = (
+        np.ones(len(queries), bool) if not len(other_queries) else other_queries[where] != queries
+    )
     return tuple(column.take(pa.array(where, mask=missing)) for column in columns)

@@ -1,4 +1,8 @@
-"""Linear operators that change the shape of rows: columns of nulls, wider types, lists, windows over a time column."""
+"""Linear operators that change the shape of rows: null columns, wider types, list elements, windows over a time column.
+
+They are linear as those of `operators.linear` are: each change by itself, no state. `Windows` and `Fits` refuse an
+epoch in which a value leaves its type.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from riverrun.state.types import type_text, widen
 
 @dataclass(frozen=True)
 class Pad(Linear):
-    """Columns by position, or nulls of a type: the sides of an outer join brought to one shape."""
+    """Picks columns by position and adds columns of nulls: brings the sides of an outer join to one shape."""
 
     columns: tuple[int | pa.DataType, ...]
     kind: ClassVar[str] = "pad"
@@ -43,17 +47,17 @@ class Pad(Linear):
 
 @dataclass(frozen=True)
 class Widen(Linear):
-    """Some columns in types that hold all their values (`state.types.common_type`), so that equal ones meet."""
+    """Casts some columns to wider types (`state.types.common_type`), so that equal values of two types meet."""
 
     columns: tuple[tuple[int, pa.DataType, pa.DataType], ...]
-    """Of each column that changes: where it is, its type, and the wider one."""
+    """Of each column that changes: its position, its type, and the wider type."""
     names: tuple[str, ...]
     kind: ClassVar[str] = "widen"
     known_by_input: ClassVar[bool] = True
 
     def describe(self) -> str:
-        made = [f"{self.names[at]} to {type_text(wide)}" for at, _, wide in self.columns]
-        return f"widen {', '.join(made)}"
+        widenings = [f"{self.names[at]} to {type_text(wide)}" for at, _, wide in self.columns]
+        return f"widen {', '.join(widenings)}"
 
     def identity(self) -> str:
         changed = [f"{at} {type_text(a)} to {type_text(b)}" for at, a, b in self.columns]
@@ -61,13 +65,13 @@ class Widen(Linear):
 
     def apply(self, changes: Changes) -> Changes:
         columns = list(changes.columns)
-        for at, given, wide in self.columns:
+        for at, narrow, wide in self.columns:
             try:
-                columns[at] = widen(columns[at], given, wide)
+                columns[at] = widen(columns[at], narrow, wide)
             except pa.ArrowInvalid as error:
                 raise OperatorFailed(
                     "operator.range",
-                    f"cannot make column {self.names[at]!r} {type_text(wide)}, which it meets: it is {given}, and has "
+                    f"cannot make column {self.names[at]!r} {type_text(wide)}, which it meets: it is {narrow}, and has "
                     f"a value that is beyond: {error}",
                     hint="cast it before, and decide what becomes of values that do not fit",
                     column=self.names[at],
@@ -77,7 +81,7 @@ class Widen(Linear):
 
 @dataclass(frozen=True)
 class Unfold(Linear):
-    """A row for each element of some list columns, which are as long as each other; the other columns are repeated."""
+    """A row for each element of some list columns, whose lists are equally long; the other columns are repeated."""
 
     lists: tuple[int, ...]
     kind: ClassVar[str] = "unfold"
@@ -109,9 +113,9 @@ class Unfold(Linear):
 class Windows(Linear):
     """Each row once for every window that its time lies in, with the window's start as one more column.
 
-    Windows start at the multiples of `step` and `offset`, and last `size`, in the units of the column, its
-    end excluded; a row whose time is null is in none. A window may end after the last value of the column's type; a
-    row in one that starts before the first value refuses its epoch.
+    A window starts at `offset` plus a multiple of `step` and lasts `size`, all in the units of the column; its end is
+    excluded. A row whose time is null is in no window. A window may end after the last value of the column's type; a
+    row in a window that starts before the first value refuses its epoch.
     """
 
     column: int
@@ -164,7 +168,7 @@ class Windows(Linear):
     ) -> OperatorFailed:
         """The refusal of a window that starts before the least value of the column's type."""
         at = int(np.flatnonzero(beyond)[0])
-        # Further windows of this row start earlier still: the one to tell of is the earliest.
+        # Further windows of this row start earlier still: the message names the earliest.
         last = (self.size - 1 - int(depth[at])) // self.step
         start = int(ticks[at]) - int(depth[at]) - max(last, 0) * self.step
         return OperatorFailed(
@@ -184,28 +188,29 @@ def _first_tick(kind: pa.DataType) -> int:
 
 @dataclass(frozen=True)
 class Fits(Linear):
-    """Rows whose last columns say that nothing computed in them left its type; without these columns.
+    """Refuses rows in which a computation left its type; drops the columns that say so.
 
-    Each of the last columns is true in the rows where a computation left its type: such a row refuses its epoch.
+    Each of the last columns is true in the rows in which a computation left its type. An inserted row with a true one
+    refuses its epoch.
     """
 
-    told: tuple[str, ...]
-    """What is said of each of the last columns where it is true."""
+    overflow_texts: tuple[str, ...]
+    """The error text of each of the last columns."""
     hint: str
     names: tuple[str, ...]
-    """The names of the other columns; empty where a column is not shown of a row that is refused."""
+    """The names of the other columns, for showing a row that is refused; empty for a column that is not shown."""
     kind: ClassVar[str] = "fits"
 
     def describe(self) -> str:
         return "check that results fit their types"
 
     def identity(self) -> str:
-        return f"{self.describe()}: {', '.join(self.told)}"
+        return f"{self.describe()}: {', '.join(self.overflow_texts)}"
 
     def apply(self, changes: Changes) -> Changes:
-        kept = len(changes.columns) - len(self.told)
+        width = len(changes.columns) - len(self.overflow_texts)
         diffs: Any = None
-        for text, column in zip(self.told, changes.columns[kept:], strict=True):
+        for text, column in zip(self.overflow_texts, changes.columns[width:], strict=True):
             if not pc.any(column).as_py():
                 continue
             diffs = changes.diff_array() if diffs is None else diffs
@@ -214,9 +219,9 @@ class Fits(Linear):
                 at = int(np.flatnonzero(flags)[0])
                 row = {
                     name: one[at].as_py()
-                    for name, one in zip(self.names, changes.columns[:kept], strict=True)
+                    for name, one in zip(self.names, changes.columns[:width], strict=True)
                     if name
                 }
                 of = f", for {row}" if row else ""
                 raise OperatorFailed("operator.overflow", f"{text}{of}", hint=self.hint, row=row)
-        return changes.with_columns(changes.columns[:kept])
+        return changes.with_columns(changes.columns[:width])

@@ -1,7 +1,7 @@
 """Sources: where rows come in.
 
-An input sends on what it is fed, at once; it keeps nothing. `CLOCK` is the input that has a row for each epoch, and
-that nobody has to feed.
+The engine feeds an input with the rows of an epoch; the input sends them on at once and keeps nothing. One input is
+fed by the engine itself: the clock (`CLOCK`), which has a row for each epoch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from riverrun.plan.operator import Actor, Context, Operator, Role
 from riverrun.state.changes import Changes
 
 CLOCK = "__clock__"
-"""The input that has a row for each epoch, which nobody has to feed."""
+"""The name of the clock: an input with a row for each epoch, which users do not feed."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Input(Operator):
 
 
 class Source(Actor):
-    """An input on a worker: it is fed, and sends on at once."""
+    """An input on a worker: sends on at once the rows with which it is fed."""
 
     def feed(self, changes: Changes) -> None:
         self.context.push(changes, 0)

@@ -1,11 +1,13 @@
 """Upsert: rows that replace the row with the same key.
 
-What comes in are commands: a row to be put, or a key to be deleted, each with a sequence number. As of
-an epoch, a key has the row of its last command, or none. The output is what changed: the old row
-taken out, the new one put in; it is arranged by key.
+It follows every input with a key. The input are commands (`rows.commands`): a row to be put or a key to be deleted,
+each with a sequence number. The output are the changes: the old row removed, the new row added; it is arranged by
+key. Law:
 
-The laws of commands, **last counts** and **no two numbers**, are in `rows.commands`: by them neither cutting nor
-order of arrival shows.
+- **Last command.** As of an epoch, a key has the row of its last command, or no row if that was a deletion. By the laws
+  of commands, **last counts** and **no two numbers** of `rows.commands`, neither cutting nor order of arrival shows.
+
+Cost: sorting the commands of an epoch by key, and one lookup for each key among them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from riverrun.state.keys import Keys
 
 @dataclass(frozen=True)
 class Upsert(Operator):
-    """Keeps the last row of each key. Its input are commands, exchanged by key."""
+    """The last row of each key. The input are commands, exchanged by key."""
 
     key: tuple[str, ...]
     kind: ClassVar[str] = "upsert"
@@ -49,21 +51,21 @@ class Upsert(Operator):
 
 
 class Upserter(Arranged):
-    """The rows that are there, and the commands whose epoch is not complete."""
+    """The rows on a worker, and the commands whose epoch is not complete."""
 
     def __init__(self, context: Context, operator: Upsert) -> None:
         super().__init__(context)
         columns = self.node.schemas[0]
         self._schema = state_schema(columns, operator.key)
         self.arrangement = Arrangement(context.spine(self._schema))
-        given = commands_schema(columns)
-        key = pa.schema([given.field(name) for name in operator.key])
-        sequence = pa.schema([given.field(SEQUENCE)])
+        command_columns = commands_schema(columns)
+        key = pa.schema([command_columns.field(name) for name in operator.key])
+        sequence = pa.schema([command_columns.field(SEQUENCE)])
         self._commands = Schema.of(key, sequence, LAST_FIRST)
-        places = {name: at for at, name in enumerate(given.names)}
+        places = {name: at for at, name in enumerate(command_columns.names)}
         self._asked = [places[field.name] for field in self._commands.columns]
         width = len(operator.key)
-        self._made = [places[field.name] for field in self._schema.columns[width:]]
+        self._value_places = [places[field.name] for field in self._schema.columns[width:]]
         self._deleted = places[DELETED]
         self._held: dict[Timestamp, list[Changes]] = {}
 
@@ -72,17 +74,21 @@ class Upserter(Arranged):
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         spine = self.arrangement.spine
-        given = Changes.concat(self._held.pop(time))
-        asked = [given.columns[at] for at in self._asked]
-        keys, last = Keys.first_rows(self._commands, asked, given.rows)
+        commands = Changes.concat(self._held.pop(time))
+        asked = [commands.columns[at] for at in self._asked]
+        keys, last = Keys.first_rows(self._commands, asked, commands.rows)
         put = np.arange(len(last))
-        deleted = given.columns[self._deleted]
+        deleted = commands.columns[self._deleted]
         if deleted.true_count:
             put = np.flatnonzero(~deleted.take(pa.array(last)).to_numpy(zero_copy_only=False))
             last = last[put]
-        made = take_columns([given.columns[at] for at in self._made], last) if self._made else ()
+        values = (
+            take_columns([commands.columns[at] for at in self._value_places], last)
+            if self._value_places
+            else ()
+        )
         old = spine.view().present(keys)
-        batch = Batch.difference(self._schema, keys, put, made, old, time, spine.upper, upper)
+        batch = Batch.difference(self._schema, keys, put, values, old, time, spine.upper, upper)
         assert batch is not None  # the keys are in order
         if not len(batch):
             return

@@ -1,13 +1,18 @@
 """Vertex: a user's own operator, in the terms of timely dataflow.
 
-A vertex is told of rows as they arrive (``on_recv``) and, when it asked for that (``notify_at``),
-that a time is complete (``on_notify``). While it handles something of time t it may send, and ask
-for notifications, at t or at a later round of the same epoch; anything earlier is refused (law 1 of
-DESIGN), and so are later epochs: what waits for one is in a table. A notification at t comes when
-no row at or before t can arrive any more, on any worker (law 2).
+Users subclass `frontends.timely.Vertex`; here is the operator in the plan, and the actor that calls the user's
+object. The actor hands rows over as they arrive (``on_recv``) and, for a time that the vertex asked for
+(``notify_at``), says that the time is complete (``on_notify``). Laws:
 
-What it keeps across epochs it declares: a `Table` from keys to rows. Rows that are written are seen
-by reads at once, on this worker, and become part of the state at the end of the epoch.
+- **Silence.** While a vertex handles time t, it may send rows and ask for notifications at t or at a later round of
+  the same epoch. Anything earlier is refused.
+- **Own epoch.** Sending to a later epoch, or asking to be notified in one, is refused. Rows that have to wait for a
+  later epoch are put into a table.
+- **Notification.** ``on_notify`` is called at t when no row at or before t can arrive any more, on any worker.
+- **Declared state.** State that is to outlive an epoch is in tables (`Table`), each from keys to rows. A row that was
+  written is read from then on, on the same worker, and becomes part of the state at the end of the epoch.
+
+Cost: a call for each batch and time; a table is read and written row by row, in Python.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ DIFF = "diff"
 
 
 class Handles(Protocol):
-    """What the engine calls (`frontends.dataflow.Vertex`)."""
+    """The user's object, as the actor calls it (`frontends.timely.Vertex`)."""
 
     def bind(self, link: VertexLink) -> None: ...
     def on_recv(self, port: str, rows: pl.DataFrame, time: Timestamp) -> None: ...
@@ -55,11 +60,11 @@ class Handles(Protocol):
 
 @dataclass(frozen=True)
 class VertexOperator(Operator):
-    """Runs what `make` makes, one on each worker."""
+    """Runs the user's vertex: `make` is called once on each worker."""
 
     make: Callable[[], Handles]
     ports: tuple[str, ...]
-    given: tuple[pa.Schema, ...]
+    input_schemas: tuple[pa.Schema, ...]
     outputs: tuple[str, ...]
     tables: Mapping[str, Schema] = field(hash=False)
     central: bool = field(kw_only=True, default=False)
@@ -88,7 +93,7 @@ class VertexOperator(Operator):
 
     @property
     def from_content(self) -> bool:
-        return False  # it is told of times, and of changes as they come
+        return False  # the vertex sees times, and each change as it comes
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -99,7 +104,7 @@ class VertexOperator(Operator):
 
 
 class VertexLink:
-    """How a vertex reaches the engine, which is not interrupted meanwhile."""
+    """How a vertex reaches the engine. An interrupt (Ctrl-C) waits until the engine has done its part."""
 
     def __init__(self, actor: VertexActor, tables: Mapping[str, Table]) -> None:
         self._actor = actor
@@ -126,7 +131,7 @@ class VertexActor(Actor):
             name: Table(context, name, schema, operator.central)
             for name, schema in operator.tables.items()
         }
-        self._diffs = [free_name(DIFF, given.names) for given in operator.given]
+        self._diffs = [free_name(DIFF, schema.names) for schema in operator.input_schemas]
         self._now: Timestamp | None = None
         self._asked: set[Timestamp] = set()
         self._vertex = exposed(operator.make)
@@ -137,7 +142,7 @@ class VertexActor(Actor):
 
     def receive(self, port: int, changes: Changes) -> None:
         for time, piece in by_time(changes):
-            rows = as_record_batch(self._operator.given[port], piece.columns, piece.rows)
+            rows = as_record_batch(self._operator.input_schemas[port], piece.columns, piece.rows)
             frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(
                 pl.Series(self._diffs[port], piece.diff_array(), pl.Int64)
             )
@@ -158,7 +163,7 @@ class VertexActor(Actor):
             self._now = before
 
     def send(self, rows: Any, time: Timestamp | None, output: str | None) -> None:
-        """Send rows from an output; a column `diff` says how often, 1 where there is none."""
+        """Send rows from an output. A column `diff` says how often each row is sent; without it, once."""
         outputs = self._operator.outputs
         time = self._allowed(time, "send")
         if output is None and len(outputs) == 1:
@@ -181,7 +186,7 @@ class VertexActor(Actor):
             changes = Changes(
                 canonical_columns(batch, schema), batch.num_rows, (time,), None, 1, diffs
             )
-            # Rows may lie in memory of the rows they were made from; around a loop such chains would grow.
+            # Rows may share memory with the rows from which they were made. In a loop such chains would grow: copy.
             self.context.push(changes.take(np.arange(batch.num_rows)), number)
 
     def notify_at(self, time: Timestamp) -> None:
@@ -230,9 +235,9 @@ class VertexActor(Actor):
 
 
 class Table:
-    """State of a vertex: a row for each key. What is written is kept beside the spine until the epoch ends.
+    """State of a vertex: a row for each key. Rows that were written wait beside the spine until the epoch ends.
 
-    A table is split among workers by its key. A `central` one is kept under the key of no columns, whose
+    A table is split among workers by its key. A `central` table is stored under the key of no columns, whose
     hash is 0, so that it stays on the worker to which ``TO_ONE`` brings the rows.
     """
 
@@ -242,12 +247,12 @@ class Table:
         self._key = schema.key
         self._columns = pa.schema([*schema.key, *schema.value])
         self._width = len(schema.key)
-        kept = Schema.of(pa.schema([]), self._columns) if central else schema
-        self._spine = context.spine(kept, f":{name}")
+        spine_schema = Schema.of(pa.schema([]), self._columns) if central else schema
+        self._spine = context.spine(spine_schema, f":{name}")
         self._written: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...] | None]] = {}
-        """By what tells keys apart, the key and the row that was written; None where it was deleted."""
+        """By the comparable form of a key (`_alike`): the key, and the row written under it, None where deleted."""
         self._whole: dict[Any, tuple[Any, ...]] | None = None
-        """All rows, of a central table: what is under one key cannot be looked up."""
+        """All rows of a central table by key. In its spine they cannot be looked up: all lie under one key."""
         if central:
             view, now = present(self._spine)
             rows = [row for piece in view.scan(now) for row in _tuples(piece.to_batch())]
@@ -255,47 +260,47 @@ class Table:
 
     @uninterrupted
     def read(self, keys: Any) -> pl.DataFrame:
-        """The rows of some keys; a key that has none gives none."""
-        asked = self._given(keys, self._key, "read from")
-        found = {self._key_of(row): row for row in self._stored(asked)}
-        for key in map(self._key_of, asked):
+        """The rows of some keys. A key without a row is left out."""
+        wanted = self._as_tuples(keys, self._key, "read from")
+        rows_by_key = {self._key_of(row): row for row in self._stored_rows(wanted)}
+        for key in map(self._key_of, wanted):
             if key in self._written:
                 _, row = self._written[key]
                 if row is None:
-                    found.pop(key, None)
+                    rows_by_key.pop(key, None)
                 else:
-                    found[key] = row
-        return self._frame(found.values())
+                    rows_by_key[key] = row
+        return self._frame(rows_by_key.values())
 
     @uninterrupted
     def write(self, rows: Any) -> None:
         """Put rows in place of those with the same key."""
-        for row in self._given(rows, self._columns, "write to"):
+        for row in self._as_tuples(rows, self._columns, "write to"):
             self._written[self._key_of(row)] = row[: self._width], row
 
     @uninterrupted
     def delete(self, keys: Any) -> None:
-        """Take the rows of some keys out."""
-        for key in self._given(keys, self._key, "delete from"):
+        """Remove the rows of some keys."""
+        for key in self._as_tuples(keys, self._key, "delete from"):
             self._written[self._key_of(key)] = key, None
 
     @uninterrupted
     def scan(self) -> pl.DataFrame:
         """All rows."""
-        found: dict[Any, tuple[Any, ...]] = {}
+        rows_by_key: dict[Any, tuple[Any, ...]] = {}
         view, now = present(self._spine)
         for piece in view.scan(now):
             for row in _tuples(piece.to_batch()):
-                found[self._key_of(row)] = row
+                rows_by_key[self._key_of(row)] = row
         for key, (_, written) in self._written.items():
             if written is None:
-                found.pop(key, None)
+                rows_by_key.pop(key, None)
             else:
-                found[key] = written
-        return self._frame(found.values())
+                rows_by_key[key] = written
+        return self._frame(rows_by_key.values())
 
     def settle(self, epoch: int) -> None:
-        """Make what was written part of the state."""
+        """Make the rows that were written part of the state."""
         if self._written:
             self._flush(epoch)
         settle(self._spine, epoch, self._depth)
@@ -304,7 +309,7 @@ class Table:
         time = (epoch - 1,) + (0,) * (self._depth - 1)
         upper = Antichain.boundary(epoch, self._depth)
         written, self._written = self._written, {}
-        old = self._stored([key for key, _ in written.values()])
+        old = self._stored_rows([key for key, _ in written.values()])
         pieces = []
         fresh = [row for _, row in written.values() if row is not None]
         for rows, diff in ((fresh, 1), (old, -1)):
@@ -323,20 +328,20 @@ class Table:
             schema = self._spine.schema
             self._spine.append(Batch.of(schema, changes, positions, self._spine.upper, upper))
 
-    def _stored(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def _stored_rows(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if self._whole is not None:
-            asked = set(map(self._key_of, keys))
-            return [row for key, row in self._whole.items() if key in asked]
+            wanted = set(map(self._key_of, keys))
+            return [row for key, row in self._whole.items() if key in wanted]
         view, now = present(self._spine)
         columns = pa.record_batch(list(_canonical(keys, self._key)), names=self._key.names)
         return _tuples(view.lookup(columns, now).to_batch())
 
-    def _given(self, rows: Any, schema: pa.Schema, attempt: str) -> list[tuple[Any, ...]]:
+    def _as_tuples(self, rows: Any, schema: pa.Schema, attempt: str) -> list[tuple[Any, ...]]:
         batch = as_table(rows, schema, f"{attempt} {self.name!r}")
         return _tuples(as_record_batch(schema, batch.columns, batch.num_rows))
 
     def _key_of(self, row: tuple[Any, ...]) -> Any:
-        """What tells keys apart in Python as states do."""
+        """The comparable form of a row's key: equal in Python where states hold the keys for equal."""
         return _alike(row[: self._width])
 
     def _frame(self, rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
@@ -346,7 +351,7 @@ class Table:
 
 
 def _canonical(rows: list[tuple[Any, ...]], schema: pa.Schema) -> tuple[pa.Array, ...]:
-    """Rows of Python values as the engine keeps them."""
+    """Rows of Python values as columns in the layout of states."""
     columns = []
     for at, kind in enumerate(schema.types):
         columns.append(encode(pa.array([row[at] for row in rows], spelled(kind)), kind))
@@ -357,7 +362,7 @@ _NAN = object()
 
 
 def _alike(value: Any) -> Any:
-    """A value that hashes, and is the same for equal values: NaN equals NaN, and lists and structs are values too."""
+    """A hashable value that is equal for equal values of a state: NaN equals NaN, lists and structs are values too."""
     if isinstance(value, tuple | list):
         return tuple(map(_alike, value))
     if isinstance(value, dict):

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 LEAST = 1 << 18  # smaller pieces are better left to the allocator
-_ALWAYS_KEPT = 32 << 20
+_LEAST_SPARE = 32 << 20
 _GRAIN = 1 << 16
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -59,7 +59,7 @@ class SlabPool:
         """Give at most so many unused slabs back to the system (1 to 2 ms each), until the *bounded* law holds."""
         with self._lock:
             self._collect()
-            while slabs and self._free_bytes > max(_ALWAYS_KEPT, self._used_bytes * 3 // 8):
+            while slabs and self._free_bytes > max(_LEAST_SPARE, self._used_bytes * 3 // 8):
                 self._free_bytes -= len(self._free.pop(0))
                 slabs -= 1
 

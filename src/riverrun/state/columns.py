@@ -1,13 +1,13 @@
 """Columns as kernels see them, and the writer of new columns.
 
-Kernels take columns as a *table of nodes* (`kernels.layout`): a node is one row of integers that describes one Arrow
-array, mostly by the addresses of its buffers. `node_table` and `column_table` make such a table of Arrow arrays. The
-`gather_...` functions and `take_columns` make new columns out of rows of old ones; up to 4,096 rows of flat columns by
-one call of a kernel, more of them by `ColumnWriter`, whose buffers grow by doubling. A row of some block has a *name*:
-an integer that holds the number of the block and the number of the row in it. Law:
+Kernels take columns as a *table of nodes* (`kernels.layout`). A node is a row of integers for one Arrow array, mostly
+the addresses of the array's buffers. `node_table` and `column_table` make such tables from Arrow arrays. The
+`gather_...` functions and `take_columns` make new columns from rows of old columns: up to 4,096 rows of flat columns by
+one call of a kernel, more rows by `ColumnWriter`, whose buffers grow by doubling. A row of some block has a *name*:
+an integer that holds the number of the block and the number of the row in the block. Law:
 
-- **Kept alive.** A table of nodes is valid as long as the arrays are alive that it was made from; whoever keeps the
-  table keeps the arrays too.
+- **Owners stay alive.** A table of nodes is valid as long as the arrays are alive from which it was made; an object
+  that holds the table holds the arrays too.
 """
 
 from __future__ import annotations

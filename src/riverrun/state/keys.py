@@ -1,9 +1,9 @@
 """Keys: the distinct keys of some changes, ready to be looked up.
 
-A `View` takes the keys of a lookup in any Arrow form, checks them and brings them to the canonical layout. `Keys` are
-in that layout already and come with the table of nodes that kernels take, so that looking up a few of them costs a few
-microseconds. Operators that react to changes (reduce, upsert, shared states) use them: the keys of a new batch are
-those to look at again. Laws:
+A `View` takes the keys of a lookup in any Arrow form, checks them and brings them to the canonical layout. `Keys` have
+the canonical layout already, and the table of nodes for kernels; so looking up a few keys costs a few microseconds.
+Operators that react to changes (reduce, upsert, shared states) use `Keys`: they look again at the keys of each new
+batch. Laws:
 
 - **Distinct.** No two rows are equal.
 - **Null is a key.** Null is a key like any other, and equal to null.

@@ -1,12 +1,13 @@
 """Matching: every pair of a change of a batch and a change of a view with the same key.
 
-This is the inner loop of a join. Of a pair, the diff is the product of both diffs and the time the
-join (coordinate by coordinate, the greater one) of both times. Laws:
+This is the inner loop of a join (`operators.join`). The diff of a pair is the product of both diffs. The time of a pair
+is the join of both times: coordinate by coordinate the greater one. Laws:
 
-1. Every pair with exactly equal keys comes once: hashes decide where to look, never what is equal.
-2. Null keys are equal to each other; a join that wants otherwise leaves them out.
-3. A piece holds at most `rows` pairs, in the order of the batch.
-4. A product of diffs that leaves 64 bits is an error, ``operator.overflow``.
+- **Each pair once.** Every pair with exactly equal keys comes once. Hashes decide where to look, never whether keys are
+  equal.
+- **Null is a key.** Null keys are equal to each other; a join, in which they match nothing, leaves them out.
+- **Bounded pieces.** A piece holds at most `rows` pairs, in the order of the batch.
+- **No silent overflow.** A product of diffs that leaves 64 bits is an error, ``operator.overflow``.
 
 >>> import pyarrow as pa
 >>> from riverrun.progress import Antichain
@@ -100,7 +101,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
     if not batch.blocks or not len(view.tables):
         return
     left, right = batch.schema, view.schema
-    # A hash that lost bits cannot give others back.
+    # Stored hashes of the batch serve as the view's when they have all bits, or the same bits as those of the view.
     stored = left.hash_mask in (FULL_MASK, right.hash_mask)
     time = _one_time(batch, view)
     bases, stride = _NO_BASES, 0
@@ -122,7 +123,7 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
             while pairs > 0:
                 room = min(rows, pairs)
                 pairs -= room
-                found, codes = matching.list_matches(
+                rows_and_diffs, codes = matching.list_matches(
                     block.descriptor, at, starts, places, view.descriptors, bases, stride,
                     position, room,
                 )  # fmt: skip
@@ -138,11 +139,20 @@ def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
                 joined = None
                 if time is None:
                     times, joined = _join_times(block.times, table, codes)
-                yield Matches(room, times, joined, found[2], batch, view, found[0], found[1])
+                yield Matches(
+                    room,
+                    times,
+                    joined,
+                    rows_and_diffs[2],
+                    batch,
+                    view,
+                    rows_and_diffs[0],
+                    rows_and_diffs[1],
+                )
 
 
 def _one_time(batch: Batch, view: View) -> Timestamp | None:
-    """The time of all pairs, if the batch has one that no change of the view comes after."""
+    """The time of all pairs: the only time of the batch, if all changes of the view are at or before this time."""
     time = batch.blocks[0].times[0]
     if any(block.times != (time,) for block in batch.blocks):
         return None
@@ -153,7 +163,7 @@ def _one_time(batch: Batch, view: View) -> Timestamp | None:
 
 
 def _join_times(left: Times, right: Times, codes: Ints) -> tuple[Times, Codes | None]:
-    """The table of the joins of both sides' times, where codes name pairs of them, and codes in that."""
+    """The table of the joins of pairs of times, and the code of each pair in it. `codes` name the pairs of times."""
     count = len(left) * len(right)
     places: np.ndarray[Any, np.dtype[np.int64]]
     if count <= MARKED:

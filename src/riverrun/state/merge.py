@@ -1,12 +1,13 @@
 """Merging two adjacent batches a bounded step at a time.
 
-A `Merger` reads its two batches from the least hash to the greatest and writes one, in which times
-have been advanced to `since` and equal changes added up. The inputs stay as they are, and are what
-readers see, until the result is whole.
+A spine merges its batches with a `Merger`, or at once with `fold` where they are small. A `Merger` reads its two
+batches from the least hash to the greatest and writes one batch, in which times have been advanced to `since` and equal
+changes added up. Laws:
 
-Laws: the result holds, for every time at or after `since`, what the inputs hold (law 3 of DESIGN:
-reads do not see merging); `work` handles at most `fuel` rows and one group more, whatever the size
-of the batches.
+- **Merging is invisible.** As of every time at or after `since`, the result has the rows that the inputs have. The
+  inputs do not change, and readers see them until the result is whole.
+- **Bounded step.** `work` handles at most `fuel` rows and the rest of one group (changes of one key and value),
+  whatever the size of the batches.
 
 Memory: the inputs and the result, that is at most twice the rows being merged; then the inputs go.
 Cost: 8 ns a row of two int64 columns.
@@ -37,13 +38,13 @@ class Merger:
         self.a, self.b = a, b
         self.since = since
         self.remaining = len(a) + len(b)
-        """Rows not read yet: the fuel that is needed to finish."""
+        """Rows not read yet: the fuel needed to finish."""
         self.blocks: list[Block] = []
         """The blocks of the result that are complete."""
         tables = {id(block.times): block.times for block in (*a.blocks, *b.blocks)}
         self._times = union(*(advance(table, since) for table in tables.values()))
         self._maps: dict[int, tuple[Times, Codes]] = {}
-        """By the identity of a table of times, which is kept here so that no other can take its place."""
+        """By the id of a table of times: the table, held so that no other object gets its id, and the new codes."""
         blocks = (*a.blocks, *b.blocks)
         self._nodes = len(blocks[0].nodes)
         self._first = 1 if all(block.hashes_suffice for block in blocks) else 0
@@ -63,7 +64,7 @@ class Merger:
         return len(self.a) + len(self.b)
 
     def work(self, fuel: int) -> int:
-        """Read up to `fuel` rows; return what is left of it."""
+        """Read up to `fuel` rows; return the fuel left over."""
         while fuel > 0 and self.remaining:
             left, right = self._left, self._right
             i, j, count = self._merge_words(min(fuel, CHUNK_ROWS))
@@ -94,7 +95,7 @@ class Merger:
         return fuel
 
     def _merge(self, fuel: int) -> tuple[int, int, int]:
-        """Name the next rows; how far both sides are then, and how many were named."""
+        """Name the next rows of the result. Returns how far both sides have been read, and how many rows were named."""
         left, right = self._left, self._right
         return merging.merge_step(
             left.descriptor, left.row, left.is_last, self._map(left.block),
@@ -104,7 +105,8 @@ class Merger:
         )  # fmt: skip
 
     def _merge_words(self, fuel: int) -> tuple[int, int, int]:
-        """The same of rows that can be put where they belong; those of other kinds are left where they are."""
+        """`_merge` for rows that are a hash and one word, which are written to their place at once. Reads nothing of
+        blocks with other rows."""
         left, right = self._left, self._right
         place = (
             None if left.block is None or right.block is None else self._writer.reserve_words(fuel)
@@ -135,13 +137,13 @@ class Merger:
         known = self._maps.get(id(block.times))
         if known is not None:
             return known[1]
-        found = codes_in(advance(block.times, self.since), self._times)
-        self._maps[id(block.times)] = block.times, found
-        return found
+        codes = codes_in(advance(block.times, self.since), self._times)
+        self._maps[id(block.times)] = block.times, codes
+        return codes
 
 
 def fold(batches: Sequence[Batch], since: Antichain) -> Batch:
-    """Merge a few small adjacent batches at once: more than two by sorting their rows again."""
+    """Merge a few small adjacent batches at once; more than two by sorting their rows again."""
     schema, blocks = batches[0].schema, [block for batch in batches for block in batch.blocks]
     tables = [advance(block.times, since) for block in blocks]
     times = union(*tables)

@@ -1,21 +1,22 @@
-"""Kernels made ready before they are called: compiled in several processes at once, and only those that are missing.
+"""Preparing: missing kernels are compiled before they are called, by several processes at once.
 
-As a rule there is nothing to do: a wheel brings its kernels, `make setup` makes those of a checkout, and a machine
-that has compiled a kernel keeps it. Who needs kernels that nobody has made yet, on the first start of a source tree
-or on a processor below the baseline, has them made here: ``flow.run()`` those that its plan needs, a Spark worker
-those that its driver names, and ``python -m riverrun kernels`` all that are known (`entries`).
+As a rule nothing is missing: a wheel brings its kernels, `make setup` compiles them for a checkout, and the files of
+compiled kernels stay on a machine. Kernels are missing on the first start of a source tree, or on a processor below the
+baseline. Then ``flow.run()`` has this module compile the kernels of its plan, a Spark worker the kernels named by its
+driver, and ``python -m riverrun kernels`` all kernels in `entries`.
 
 Numba compiles one function at a time in a process, so there is a helper process for each core. Every helper gets the
-whole list and takes the first kernel that is neither made nor being made; the locks of `kernels.compiling` see to it
-that a kernel is made once, and by one. Helpers write files, and nothing else comes back from them. So nothing depends
-on them: where they cannot be started, or are ended, a kernel is compiled when it is called.
+whole list and takes the first kernel that is neither compiled nor being compiled; the locks of `kernels.compiling`
+ensure that a kernel is compiled once. Helpers write files and report nothing else. Law:
+
+- **Nothing depends on helpers.** Where they cannot be started, or are ended, a kernel is compiled when it is called.
 
 >>> from riverrun.state.entries import labels
 >>> missing(labels("rows"))  # `make setup` has compiled them
 []
 
-Cost: nothing is missing: looking for some thirty files, once in a process. Otherwise a helper takes a second to start,
-150 MB of memory, and about half a minute of processor time is needed for all that a program with joins and loops calls.
+Cost: where nothing is missing, looking for some thirty files once in a process. Otherwise a helper takes a second to
+start and 150 MB of memory; all kernels of a program with joins and loops take about half a minute of processor time.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from riverrun.state.entries import LABELS
 from riverrun.state.kernels import compiling
 
 _LOG = logging.getLogger(__name__)
-_LOOKING = 0.1  # seconds between two looks at what helpers have made
+_LOOKING = 0.1  # seconds between two looks for files that helpers have written
 _MOST = 8  # helpers
-_ENDING = 5.0  # seconds in which a helper that is told to end does so
+_ENDING = 5.0  # seconds that a helper is given to end before it is killed
 _TURN = Lock()
 _READY: set[str] = set()
 
 
 def missing(wanted: Iterable[str], *, anew: bool = False) -> list[str]:
-    """Those of some labels that are entries, and have not been compiled for this machine.
+    """The labels, of those given, that are entries and have not been compiled for this machine.
 
-    Files are not read, and those that were ready before are not looked for again, unless it is asked for: `anew`.
+    Files are not read, and kernels that were ready before are not looked for again, unless `anew` asks for both.
     """
     absent = []
     for each in wanted:
@@ -57,7 +58,7 @@ def missing(wanted: Iterable[str], *, anew: bool = False) -> list[str]:
 
 
 def compiled_files(wanted: Iterable[str] = LABELS) -> list[Path]:
-    """The files of those labels that have one, each verified."""
+    """The files of the labels that have a file, each verified."""
     files = []
     for each in wanted:
         entry = _entry(each)
@@ -76,15 +77,15 @@ def carry(wanted: Iterable[str]) -> dict[str, bytes]:
 def make_ready(
     wanted: Iterable[str], *, progress: Callable[[int, int], None] | None = None
 ) -> list[str]:
-    """Have what is missing compiled, and return when it is; say so, and return what it was.
+    """Compile the missing kernels among some labels, and log it; return the labels that were missing.
 
-    `progress` is called now and then, with how many have been compiled, and of how many. Whoever interrupts it ends the
-    helpers; what they have made so far is kept.
+    `progress` is called now and then with the number of kernels compiled so far and of all. An interrupt ends the
+    helpers; the files that they have written stay.
     """
     wanted = list(wanted)
     with _TURN:
         absent = missing(wanted, anew=progress is not None)
-        if absent and not _can_be_kept(absent[0]):
+        if absent and not _can_be_saved(absent[0]):
             _LOG.warning(
                 "each process compiles its kernels for itself: nothing can be kept beside the sources, nor in the "
                 "user's own folder (riverrun.state.kernels.machine_code says when); NUMBA_CACHE_DIR names another one"
@@ -96,14 +97,14 @@ def make_ready(
                 len(absent),
             )
             start = time.monotonic()
-            _compile(absent, progress or (lambda made, of: None))
+            _compile(absent, progress or (lambda done, of: None))
             _LOG.info("kernels are ready, after %.0f s", time.monotonic() - start)
         _READY.update(wanted)
     return absent
 
 
 def _entry(label: str) -> tuple[compiling.Kernel, compiling.Signature] | None:
-    """The kernel of a label and its types; None: it is not among those that are known."""
+    """The kernel of a label and its types; None for a label that is no entry."""
     entry = LABELS.get(label)
     if entry is None:
         return None
@@ -112,7 +113,7 @@ def _entry(label: str) -> tuple[compiling.Kernel, compiling.Signature] | None:
     return None if kernel is None or kernel.files is None else (kernel, entry[1])
 
 
-def _can_be_kept(label: str) -> bool:
+def _can_be_saved(label: str) -> bool:
     entry = _entry(label)
     return (
         entry is not None
@@ -143,7 +144,7 @@ def _compile(absent: list[str], progress: Callable[[int, int], None]) -> None:
 
 
 def _start(absent: list[str]) -> subprocess.Popen[str]:
-    """A helper, for this very package, wherever it was loaded from."""
+    """Start a helper, which loads this package from where this process loaded it."""
     path = os.pathsep.join(os.path.abspath(each) for each in sys.path)
     helper = subprocess.Popen(
         [sys.executable, "-c", f"from {__name__} import help_out; help_out()"],
@@ -167,7 +168,7 @@ def _cores() -> int:
 
 
 def help_out() -> None:
-    """What a helper does: compile what nobody else compiles, until everything has been or the parent is gone."""
+    """Be a helper: compile kernels that no other process compiles, until all are compiled or the parent is gone."""
     parent, left = os.getppid(), sys.stdin.read().split()
     gc.disable()  # a compiler makes many objects, and the process ends soon
     logging.disable()

@@ -1,17 +1,16 @@
-"""What the rows of a state look like: key columns, value columns, and the order inside a key.
+"""Schema: the key columns and value columns of a state, and the declared order of the rows of a key.
 
-**Physical order.** Columns are kept as key, then the columns of the declared order, then the other
-values; rows are compared in that order, so the declared order is the order inside a key.
+Every state has a schema. `Schema.conform` checks rows and brings them to the layout in which states store rows;
+`declared_column` gives a column back in the type that the user declared. Laws:
 
-**One layout for one meaning.** Arrow has several encodings of the same values (dictionary, large,
-view, chunks). Rows are brought to one before anything else sees them (`types`): strings, binary and
-lists with 64-bit offsets, dictionaries decoded, enums as codes. What a user declared comes back on
-the way out.
-
-**What fits.** A column fits when every value of its type is exactly a value of the declared one
-(`types.fits`): the same type in any encoding, a narrower integer or float, a decimal with fewer
-digits, a time in a coarser unit, or all nulls; and text fits an enum when each value is one of its
-categories. Nothing is rounded, truncated or parsed.
+- **Physical order.** Columns are stored in this order: the key, the columns of the declared order, the other values.
+  Rows are compared in the order of the columns, so the rows of a key are in the declared order.
+- **One layout for one meaning.** Arrow has several encodings of the same values (dictionary, large, view, chunks). Rows
+  are brought to one encoding before anything else sees them (`types`): strings, binary and lists with 64-bit offsets,
+  dictionaries decoded, enums as codes. On the way out they get their declared types again.
+- **Exact fit.** A column is taken when every value of its type is exactly a value of the declared type (`types.fits`):
+  the same type in any encoding, a narrower integer or float, a decimal with fewer digits, a time in a coarser unit, or
+  all nulls; and text for an enum when each value is one of its categories. Nothing is rounded, truncated or parsed.
 
 >>> import pyarrow as pa
 >>> schema = Schema.of(
@@ -75,10 +74,10 @@ class Schema:
     value: pa.Schema
     order: tuple[Order, ...] = ()
     hash_mask: int = FULL_MASK
-    """Bits of the hash that are used. Fewer make keys collide: only tests ask for that."""
+    """Bits of the hash that are used. Fewer bits make keys collide, which only tests ask for."""
     everywhere: bool = False
-    """Whether every worker has all of the state, rather than the rows whose hashes it owns. It is saved once all the
-    same: each worker writes the rows whose hashes it owns, and is given all of them when it begins."""
+    """Whether every worker has all rows of the state, rather than the rows whose hashes it owns. Such a state is saved
+    once all the same: each worker writes the rows whose hashes it owns, and reads all rows when it begins."""
 
     @classmethod
     def of(
@@ -141,7 +140,7 @@ class Schema:
 
     @cached_property
     def canonical(self) -> tuple[pa.DataType, ...]:
-        """The type each column is kept in, in physical order."""
+        """The type in which each column is stored, in physical order."""
         return tuple(canonical(field.type, field.name) for field in self.columns)
 
     @cached_property
@@ -157,7 +156,7 @@ class Schema:
 
     @cached_property
     def invertible(self) -> bool:
-        """Whether the key is one signed integer, so that it can be recovered from its hash (`kernels.values`)."""
+        """Whether the key is a single signed integer, which can be recovered from its hash (`kernels.values`)."""
         if len(self.key) != 1 or self.hash_mask != FULL_MASK:
             return False
         kind = self.key.field(0).type
@@ -165,7 +164,7 @@ class Schema:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """The node (`kernels.layout`) at which each column starts, in physical order, and where the last one ends."""
+        """The node (`kernels.layout`) at which each column starts, in physical order, and the end of the last one."""
         starts = [0]
         for kind in self.canonical:
             starts.append(starts[-1] + node_count(kind))
@@ -183,12 +182,12 @@ class Schema:
 
     @cached_property
     def flat(self) -> Ints | None:
-        """What tables of nodes of these columns start from (`columns.flat_table`); None with lists or structs."""
+        """The template for tables of nodes of these columns (`columns.flat_table`); None with lists or structs."""
         return flat_template(self.canonical, self.descending)
 
     @cached_property
     def flat_key(self) -> Ints | None:
-        """The same for the key columns alone."""
+        """The template for tables of nodes of the key columns alone; None with lists or structs."""
         keys = len(self.key)
         return flat_template(self.canonical[:keys], self.descending[:keys])
 
@@ -205,7 +204,7 @@ class Schema:
         return arrays
 
     def conform_key(self, rows: Rows, attempt: str) -> list[pa.Array]:
-        """The same for the key columns alone; other columns of `rows` are not looked at."""
+        """The key columns of `rows`, as `conform` gives them; other columns of `rows` are not looked at."""
         names = _names(rows, attempt)
         counts = Counter(names)
         arrays = []
@@ -240,7 +239,7 @@ class Schema:
 def free_name(
     name: str, taken: Iterable[str], *, any_case: bool = False, add: str = "_", before: bool = False
 ) -> str:
-    """A name for one more column: with as many underscores behind it as make it nobody else's.
+    """A name for one more column: `name`, followed by as few underscores as make it differ from all other names.
 
     With `any_case` names that differ in case only are the same, as they are for Spark. `add` is put behind the name in
     place of an underscore, or `before` it.
@@ -257,7 +256,7 @@ def free_name(
 
 
 def free_prefix(taken: Iterable[str]) -> str:
-    """As many underscores as no name starts with: with them in front, any name is nobody else's.
+    """The fewest underscores with which no name starts. With them in front, any name differs from all these names.
 
     >>> free_prefix(["_a", "b__"])
     '__'
@@ -339,7 +338,7 @@ def conform_column(
 
 
 def wrong_length(column: pa.Array, kind: pa.DataType) -> str | None:
-    """Which list in a column of the canonical layout is not of the declared fixed length, if there is one.
+    """A description of the first list in a canonical column whose length is not the declared one; None without one.
 
     >>> wrong_length(pa.array([[1, 2], None, [3]]), pa.list_(pa.int64(), 2))
     'a list of 1 values in place of 2'

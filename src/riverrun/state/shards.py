@@ -1,15 +1,16 @@
 """Shards: which worker owns which hashes.
 
-A *shard* is a range of hashes, from one number up to, not including, another. The shards of a run
-cover all hashes, and each has one owner, the index of a worker. Laws:
+A *shard* is a range of hashes, from one number up to, not including, another. The shards of a run cover all hashes, and
+each has one owner, the index of a worker. Exchanges send rows by them, workers restore their states by them, and the
+coordinator cuts them anew when workers come, go, or get other shares. Laws:
 
-1. **Whole.** Every hash has one owner.
-2. **Little moves.** When workers come, go, or are to have more or less, nobody gives away more than
-   what it has too much of; what was owned by nobody who is left, and what is given away, goes to
-   those who have too little. So a worker that keeps or gains share keeps all it had.
-3. **Repeatable.** The same shards and the same wish give the same new shards.
-4. **Whole cells.** All hashes are cut into 4,096 *cells* of one size, each of which has one owner (unless there are
-   more workers than that). So what is done cell by cell does not depend on who owns what.
+- **Whole.** Every hash has one owner.
+- **Little moves.** When workers come, go, or get other shares, a worker gives away only hashes beyond its new share.
+  These, and the hashes of owners who have left, go to workers that have too little. So a worker whose share stays or
+  grows keeps all its hashes.
+- **Repeatable.** The same shards and the same wish give the same new shards.
+- **Whole cells.** All hashes are cut into 4,096 *cells* of one size, and each cell has one owner (unless there are more
+  workers than cells). So work that goes cell by cell does not depend on the owners.
 
 >>> two = Shards.even(2)
 >>> [[hex(low) for low, _ in two.of(index)] for index in range(2)]
@@ -17,11 +18,11 @@ cover all hashes, and each has one owner, the index of a worker. Laws:
 >>> three = two.resized(3)
 >>> [round(share, 2) for share in three.shares], round(three.moved_from(two, (0, 1, 2)), 2)
 ([0.33, 0.33, 0.33], 0.33)
->>> three.without(1).owners  # what worker 1 had is shared by the others, who keep theirs
+>>> three.without(1).owners  # the others share the hashes of worker 1, and keep their own
 (0, 1, 0, 1)
 
-Cost: some microseconds. There are a few shards for each worker at most: when moving has cut them
-too often, they are cut anew (law 2 is then given up).
+Cost: some microseconds. There are at most `PIECES` shards for each worker: when moving has cut them more often, all
+shards are cut anew, and the little-moves law does not hold for that once.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ class Shards:
 
     @property
     def first(self) -> int:
-        """Who owns hash 0: the hash of a key of no columns."""
+        """The owner of hash 0, which is the hash of a key of no columns."""
         return self.owners[0]
 
     def of(self, index: int) -> tuple[Range, ...]:
-        """What a worker owns: ranges that do not touch, in order."""
+        """The ranges that a worker owns, in order; no two of them touch."""
         return self._owned[index]
 
     def runs(self, ranges: Sequence[Range]) -> dict[int, list[list[Range]]]:
-        """Who owns these ranges: of each owner the ranges, those together that no other's lie between.
+        """The owners of these ranges: for each owner its parts of them, in runs with no other owner's part between.
 
         >>> shards = Shards.even(2).resized(3)
         >>> {index: len(runs) for index, runs in shards.runs([(0, END)]).items()}
@@ -75,30 +76,30 @@ class Shards:
             for index in range(self.workers)
             for low, high in intersect(ranges, self.of(index))
         )
-        found: dict[int, list[list[Range]]] = {}
+        runs_by_owner: dict[int, list[list[Range]]] = {}
         last = None
         for low, high, index in owned:
             if index != last:
-                found.setdefault(index, []).append([])
-            found[index][-1].append((low, high))
+                runs_by_owner.setdefault(index, []).append([])
+            runs_by_owner[index][-1].append((low, high))
             last = index
-        return found
+        return runs_by_owner
 
     @property
     def shares(self) -> list[float]:
-        """Which part of all hashes each worker owns."""
+        """The fraction of all hashes that each worker owns."""
         return [sum(high - low for low, high in self.of(at)) / END for at in range(self.workers)]
 
     def without(self, index: int) -> Shards:
-        """The others take over what a worker had; those behind it move up by one."""
-        kept = [at - (at > index) for at in range(self.workers)]
+        """The shards after a worker has left: the others take over its hashes, and later indices move up by one."""
+        renumbered = [at - (at > index) for at in range(self.workers)]
         return self._moved(
-            [None if at == index else kept[at] for at in range(self.workers)],
+            [None if at == index else renumbered[at] for at in range(self.workers)],
             _sizes([1.0] * (self.workers - 1)),
         )
 
     def resized(self, workers: int) -> Shards:
-        """For another number of workers: the last ones go, or new ones come."""
+        """The shards for another number of workers: the last workers go, or new ones come."""
         owners = [at if at < workers else None for at in range(self.workers)]
         return self._moved(owners, _sizes([1.0] * workers))
 
@@ -107,41 +108,42 @@ class Shards:
         return self._moved(list(range(self.workers)), _sizes(weights))
 
     def moved_from(self, before: Shards, indices: Sequence[int | None]) -> float:
-        """Which part of all hashes has changed hands; `indices` say who each worker is now."""
-        kept = 0
+        """The fraction of all hashes that has changed owners; `indices` has the new index of each former worker."""
+        unmoved = 0
         for old, new in enumerate(indices):
             if new is not None and old < before.workers and new < self.workers:
-                kept += sum(high - low for low, high in intersect(before.of(old), self.of(new)))
-        return 1 - kept / END
+                unmoved += sum(high - low for low, high in intersect(before.of(old), self.of(new)))
+        return 1 - unmoved / END
 
     def _moved(self, indices: Sequence[int | None], sizes: Sequence[int]) -> Shards:
-        """`indices` say who each owner is now, None for nobody; `sizes` what each should have."""
+        """New shards: `indices` has the new index of each owner, None for one that left; `sizes` the hashes that each
+        worker is to have."""
         left = list(sizes)
         pieces: list[tuple[int, int, int | None]] = []
         for low, high, owner in zip(self.bounds, self.bounds[1:], self.owners, strict=False):
             now = indices[owner]
-            kept = 0 if now is None else min(high - low, left[now])
-            if now is not None and kept:
-                left[now] -= kept
-                pieces.append((low, low + kept, now))
-            if low + kept < high:
-                pieces.append((low + kept, high, None))
-        given: list[tuple[int, int, int]] = []
+            stays = 0 if now is None else min(high - low, left[now])
+            if now is not None and stays:
+                left[now] -= stays
+                pieces.append((low, low + stays, now))
+            if low + stays < high:
+                pieces.append((low + stays, high, None))
+        dealt: list[tuple[int, int, int]] = []
         short = [at for at, missing in enumerate(left) if missing]
         for low, high, keeper in pieces:
             if keeper is not None:
-                given.append((low, high, keeper))
+                dealt.append((low, high, keeper))
                 continue
             while low < high:
                 taker = short[0]
                 size = min(high - low, left[taker])
-                given.append((low, low + size, taker))
+                dealt.append((low, low + size, taker))
                 left[taker] -= size
                 low += size
                 if not left[taker]:
                     short.pop(0)
         merged: list[list[int]] = []
-        for low, high, taker in given:
+        for low, high, taker in dealt:
             if merged and merged[-1][2] == taker:
                 merged[-1][1] = high
             else:
@@ -161,32 +163,32 @@ class Shards:
 
     @cached_property
     def _owned(self) -> tuple[tuple[Range, ...], ...]:
-        found: list[list[Range]] = [[] for _ in range(self.workers)]
+        owned: list[list[Range]] = [[] for _ in range(self.workers)]
         for low, high, owner in zip(self.bounds, self.bounds[1:], self.owners, strict=False):
-            mine = found[owner]
+            mine = owned[owner]
             if mine and mine[-1][1] == low:
                 mine[-1] = (mine[-1][0], high)
             else:
                 mine.append((low, high))
-        return tuple(map(tuple, found))
+        return tuple(map(tuple, owned))
 
 
 def intersect(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...]:
-    """What is in both.
+    """The hashes that are in ranges of both lists.
 
     >>> intersect([(0, 10), (20, 30)], [(5, 25)])
     ((5, 10), (20, 25))
     """
-    found = []
+    common = []
     for low, high in some:
         for start, stop in others:
             if max(low, start) < min(high, stop):
-                found.append((max(low, start), min(high, stop)))
-    return tuple(sorted(found))
+                common.append((max(low, start), min(high, stop)))
+    return tuple(sorted(common))
 
 
 def subtract(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...]:
-    """What is in the first, and not in the second.
+    """The hashes that are in ranges of the first list and not of the second.
 
     >>> subtract([(0, 10), (20, 30)], [(5, 25)])
     ((0, 5), (25, 30))
@@ -201,14 +203,14 @@ def subtract(some: Sequence[Range], others: Sequence[Range]) -> tuple[Range, ...
 
 
 def _even(workers: int) -> tuple[int, ...]:
-    """Cuts into ranges of one size, but for the cells that are not to be cut."""
+    """Cuts into ranges of one size, as far as whole cells allow."""
     if workers > CELLS:
         return tuple(index * END // workers for index in range(workers + 1))
     return tuple(index * CELLS // workers * CELL for index in range(workers + 1))
 
 
 def _sizes(weights: Sequence[float]) -> list[int]:
-    """All hashes, cut in proportion to weights."""
+    """How many hashes each worker is to have, in proportion to weights, in whole cells."""
     total, bounds, so_far = sum(weights), [0], 0.0
     if len(set(weights)) == 1:
         bounds = list(_even(len(weights)))

@@ -1,22 +1,22 @@
 """Soundness: whether rows that came from storage or from another process may be looked at.
 
-Arrow reads a file or a frame without looking at most of it: an offset that points outside of its buffer is found out by
-whoever follows it, and kernels, which check no bounds, would follow it into other memory. So every Arrow batch that is
+Arrow reads a file or a frame without looking at most of it. An offset that points outside of its buffer shows only when
+followed, and kernels, which check no bounds, would follow it into other memory. So every Arrow batch that is
 mapped or decoded from storage, or that a peer sent, goes through this module before anything else sees it: the files of
 blocks, the records of the log, uploads, and frames.
 
-Whoever reads such bytes calls `read_stream`, `read_file` or `read_frame` (one message of a known schema).
-Whoever has a batch already, mapped perhaps, calls `check_rows`. All of them raise `UnsoundRows`, which says what is
-wrong and in which column; the caller knows the name of the file or of the peer, and adds it. Laws:
+`read_stream`, `read_file` and `read_frame` (one message of a known schema) read bytes; `check_rows` checks a batch that
+was read already, such as a mapped one. All of them raise `UnsoundRows`, which says what is wrong and in which column;
+the caller adds the name of the file or of the peer. Laws:
 
-- **Bounds.** Every offset, length, code and size of a batch that passes stays inside of the buffers of that batch; its
-  counts of nulls are those of its bitmaps, its texts and names are UTF-8, its decimals and times are in range. (Arrow's
+- **Bounds.** In a batch that passes, every offset, length, code and size stays inside of the buffers of the batch;
+  counts of nulls agree with the bitmaps, texts and names are UTF-8, decimals and times are in range. (This is Arrow's
   own full validation.)
-- **Weight.** Rows take space. Compressed rows are refused before they are decompressed (nobody of us compresses), and
+- **Weight.** Rows take space. Compressed rows are refused before they are decompressed (Riverrun never compresses), and
   values that take no space at all (nulls, structs without fields) are bounded: few bytes cannot ask for terabytes.
 - **Nulls.** A field that is declared without nulls has none, at any depth.
 - **Kinds.** Types are those that rows can have. Unions, run-end encodings, views of lists and extensions are refused:
-  nobody of us writes them.
+  Riverrun never writes them.
 - **Places.** Buffers begin where kernels and NumPy may read words.
 
 >>> rows = pa.record_batch({"word": ["tea", "ink"]})
@@ -142,7 +142,7 @@ class FrameReader:
 
 
 def check_rows(rows: Rows) -> Rows:
-    """The same rows, if every law of this module holds for them."""
+    """The same rows, if every law of this module holds for them; otherwise `UnsoundRows`."""
     names = _read_names(rows.schema)
     if rows.num_rows > WEIGHTLESS and not names:
         raise UnsoundRows(f"{rows.num_rows} rows without a column")
@@ -161,7 +161,7 @@ def check_rows(rows: Rows) -> Rows:
 
 
 def read_json(data: bytes) -> Any:
-    """The value of a JSON text; a ValueError for whatever is none, be it nested deeper than anybody can follow."""
+    """The value of a JSON text; a ValueError for any other text, also for JSON that is nested too deep to be read."""
     try:
         return json.loads(data)
     except RecursionError:
@@ -203,7 +203,7 @@ def _read_names(schema: pa.Schema) -> list[str]:
 
 
 class _named:  # noqa: N801 - a block
-    """A block in which what Arrow raises is about a column."""
+    """A ``with`` block that turns an error of Arrow's into `UnsoundRows` about a column."""
 
     __slots__ = ("_field",)
 
@@ -247,7 +247,7 @@ def _check_places(array: pa.Array) -> None:
 
 
 def _check_values(array: pa.Array, field: pa.Field) -> None:
-    """The laws of weight and of nulls, at any depth; what is below passed Arrow's validation."""
+    """Check the laws of weight and of nulls, at any depth, for values that passed Arrow's validation."""
     t, kind = pa.types, array.type
     if not field.nullable and array.null_count:
         raise UnsoundRows(
@@ -274,7 +274,7 @@ def _check_values(array: pa.Array, field: pa.Field) -> None:
         inner = kind.value_field
         values = array.values
         if not inner.nullable and values.null_count:
-            values = array.flatten()  # what a null spans is nobody's
+            values = array.flatten()  # elements under a null list belong to no row
         _check_values(values, inner)
     elif t.is_null(kind) or (t.is_fixed_size_binary(kind) and not kind.byte_width):
         _check_weight(array)
@@ -314,7 +314,7 @@ def _position(data: bytes, at: int) -> int:
 
 
 def _slot(data: bytes, table: int, number: int) -> int:
-    """Where a field of a table is; 0 where it is left out."""
+    """The position of a field of a table; 0 where the field is left out."""
     slots = table - int(_signed(data, table)[0])
     if slots < 0:
         raise struct.error("a table without slots")

@@ -1,44 +1,42 @@
 """A spine: the state of one operator on one worker, as a chain of batches that merge in the background.
 
-Two frontiers describe a state: `upper`, before which no change will come any more, and `since`,
-before which versions can no longer be told apart. It can be read as of every time in [since,
-upper). Laws:
+An operator appends a batch for each time that is complete, and reads the spine through views. Two frontiers describe a
+state: before `upper` no change will come any more, and before `since` versions can no longer be told apart. A state
+can be read as of every time in [since, upper). Laws:
 
-1. **Chain.** Batches are adjacent: each one's `upper` is the next one's `lower`; the first one's
-   `lower` is where the spine began, the last one's `upper` is the spine's. Only neighbours merge.
-2. **Reads do not see merging** (law 3 of DESIGN). A merge changes no sum over the times at or
-   before t, for any t at or after the `since` it was started with; and `since` only moves forward.
-3. **Holds.** `since` is the lower envelope of all holds, so what a holder wants to read is not
-   compacted away.
-4. **Bounded work.** `append` of n rows handles O(n log N) rows of merging, and some ten thousand
-   at most where n is small, and never finishes a larger merge for its own sake: a call's work
-   depends on what it appends, not on the size of the state.
+- **Chain.** Batches are adjacent: the `upper` of a batch is the `lower` of the next one. The `lower` of the first batch
+  is that of the spine, and the `upper` of the last batch is that of the spine. Only neighbours merge.
+- **Merging is invisible.** A merge changes no sum over the times at or before t, for any t at or after the `since` with
+  which the merge was started; and `since` only moves forward.
+- **Holds.** `since` is the lower envelope of all holds, so no time that a holder wants to read is compacted away.
+- **Bounded work.** `append` of n rows handles O(n log N) rows of merging, or some ten thousand where n is small. It
+  never finishes a larger merge for its own sake: the work of a call depends on the rows appended, not on the size of
+  the state.
 
-Which to merge: read from old to new, batches should shrink by half or more. From the first batch
-that is less than twice as large as some later one, the pair of neighbours with the fewest rows
-merges. Several merges run at once, at different places of the chain.
+**Which batches merge.** Read from old to new, batches should shrink by half or more. From the first batch that is less
+than twice as large as some later one, the pair of neighbours with the fewest rows merges. Several merges run at once,
+at different places of the chain.
 
-The newest batch waits for the one after it, and so do a few before it that `since` has not passed
-yet, as it soon will as a rule: merging then gives one time. Small batches at the end wait until
-there are a few, and are sorted into one; and what is still small then is merged at once: a merge in
-steps costs some 100 microseconds however small it is.
+**Which batches wait.** The newest batch waits for the next one. A few batches before it wait too, until `since` has
+passed them, as it soon does as a rule; merging then advances their changes to one time. Small batches at the end wait
+until there are `FOLD_BATCHES` of them, and are then sorted into one. Two batches that are still small then are merged
+at once, since a merge in steps costs some 100 microseconds however small it is.
 
-Why that is enough: in a chain that shrinks by halves there are at most log2(N) batches, and what is
-read is bounded by that. As to work, charge a merge to its rows when neither side is more than twice
-the other: a row's batch then grows by half at least, which happens at most log1.5(N) times. When
-one side is much smaller, the cause is a batch of n rows that arrived after smaller ones. Those
-shrink by halves and are less than twice as large as it, so they hold less than 4n rows in all;
-making one batch of them, the smallest pairs first, costs a constant times n, which is charged to
-the batch that arrived. So an append of n rows causes O(n log N) rows of merging sooner or later,
-and it is given fuel for that (`_fuel`), the newest and smallest merges first. Should merges fall
-behind all the same, the chain is longer, and the fuel with it. What a few small appends are given
-is saved up until it is worth a call (`_pay`): a call merges at most what its own append and WORTH_A_CALL
-rows pay for, and what is saved is never more than that.
+**Why this suffices.** A chain that shrinks by halves has at most log2(N) batches, which bounds the cost of a read. As
+to work, charge a merge to its rows when neither side is more than twice the other: the batch of a row then grows by
+half at least, which happens at most log1.5(N) times. When one side is much smaller, the cause is a batch of n rows
+that arrived after smaller batches. The smaller ones shrink by halves, and each is less than twice as large as the new
+batch, so they hold less than 4n rows in all. Making one batch of them, the smallest pairs first, costs a constant times
+n, which is charged to the batch that arrived. So an append of n rows causes O(n log N) rows of merging sooner or later.
+It is given fuel for that (`_fuel`), which goes to the newest and smallest merges first. Should merges fall behind all
+the same, the chain is longer, and the fuel with it. The fuel of small appends is saved up until it is worth a call
+(`_pay`). So a call merges at most the rows that its own append and `WORTH_A_CALL` rows pay for, and the saved fuel is
+never more than that.
 
-A spine is for one thread; the views it gives may be read by any.
+**Memory.** With a `budget`, blocks beyond it are written to files and mapped, the oldest batches first; reads work as
+before.
 
-**Memory.** With a `budget`, blocks beyond it are written to files and mapped, the oldest batches
-first; reads work as before.
+A spine is for one thread; its views may be read by any thread.
 
 >>> import pyarrow as pa
 >>> spine = Spine("stock", Schema.of({"item": pa.string()}, {"left": pa.int64()}))
@@ -79,7 +77,7 @@ from riverrun.state.schema import Rows, Schema
 from riverrun.state.times import reaches
 from riverrun.state.view import Asked, Selection, View
 
-FOLD_ROWS = 256  # a batch of so few rows waits, until there are FOLD_BATCHES of them to make one of
+FOLD_ROWS = 256  # a batch of so few rows waits until FOLD_BATCHES of them are made one
 FOLD_BATCHES = 8
 WAITING = 3  # batches that wait for `since`; where it is further behind, only the newest one waits
 LEAST_FUEL = 1024  # rows of merging that even the smallest append pays for
@@ -151,7 +149,7 @@ class Spine:
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
         self._view: View | None = None
-        self._owed = 0  # rows of merging that were paid for and not done yet
+        self._owed = 0  # saved fuel: rows of merging that were paid for and not done yet
 
     @classmethod
     def from_view(
@@ -262,7 +260,7 @@ class Spine:
             self._chain.append(batch)
             if (
                 not 1 < self._small() < FOLD_BATCHES
-            ):  # one more that waits changes nothing before it
+            ):  # one more small batch that waits causes no merge
                 self._balance()
         elif self._chain:
             self._widen_last(batch.upper)
@@ -271,12 +269,12 @@ class Spine:
         self._pay(rows)
 
     def advance_upper(self, upper: Antichain) -> None:
-        """Say that no change before `upper` will come any more."""
+        """Move `upper` on without a change: no change before it will come any more."""
         self._check_upper(upper)
         self.append(Batch(self.schema, (), self._upper, upper, self.lower))
 
     def hold(self, frontier: Antichain | None = None) -> ReadHold:
-        """Keep times from `frontier` on (from `since` on, if not given) readable until it is released."""
+        """Keep times from `frontier` on (by default from `since` on) readable until the hold is released."""
         frontier = self._since if frontier is None else frontier
         _check_forward(self.name, "a read hold", self._since, frontier)
         hold = ReadHold(self, frontier)
@@ -284,7 +282,7 @@ class Spine:
         return hold
 
     def advance_since(self, frontier: Antichain) -> None:
-        """Allow versions before `frontier` to become one, as far as no hold keeps them apart."""
+        """Allow versions before `frontier` to be merged into one, as far as no hold keeps them apart."""
         _check_forward(self.name, "the since", self._own.frontier, frontier)
         if not _is_forward(frontier, self._upper) and not frontier.dominates(self._upper):
             raise TimeViolation(
@@ -297,7 +295,7 @@ class Spine:
         self._update_since()
 
     def view(self) -> View:
-        """The state as it stands: for reading, and for keeping the list of batches that a checkpoint consists of."""
+        """The state as it stands: for reading, and as the list of batches of a checkpoint."""
         if self._view is None:
             self._view = View(
                 self.name, self.schema, tuple(self._batches()), self._since, self._upper
@@ -370,7 +368,7 @@ class Spine:
         SLABS.release()
 
     def _finish(self) -> None:
-        """Work until no merge is under way, in steps, so that the budget is kept to."""
+        """Work until no merge is under way, in steps, so that memory stays within the budget."""
         while self.work(BLOCK_ROWS) == 0:
             pass
 
@@ -383,7 +381,7 @@ class Spine:
         return LEAST_FUEL + rows * (4 + 2 * len(self._chain))
 
     def _pay(self, rows: int) -> None:
-        """Do the merging that appends have paid for, this one of `rows` rows included, once it is worth a call."""
+        """Add the fuel of an append of `rows` rows to the saved fuel, and merge for it once that is worth a call."""
         self._owed += self._fuel(rows)
         if self._owed >= WORTH_A_CALL:
             owed, self._owed = self._owed, 0
@@ -410,7 +408,8 @@ class Spine:
         return max(self._small(), count if count <= WAITING else 1, 1)
 
     def _is_ahead(self, batch: Batch) -> bool:
-        """Whether `since` has not passed a batch of epochs. What is in a loop it passes much later, with the epoch."""
+        """Whether `since` has yet to pass a batch whose times are epochs alone. Batches of loops, which it passes much
+        later, do not count."""
         top = batch.top
         return top is not None and len(top) == 1 and all(time < top for time in self._since)
 
@@ -428,7 +427,7 @@ class Spine:
             self._view = None
 
     def _balance(self) -> None:
-        """Start the merges that the shape of the chain asks for."""
+        """Start the merges that the shape of the chain calls for."""
         if self._small() >= FOLD_BATCHES:
             self._fold()
         started = True
@@ -543,16 +542,16 @@ def spill_blocks(
     blocks: tuple[Block, ...], directory: Path, excess: int
 ) -> tuple[tuple[Block, ...], int]:
     """The same blocks, as many of them in files as bring `excess` to zero or less."""
-    kept = []
+    spilled = []
     for block in blocks:
         if excess > 0 and block.resident:
             excess -= block.nbytes
             block = spill_block(block, directory)
-        kept.append(block)
+        spilled.append(block)
     return (
         (blocks, excess)
-        if all(a is b for a, b in zip(blocks, kept, strict=True))
-        else (tuple(kept), excess)
+        if all(a is b for a, b in zip(blocks, spilled, strict=True))
+        else (tuple(spilled), excess)
     )
 
 

@@ -1,20 +1,19 @@
-"""Exact sums of floats: linear in diffs, so that they can be kept in a state like any other changes.
+"""Exact sums of floats, stored as rows of a state.
 
-Adding doubles rounds, so what is deleted does not give back what was there before, and the order of
-arrival shows. A sum of integers does neither. So a double is split into *limbs*: it is an integer
-multiple of 2**-1074, and its digits of 32 bits, at most three in a row that are not zero, are rows
-`(slot, amount)` with amount = digit * diff, which a state adds up as it adds up diffs. `total`
-makes a double of what is left, rounding once. Laws:
+Sums and means of floats use it (`operators.aggregates`). Adding doubles rounds: after a value is deleted the former sum
+does not come back, and the order of arrival shows. Adding integers has neither fault. So a double, which is an integer
+multiple of 2**-1074, is split into *limbs*: its digits of 32 bits, of which at most three, in a row, are not zero. Each
+limb becomes a row `(slot, amount)` with amount = digit * diff, and a state adds amounts up as it adds up diffs. `total`
+turns the sums of the slots into a double, rounding once. Laws:
 
-1. `total` gives the double nearest to the exact sum of value * diff, ties to even, whatever the
-   order and however often values came and went; infinite where that is too large.
-2. Not-a-number and the infinities have slots of their own, which count them: any NaN, or both
-   infinities, give NaN; one of them gives itself; when they are deleted, the sum is finite again.
-3. No rows give 0.0; zero has no sign.
+- **Nearest.** `total` gives the double nearest to the exact sum of value * diff, ties to even, whatever the order, and
+  however often values came and went; infinity where the sum is too large.
+- **Counted specials.** Not-a-number and the infinities have slots of their own, in which they are counted. Any NaN, or
+  both infinities, give NaN; one infinity gives itself. When they are deleted, the sum is finite again.
+- **Plain zero.** No rows give 0.0; zero has no sign.
 
-Amounts are below 2**40, so a sum is exact as long as fewer than 2**23 rows of diffs near 256, or
-2**31 of diff 1, are left of one key in one slot. Greater diffs are multiplied out beforehand and
-count as one.
+Amounts are below 2**40, so a sum is exact as long as one key has in one slot fewer than 2**23 rows of diffs near 256,
+or 2**31 rows of diff 1. Greater diffs are multiplied out beforehand and count as 1.
 
 >>> import numpy as np
 >>> values = np.array([1e16, 1.0, -1e16])
@@ -46,9 +45,9 @@ _ALL_VALID = np.zeros(0, np.bool_)
 def limbs(
     values: Floats, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, diffs: Ints
 ) -> tuple[Ints, Slots, Ints]:
-    """The limbs of some values: the row each comes from, its slot, and its amount, times the row's diff.
+    """The limbs of some values: for each limb the number of its row, its slot, and its amount (digit times diff).
 
-    Rows that are not `valid` have none, nor has zero.
+    Rows that are not `valid` have no limbs, nor has zero.
     """
     words = np.ascontiguousarray(values, np.float64).view(np.int64)
     rows, slots, amounts = sums.split_floats(words, _ALL_VALID if valid is None else valid, diffs)
@@ -56,7 +55,7 @@ def limbs(
 
 
 def total(queries: Ints, slots: Slots, amounts: Ints, count: int) -> Floats:
-    """The sum of each of `count` queries; `queries`, which ascend, say whose limb each row is."""
+    """The sum of each of `count` queries; `queries`, which ascend, has the query of each limb."""
     out = np.empty(count, np.int64)
     sums.add_digits(queries, slots, amounts, out)
     return out.view(np.float64)

@@ -1,12 +1,11 @@
-"""Times inside a batch: a short sorted table of distinct times, and a code a row.
+"""Times inside a batch: a short sorted table of distinct times, and for each row a code, its place in the table.
 
-A batch holds few distinct times (epochs times rounds) and many rows, so a row carries only the
-number of its time in a table. Kernels then never see how deep the loops are: what is visible at a
-time, and what compaction makes of a time, are questions about the table, answered once for all
-rows.
+A batch holds few distinct times (epochs times rounds) and many rows. So kernels never see how deep the loops are:
+which rows are visible at a time, and to which time compaction advances a time, are questions about the table, answered
+once for all rows. Law:
 
-Tables are sorted lexicographically, which is one linear extension of the product order, so codes of
-one table sort rows by time.
+- **Sorted tables.** Tables are sorted lexicographically, which is one linear extension of the product order. So the
+  codes of one table sort rows by time.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def advance(times: Times, since: Antichain) -> Times:
-    """What each time becomes when times before `since` can no longer be told apart, in the same order."""
+    """Each time advanced to `since`, in the same order: times that can no longer be told apart become equal."""
     if len(times) > LONG and len(since):
         many = np.array(times)
         joined = [np.maximum(many, np.array(element)) for element in since]
@@ -41,30 +40,30 @@ def union(*tables: Times) -> Times:
 
 
 def codes_in(times: Times, table: Times) -> Codes:
-    """The code of each time in `table`; -1 where it is not there."""
+    """The code of each time in `table`; -1 for a time that is not in it."""
     where = {time: code for code, time in enumerate(table)}
     return np.array([where.get(time, -1) for time in times], np.int32)
 
 
 def top(tables: Iterable[Times]) -> Timestamp | None:
     """The least time at or after all of some tables; None when there are none."""
-    found: Timestamp | None = None
+    least_after: Timestamp | None = None
     for table in tables:
         if len(table) > LONG:
             highest: Timestamp = tuple(np.array(table).max(axis=0).tolist())
         else:
             highest = table[0] if len(table) == 1 else reduce(join, table)
-        found = highest if found is None else join(found, highest)
-    return found
+        least_after = highest if least_after is None else join(least_after, highest)
+    return least_after
 
 
 def time_table(times: Times) -> Ints:
-    """Times as kernels see them: their join, then each of them."""
+    """Times in the form that kernels take: their join, then each time."""
     return addressed_table(times)[0]
 
 
 def addressed_table(times: Times) -> tuple[Ints, int]:
-    """The same table, and its address, which costs as much to ask for."""
+    """`time_table` and its address. NumPy takes as long to tell the address as to build a short table."""
     return _short_table(times) if len(times) <= LONG else _make_table(times)
 
 
@@ -75,7 +74,7 @@ def _make_table(times: Times) -> tuple[Ints, int]:
     return table, table.__array_interface__["data"][0]
 
 
-_short_table = lru_cache(maxsize=1024)(_make_table)  # one time is that of many batches
+_short_table = lru_cache(maxsize=1024)(_make_table)  # many batches have the same time
 
 
 def reaches(frontier: Antichain, time: Timestamp) -> bool:

@@ -1,18 +1,15 @@
 """Types of columns: how values are kept, which types widen to which, and enums, whose order is their own.
 
-A column has a *declared* type (what its user wrote), a *canonical* type (the one layout in which states keep such
-values), and a *shown* type (what Arrow, pandas and Polars are given). The three are the same for most types. The
-canonical type has no dictionaries and 64-bit offsets; an enum is kept as its code, and shown as an ordered dictionary.
+A column has a *declared* type, written by the user; a *canonical* type, the only layout in which states store such
+values; and a *shown* type, for the Arrow, pandas and Polars rows that users get. For most types the three are the
+same. A canonical type has no dictionaries, and 64-bit offsets. An enum is stored as its code, and shown as an ordered
+dictionary. The names of types, and the types of Python, Polars, Spark and Delta that they stand for, are in the table
+of `rows.types`, which has an entry for every type with a canonical layout. Laws:
 
-This module has the laws by which values are kept and compared, since files and kernels depend on them. What types are
-called, and what they are to Python, Polars, Spark and Delta, is in the table of types above (`rows.types`), in which
-every type that has a canonical layout here has its entry.
-
-**The storage law.** Order and equality of a declared type are those of its canonical type in the kernels
-(`kernels.values`). Enums hold it because a code is the position of a category: the order of codes is the declared one.
-
-**The widening law.** `common_type` of two types holds every value of both exactly, and keeps their order and equality.
-Where there is no such type the answer is None, and whoever asked refuses, with the cast to write.
+- **Storage.** Order and equality of a declared type are those of its canonical type in the kernels (`kernels.values`).
+  Enums keep the law because a code is the position of a category, so the order of codes is the declared order.
+- **Widening.** `common_type` of two types holds every value of both exactly, and keeps their order and equality. Where
+  there is no such type it gives None; the caller then refuses, and names the cast to write.
 
 >>> level = EnumType(["low", "mid", "high"])
 >>> print(level, canonical(level), shown_type(pa.field("level", level)).type)
@@ -98,7 +95,7 @@ class EnumType(pa.ExtensionType):  # type: ignore[misc]
 
 @lru_cache(maxsize=256)
 def _described(serialized: bytes) -> EnumType:
-    """The enum of a description. Arrow asks for it again and again: it keeps no type that nobody in Python has."""
+    """The enum of a description. Cached, as Arrow asks again for each type that Python no longer refers to."""
     categories = json.loads(serialized)
     if not isinstance(categories, list) or not all(isinstance(c, str) for c in categories):
         raise ValueError("an enum is described by a list of strings")
@@ -133,7 +130,7 @@ def has_dictionaries(kind: pa.DataType) -> bool:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """A type in words that tell it from every other, enums inside lists and structs included."""
+    """A text that differs for different types, enums inside lists and structs included."""
     if not _T.is_nested(kind) or not has_enums(kind):
         return str(kind)
     inner = ", ".join(f"{f.name}: {type_text(f.type)}" for f in _fields(kind))
@@ -148,7 +145,7 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def canonical(kind: Any, name: str = "", depth: int = 0) -> pa.DataType:
-    """The one layout in which values of a type are kept; a `SchemaError` for what states cannot hold."""
+    """The one layout in which values of a type are stored; a `SchemaError` for a type that states cannot hold."""
     if not isinstance(kind, pa.DataType):
         raise SchemaError(
             "schema.type_unknown",
@@ -204,7 +201,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def spelled(kind: pa.DataType) -> pa.DataType:
-    """The canonical layout of a type with every enum as the text of its values: what people give and are shown."""
+    """The canonical layout of a type, but with enums as text: the form in which users give and get values."""
     if isinstance(kind, EnumType):
         return pa.large_string()
     if has_enums(kind):
@@ -224,7 +221,10 @@ class NoCategory(Exception):
 
 
 def encode(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column whose enums are text, or Arrow's dictionaries of text, in the canonical layout; or `NoCategory`."""
+    """A column whose enums are text, or Arrow's dictionaries of text, in the canonical layout.
+
+    Text that is no category raises `NoCategory`.
+    """
     if isinstance(kind, EnumType):
         return _encode_text(column, kind)
     if not has_enums(kind):
@@ -238,7 +238,7 @@ def _encode_text(column: pa.Array, enum: EnumType) -> pa.Array:
     if _T.is_dictionary(column.type):
         values = column.dictionary.cast(pa.large_string())
         codes = pc.index_in(values, enum.values).cast(enum.storage_type)
-        if codes.null_count > values.null_count:  # a value that no row has may be any
+        if codes.null_count > values.null_count:  # values to which no row refers may be anything
             strange = pc.and_(codes.is_null(), values.is_valid()).take(column.indices)
             if pc.any(strange).as_py():
                 raise _stranger(column.cast(pa.large_string()), enum)
@@ -249,10 +249,10 @@ def _encode_text(column: pa.Array, enum: EnumType) -> pa.Array:
         except KeyError as error:
             raise NoCategory(error.args[0], enum) from None
     text = column if _T.is_large_string(column.type) else column.cast(pa.large_string())
-    found = pc.index_in(text, enum.values)
-    if found.null_count > text.null_count:
+    codes = pc.index_in(text, enum.values)
+    if codes.null_count > text.null_count:
         raise _stranger(text, enum)
-    return found.cast(enum.storage_type)
+    return codes.cast(enum.storage_type)
 
 
 def _stranger(text: pa.Array, enum: EnumType) -> NoCategory:
@@ -284,7 +284,7 @@ def _rebuilt(
     target: pa.DataType,
     change: Callable[[pa.Array, pa.DataType], pa.Array],
 ) -> pa.Array:
-    """A list or struct with other children. What lies under a null is no value, and is left out."""
+    """A list or struct with other children. Cells under a null are no values, and are left out."""
     mask = column.is_null() if column.null_count else None
     if _T.is_struct(kind):
         children = [change(c, f.type) for c, f in zip(column.flatten(), kind, strict=True)]
@@ -352,7 +352,7 @@ def declared_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """No rows, as they are shown."""
+    """A batch without rows, in the shown types."""
     shown = shown_schema(schema)
     return pa.record_batch([pa.array([], field.type) for field in shown], schema=shown)
 
@@ -375,55 +375,56 @@ def _from_polars(written: bytes) -> list[str]:
 # -- what widens to what
 
 
-def fits(given: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of type `given` is a value of the declared type `target`.
+def fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every value of type `source` is a value of the declared type `target`.
 
-    Times of a coarser unit fit a finer one; those beyond its range are refused one by one when they are cast.
+    Times of a coarser unit fit a finer unit; times beyond the range of the finer unit are refused, one by one, by the
+    cast.
     """
-    if _T.is_null(given):
+    if _T.is_null(source):
         return True
-    if has_enums(given) or has_enums(target):
-        return _enums_fit(given, target)
+    if has_enums(source) or has_enums(target):
+        return _enums_fit(source, target)
     try:
-        given, target = canonical(given), canonical(target)
+        source, target = canonical(source), canonical(target)
     except SchemaError:
         return False
-    if given.equals(target):
+    if source.equals(target):
         return True
-    if _T.is_integer(given) and _T.is_integer(target):
-        if _T.is_signed_integer(given) == _T.is_signed_integer(target):
-            return bool(given.bit_width <= target.bit_width)
-        return bool(_T.is_signed_integer(target) and given.bit_width < target.bit_width)
-    if _T.is_floating(given) and _T.is_floating(target):
-        return bool(given.bit_width <= target.bit_width)
-    if _T.is_decimal(given) and _T.is_decimal(target):
+    if _T.is_integer(source) and _T.is_integer(target):
+        if _T.is_signed_integer(source) == _T.is_signed_integer(target):
+            return bool(source.bit_width <= target.bit_width)
+        return bool(_T.is_signed_integer(target) and source.bit_width < target.bit_width)
+    if _T.is_floating(source) and _T.is_floating(target):
+        return bool(source.bit_width <= target.bit_width)
+    if _T.is_decimal(source) and _T.is_decimal(target):
         return bool(
-            given.scale <= target.scale
-            and given.precision - given.scale <= target.precision - target.scale
+            source.scale <= target.scale
+            and source.precision - source.scale <= target.precision - target.scale
         )
-    if _T.is_timestamp(given) and _T.is_timestamp(
+    if _T.is_timestamp(source) and _T.is_timestamp(
         target
     ):  # an instant; the zone is how it is shown
-        return bool(given.tz) == bool(target.tz) and _is_coarser(given, target)
-    if (_T.is_duration(given) and _T.is_duration(target)) or (
-        _T.is_time(given) and _T.is_time(target)
+        return bool(source.tz) == bool(target.tz) and _is_coarser(source, target)
+    if (_T.is_duration(source) and _T.is_duration(target)) or (
+        _T.is_time(source) and _T.is_time(target)
     ):
-        return _is_coarser(given, target)
-    if _T.is_date32(given) and _T.is_date64(target):
+        return _is_coarser(source, target)
+    if _T.is_date32(source) and _T.is_date64(target):
         return True
-    if _T.is_fixed_size_binary(given) and _T.is_large_binary(target):
+    if _T.is_fixed_size_binary(source) and _T.is_large_binary(target):
         return True
-    if _T.is_large_list(given) and _T.is_large_list(target):
-        return fits(given.value_type, target.value_type)
-    if _T.is_struct(given) and _T.is_struct(target):
-        return [f.name for f in given] == [f.name for f in target] and all(
-            fits(f.type, g.type) for f, g in zip(given, target, strict=True)
+    if _T.is_large_list(source) and _T.is_large_list(target):
+        return fits(source.value_type, target.value_type)
+    if _T.is_struct(source) and _T.is_struct(target):
+        return [f.name for f in source] == [f.name for f in target] and all(
+            fits(f.type, g.type) for f, g in zip(source, target, strict=True)
         )
     return False
 
 
-def are_kept_alike(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether columns of two types have one layout, and mean the same by it: no cast is needed where they meet."""
+def share_layout(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether two types have one canonical layout with one meaning, so that their columns meet without a cast."""
     if not canonical(left).equals(canonical(right)) or _lengths(left) != _lengths(right):
         return False
     enums = has_enums(left) or has_enums(right)
@@ -431,7 +432,7 @@ def are_kept_alike(left: pa.DataType, right: pa.DataType) -> bool:
 
 
 def _lengths(kind: pa.DataType) -> tuple[int, ...]:
-    """Which lengths the lists in a type have; -1 for any length."""
+    """The fixed lengths of the lists in a type; -1 for a list of any length."""
     if _T.is_struct(kind):
         return tuple(length for field in kind for length in _lengths(field.type))
     if not _is_list(kind):
@@ -440,19 +441,19 @@ def _lengths(kind: pa.DataType) -> tuple[int, ...]:
     return (length, *_lengths(kind.value_type))
 
 
-def _is_coarser(given: pa.DataType, target: pa.DataType) -> bool:
-    return _UNITS.index(given.unit) <= _UNITS.index(target.unit)
+def _is_coarser(source: pa.DataType, target: pa.DataType) -> bool:
+    return _UNITS.index(source.unit) <= _UNITS.index(target.unit)
 
 
-def _enums_fit(given: pa.DataType, target: pa.DataType) -> bool:
-    if isinstance(given, EnumType) and isinstance(target, EnumType):
+def _enums_fit(source: pa.DataType, target: pa.DataType) -> bool:
+    if isinstance(source, EnumType) and isinstance(target, EnumType):
         rest = iter(target.categories)
-        return all(category in rest for category in given.categories)
-    if _is_list(given) and _is_list(target):
-        return fits(given.value_type, target.value_type)
-    if _T.is_struct(given) and _T.is_struct(target):
-        return [f.name for f in given] == [f.name for f in target] and all(
-            fits(f.type, g.type) for f, g in zip(given, target, strict=True)
+        return all(category in rest for category in source.categories)
+    if _is_list(source) and _is_list(target):
+        return fits(source.value_type, target.value_type)
+    if _T.is_struct(source) and _T.is_struct(target):
+        return [f.name for f in source] == [f.name for f in target] and all(
+            fits(f.type, g.type) for f, g in zip(source, target, strict=True)
         )
     return False
 
@@ -552,12 +553,12 @@ def _common_unit(left: pa.DataType, right: pa.DataType) -> str | None:
     return str(right.unit if _is_coarser(left, right) else left.unit)
 
 
-def widen(column: pa.Array, given: pa.DataType, target: pa.DataType) -> pa.Array:
-    """A column in the canonical layout of `given`, in that of `target`, which holds all its values (`common_type`).
+def widen(column: pa.Array, source: pa.DataType, target: pa.DataType) -> pa.Array:
+    """A column in the canonical layout of `source`, brought to that of `target`, which holds all values of both types.
 
     A time beyond the range of a finer unit is an ``ArrowInvalid``.
     """
-    if has_enums(given) or has_enums(target):
-        return encode(spell(column, given), target)
+    if has_enums(source) or has_enums(target):
+        return encode(spell(column, source), target)
     wanted = canonical(target)
     return column if column.type.equals(wanted) else column.cast(wanted)

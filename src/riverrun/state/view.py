@@ -1,8 +1,9 @@
-"""A view: a state as it stands, for reading. Immutable, so a reader is never disturbed by what comes after.
+"""A view: the batches of a state at one moment, for reading.
 
-Reads are as of a time t with `since` <= t and t before `upper` (law 3: for such t the answer does
-not depend on merging or compaction). A read adds up the diffs of each (key, value) over the times
-at or before t and gives what does not cancel.
+Operators, results and checkpoints read states through views (`Spine.view` gives one). A read is as of a time t at or
+after `since` and before `upper`. It adds up the diffs of each (key, value) over the times at or before t, and gives the
+rows whose sum is not 0, as a `Selection`: for each row its query and count, and columns that are gathered when asked
+for. The reads:
 
 - `lookup`: all values of some keys;
 - `first` and `last`: at most k live values of each key from either end of the declared order: min,
@@ -10,14 +11,17 @@ at or before t and gives what does not cancel.
   read of an application's own time;
 - `between`: the live values of some keys between two bounds on that column;
 - `changes`: the changes of some keys with their times, not added up;
-- `later`: the times after one given at which some keys change;
+- `later`: the times after a given time at which some keys change;
 - `scan`: everything, in the order of hashes, in pieces of bounded size.
 
-Null keys are equal to each other here, as in grouping; a join that wants them to match nothing
-leaves them out. A read gives a `Selection`: which query, which count, and columns that are gathered
-when asked for.
+Laws:
 
-Cost: per key and run, two or three cache misses (`kernels.searching`); nothing depends on the size
+- **Immutable.** A view never changes, so no later change disturbs its reader.
+- **Merging is invisible.** The rows of a read do not depend on how far batches were merged or compacted.
+- **Null is a key.** Null keys are equal to each other, as in grouping. A join, in which they match nothing, leaves them
+  out itself.
+
+Cost: per key and batch, two or three cache misses (`kernels.searching`); nothing depends on the size
 of the state.
 """
 
@@ -72,7 +76,7 @@ _NO_BLOCKS = np.zeros((0, layout.BLOCK_FIELDS), np.int64)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection:
-    """Rows found by a read."""
+    """The rows that a read gives."""
 
     view: View
     names: Ints
@@ -107,14 +111,14 @@ class Selection:
         return declared_column(self.canonical(index), schema.columns[index])
 
     def canonical(self, index: int) -> pa.Array:
-        """The column at `index` of the physical order, in the layout it is kept in."""
+        """The column at `index` of the physical order, in the canonical layout."""
         schema = self.view.schema
         return gather_column(
             self.view.tables, schema.starts[index], self.names, schema.canonical[index]
         )
 
     def canonicals(self, indices: Sequence[int]) -> list[pa.Array]:
-        """The columns at some indices of the physical order, in the layout they are kept in."""
+        """The columns at some indices of the physical order, in the canonical layout."""
         schema = self.view.schema
         return gather_columns(
             self.view.tables, self.names, schema.starts, schema.canonical, indices
@@ -135,7 +139,7 @@ class Selection:
 
 
 class _Parts:
-    """What kernels know a list of batches by; views of the same batches share it."""
+    """The tables by which kernels know a list of batches. Views of the same batches share them."""
 
     __slots__ = ("batches", "descriptors", "exact", "runs", "times")
 
@@ -177,12 +181,12 @@ class View:
 
     @property
     def runs(self) -> Ints:
-        """Where each batch's blocks start in `blocks`, and where the last one's end."""
+        """Where the blocks of each batch start in `blocks`, and where the blocks of the last batch end."""
         return self._parts.runs
 
     @property
     def descriptors(self) -> Ints:
-        """What kernels know the blocks by, one row each."""
+        """The descriptors of the blocks, by which kernels know them: one row for each block."""
         return self._parts.descriptors
 
     @cached_property
@@ -213,8 +217,8 @@ class View:
         return self._look_up(keys, as_of, _ALL, False, False)
 
     def present(self, keys: Keys) -> Selection:
-        """The row of each key once all changes count, in a state where no key ever has more than one row, once."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        """The row of each key as of the greatest time, in a state in which a key never has more than one row."""
+        nodes, rows, exact, _alive = self._asked(keys)
         parts, schema = self._parts, self.schema
         written, count = presence.find_present(
             parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, schema.starts[-1]
@@ -269,8 +273,8 @@ class View:
     def latest(
         self, keys: Asked, as_of: Timestamp, at: pa.Array, *, closed: bool = True
     ) -> tuple[Ints, int]:
-        """Of each key the row that `last` would give, by name, or -1; and how many there are."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        """For each key the name of the row that `last` would give, or -1; and how many keys have a row."""
+        nodes, rows, exact, _alive = self._asked(keys)
         until, _held = self._bound(at, rows)
         names, schema, parts = np.empty(rows, np.int64), self.schema, self._parts
         count = bounding.find_last(
@@ -289,7 +293,7 @@ class View:
         backward: bool,
         limit: int,
     ) -> Selection:
-        nodes, rows, exact, _kept = self._asked(keys)
+        nodes, rows, exact, _alive = self._asked(keys)
         low, _low = self._bound(since, rows)
         high, _high = self._bound(until, rows)
         schema, parts = self.schema, self._parts
@@ -301,8 +305,8 @@ class View:
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
     def changes(self, keys: Asked) -> Selection:
-        """Every change of each key that is kept, at its time; times before `since` may have been advanced to it."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        """All changes of each key at their times. Times before `since` may have been advanced to `since`."""
+        nodes, rows, exact, _alive = self._asked(keys)
         places, total = self._search(nodes, rows, exact)
         bases, times = self._times
         written = np.empty((4, total), np.int64)
@@ -310,10 +314,10 @@ class View:
         return Selection(self, written[1], written[0], written[2], times, written[3])
 
     def later(self, keys: Keys, time: Timestamp) -> list[tuple[Timestamp, Ints]]:
-        """When the values of some keys may change after `time`.
+        """The times after `time` at which the values of some keys may change.
 
-        For every change of a key at a time s that is not at or before `time`, the join of s and
-        `time`: each of these times, with the numbers of the keys that have it, ascending.
+        These are the joins of `time` with every time s of a change of a key, where s is not at or before `time`. Each
+        comes with the numbers of the keys that have such a change, ascending.
         """
         parts = self._parts
         who, which, joins = next_times.find_later(
@@ -331,7 +335,7 @@ class View:
     def scan(
         self, as_of: Timestamp, rows: int = SCAN_ROWS, *, start: int = 0
     ) -> Iterator[Selection]:
-        """Everything from a hash on, in the order of hashes, about `rows` rows a piece. A piece has whole keys."""
+        """All rows from the hash `start` on, in the order of hashes, in pieces of about `rows` rows and whole keys."""
         visible, flags = searching.flag_visible(self.descriptors, self._check_time(as_of))
         positions = np.empty((len(self.batches), 2), np.int64)
         scanning.seek(self.descriptors, self.runs, np.uint64(start), positions)
@@ -356,9 +360,9 @@ class View:
                 yield Selection(self, names[:count], None, counts[:count])
 
     def to_batch(self, as_of: Timestamp) -> pa.RecordBatch:
-        """Everything as of a time; a last column `count` says how often each row is there.
+        """All rows as of a time. A last column `count` says how often each row is there.
 
-        It is called `count_` where a column is called `count` already.
+        The last column is called `count_` where a column of the state is called `count`.
         """
         names = [*self.schema.key.names, *self.schema.value.names]
         names.append(free_name("count", names))
@@ -390,9 +394,9 @@ class View:
         )
 
     def _asked(self, keys: Asked) -> tuple[Ints, int, bool, object]:
-        """The table of nodes of the keys, how many there are, whether equal hashes are equal keys, and what to keep.
+        """The table of nodes of some keys, their number, whether equal hashes are equal keys, and an owner of memory.
 
-        The table is valid as long as that last thing is kept.
+        The table is valid only as long as the caller holds a reference to the owner.
         """
         if isinstance(keys, Keys):
             return keys.nodes, keys.rows, self.exact and not keys.nullable, keys
@@ -405,13 +409,13 @@ class View:
         return nodes, rows, exact, arrays
 
     def _search(self, nodes: Ints, rows: int, exact: bool) -> tuple[Ints, int]:
-        """Where each key is in each run (see `searching.find`), and how many rows that are."""
+        """Where each key is in each batch (`kernels.searching.find`), and how many rows that are."""
         places = np.empty((3, rows, len(self.batches)), np.int64)
         mask = self.schema.hash_word
         return places, searching.find(self.descriptors, self.runs, nodes, mask, exact, places)
 
     def _takes_words(self, keys: np.ndarray[Any, Any]) -> bool:
-        """Whether these keys are the key column as kernels see it, with nothing to be checked."""
+        """Whether kernels can read this array as the key column, without any check or conversion."""
         schema = self.schema
         return bool(
             type(keys) is np.ndarray  # a masked array has nulls
@@ -454,7 +458,7 @@ class View:
         return [conform_column(array, self.schema.key.field(0), self.schema.canonical[0], attempt)]
 
     def _bound(self, at: pa.Array | None, rows: int) -> tuple[int, object]:
-        """Bounds as kernels see them, 0 for none, and what to keep as long as they are used."""
+        """The address of the table of bounds, 0 for none, and the owners of its memory, to be held while it is used."""
         if at is None:
             return 0, None
         key = len(self.schema.key)
@@ -484,8 +488,8 @@ class View:
     def _look_up(
         self, keys: Asked, as_of: Timestamp, limit: int, backward: bool, skip_null: bool
     ) -> Selection:
-        """The values of each key: all that are there, or `limit` of those that are there at least once."""
-        nodes, rows, exact, _kept = self._asked(keys)
+        """The values of each key: all of them, or at most `limit` of the live ones."""
+        nodes, rows, exact, _alive = self._asked(keys)
         parts, schema = self._parts, self.schema
         end = schema.starts[-1]
         written, count = searching.look_up(
@@ -496,7 +500,7 @@ class View:
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
     def _check_k(self, k: int) -> int:
-        """How many values of each key are asked for, if that is a number of values."""
+        """The number of values of each key to read; refused if it is no whole number from 0 on."""
         if not hasattr(k, "__index__") or k < 0:
             raise SchemaError(
                 "schema.k",
@@ -506,14 +510,14 @@ class View:
         return min(int(k), _ALL - 1)
 
     def _check_time(self, as_of: Timestamp) -> Ints:
-        """A time as kernels see it; refuses what cannot be read."""
+        """A time in the form that kernels take; refused if the state cannot be read as of it."""
         if not self._is_readable(as_of):
             as_of = as_timestamp(as_of, f"read {self.name!r}")
             self.check_readable(as_of)
         return np.array([min(coordinate, _ALL) for coordinate in as_of], np.int64)
 
     def _is_readable(self, as_of: Timestamp) -> bool:
-        """Whether `as_of` is a time in [since, upper), without a reason where it is not."""
+        """Whether `as_of` is a time in [since, upper). `check_readable` also says why not."""
         if type(as_of) is not tuple:
             return False
         for coordinate in as_of:
@@ -527,7 +531,7 @@ class View:
 
     @property
     def _times(self) -> tuple[Ints, Times]:
-        """All blocks' tables of times, one after the other, and where each block's begins."""
+        """Where the table of times of each block begins, and these tables one after the other."""
         parts = self._parts
         if parts.times is not None:
             return parts.times
@@ -550,18 +554,18 @@ def _concat(pieces: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Deferred(View):
-    """A view of rows that an actor keeps in a form of its own; the one batch is made when somebody looks into it.
+    """A view of rows that an actor holds in a form of its own. Its one batch is built when the view is first read.
 
-    An actor that keeps rows in memory, in whichever order suits it, gives such a view at every boundary. Most of them
-    are never looked into: only a checkpoint, or another worker, reads one. Law **same rows**: `make` gives the same
-    rows whenever it is called, since what it closes over never changes.
+    An actor that holds rows in memory, in whichever order suits it, gives such a view at every boundary. Most of these
+    views are never read: only a checkpoint, or another worker, reads one. Law **same rows**: `make` gives the same
+    rows whenever it is called; nothing that it refers to may change.
     """
 
     make: Callable[[], Changes | None]
 
     @cached_property
     def batches(self) -> tuple[Batch, ...]:
-        """The one batch, once somebody looks."""
+        """The one batch, built on first use."""
         changes = self.make()
         lower = Antichain([(0,) * len(next(iter(self.upper)))])
         if changes is None:
@@ -595,12 +599,12 @@ def join_views(views: list[View]) -> View:
     Each worker merges its batches at its own pace, so the chains end at the same frontier and are cut differently
     before it. Laws:
 
-    - **All changes.** The joined view holds the changes of all views, and is readable as of every time at which all of
-      them are.
-    - **One chain.** Batches are adjacent, the blocks of each ascend by hash, and no hash is in two of them. Where the
-      chains were cut differently, the frontier between two joined batches is that of one chain, and a change of another
-      chain may stand in the batch before or after that of its time. Reading looks at the times of changes only, and
-      merging adds up what is equal.
+    - **All changes.** The joined view holds the changes of all views, and is readable as of every time at which all the
+      views are readable.
+    - **One chain.** Batches are adjacent, the blocks of each batch ascend by hash, and no hash is in two blocks. Where
+      the chains were cut differently, a frontier between two joined batches is taken from one chain; a change of
+      another chain may then stand in the batch before or after the batch that its time belongs to. That is sound:
+      reading looks at the times of changes only, and merging adds up equal changes.
 
     Batches of different views become one by listing the blocks of all: the oldest with the oldest, the next with the
     next, since chains shrink alike from old to new. A batch without rows, such as slicing leaves, gives its times to

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
-from riverrun.state.types import are_kept_alike, common_type, fits
+from riverrun.state.types import common_type, fits, share_layout
 from tests.soaking import draws, first_seed
 
 DAY = datetime(2024, 5, 6, 7, 8, 9)
@@ -176,14 +176,14 @@ def test_the_common_type_holds_both_whichever_comes_first(pair: Pair) -> None:
     found, turned = common_type(left, right), common_type(right, left)
     assert found is not None
     assert turned is not None
-    assert are_kept_alike(found, common), found
+    assert share_layout(found, common), found
     for kind in (found, turned):
         assert fits(left, kind)
         assert fits(right, kind)
     flow = rr.Dataflow("t")
     a, b = flow.input("a", {"k": pair.left}), flow.input("b", {"k": pair.right})
     for one in (a.concat(b), a.join(b, on="k"), a.join(b, on="k", how="full")):
-        assert are_kept_alike(one.schema.field("k").type, common)
+        assert share_layout(one.schema.field("k").type, common)
     for how in ("semi", "anti"):
         assert a.join(b, on="k", how=how).schema.field("k").type == left
     assert a.select("k").join(b.rename(j="k"), left_on="k", right_on="j").columns == ["k"]

@@ -26,7 +26,7 @@ from riverrun.operators.reshape import Pad
 from riverrun.rows.column_names import check_suffix, checked_columns
 from riverrun.rows.values import show
 from riverrun.state.schema import free_prefix
-from riverrun.state.types import are_kept_alike, canonical
+from riverrun.state.types import canonical, share_layout
 
 _HOW_ELSEWHERE = dict.fromkeys(
     ("outer", "full_outer", "fullouter", "full outer"), 'an outer join of both sides is how="full"'
@@ -141,7 +141,7 @@ def _semi(
     wider = {
         name: kind
         for name, kind in zip(left_key, kinds, strict=True)
-        if not are_kept_alike(left.schema.field(name).type, kind)
+        if not share_layout(left.schema.field(name).type, kind)
     }
     if wider:
         left = left.with_columns(**{free + name: pl.col(name) for name in wider})

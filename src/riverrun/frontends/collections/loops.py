@@ -46,7 +46,7 @@ from riverrun.frontends.collections.expressions import Projection, compile_colum
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
 from riverrun.plan.plan import Node, Scope
-from riverrun.state.types import are_kept_alike, common_type, type_text
+from riverrun.state.types import common_type, share_layout, type_text
 
 
 def iterate(
@@ -184,7 +184,7 @@ def _kinds_of_next(start: Collection, result: Collection, line: str) -> dict[str
         if kind is None:
             raise _other_columns(start, result, line)
         kinds[mine.name] = kind
-    if not all(are_kept_alike(start.schema.field(name).type, kind) for name, kind in kinds.items()):
+    if not all(share_layout(start.schema.field(name).type, kind) for name, kind in kinds.items()):
         raise _Wider(kinds, _other_columns(start, result, line))
     return kinds
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 from riverrun.errors import PlanError
 from riverrun.operators.reshape import Widen
 from riverrun.rows.types import family
-from riverrun.state.types import are_kept_alike, common_type, type_text
+from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
     from riverrun.frontends.collections.collection import Collection
@@ -40,7 +40,7 @@ def widened(collection: Collection, kinds: Mapping[str, pa.DataType]) -> Collect
     schema, changed, fields = collection.schema, [], []
     for at, field in enumerate(schema):
         kind = kinds.get(field.name, field.type)
-        if not are_kept_alike(field.type, kind):
+        if not share_layout(field.type, kind):
             changed.append((at, field.type, kind))
             field = field.with_type(kind)
         fields.append(field)

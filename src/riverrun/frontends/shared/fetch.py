@@ -68,7 +68,7 @@ from riverrun.rows.types import family
 from riverrun.rows.values import show
 from riverrun.run.options import check_flag
 from riverrun.state.schema import free_name
-from riverrun.state.types import are_kept_alike
+from riverrun.state.types import share_layout
 
 _ENDS = {
     "both": (True, True),
@@ -245,7 +245,7 @@ def _placed(
         if (
             isinstance(column, str)
             and column in stream.columns
-            and are_kept_alike(kind, needed.field(name).type)
+            and share_layout(kind, needed.field(name).type)
         ):
             names[name] = column
         else:
@@ -421,7 +421,7 @@ def _fetch_many(
             options.attempt,
             options.line,
         )
-        if not are_kept_alike(kind, state.key.field(0).type):
+        if not share_layout(kind, state.key.field(0).type):
             wider = free_name(f"__{column}__", base.columns)
             base = widened(
                 base.with_columns(**{wider: column}),

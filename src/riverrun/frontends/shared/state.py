@@ -78,7 +78,7 @@ from riverrun.rows.column_names import is_list, one_column
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.types import family
 from riverrun.run.options import check_flag
-from riverrun.state.types import are_kept_alike, common_type, type_text
+from riverrun.state.types import common_type, share_layout, type_text
 
 Columns = str | Sequence[str] | Mapping[str, Any] | None
 INT64 = pl.Int64
@@ -441,7 +441,7 @@ def check_types(
     for field in needed:
         column_type = columns.field(field.name).type
         kind = common_type(field.type, column_type)
-        if kind is None or not are_kept_alike(kind, field.type):
+        if kind is None or not share_layout(kind, field.type):
             name = (spellings or {}).get(field.name)
             raise PlanError(
                 "state.type",

@@ -1,5 +1,6 @@
-"""Pure functions over arrays and addresses, compiled by Numba with the GIL released.
+"""Kernels: pure functions over arrays and addresses, compiled by Numba with the GIL released.
 
-`layout` says what they see; `values` compares and hashes; the others sort, merge, search and gather.
+All loops over rows are here. `layout` says how kernels see columns and blocks, `values` compares and hashes, and the
+others sort, merge, search and gather; `compiling`, `machine_code` and `targets` compile them and keep them in files.
 Nothing else in the package imports Numba.
 """

@@ -1,9 +1,9 @@
 """Reading between bounds on the first order column: the as-of reads of an application's own time.
 
-`find` says where a key is in each run; inside, its rows are in the declared order, so a bound is a
-binary search. Queries are worked on some at a time, so that what is found of them is still in the cache when
-it is cut and added up; and in the order of their hashes, where that pays, so that runs are walked along
-rather than searched.
+`View.last` with `at`, `View.latest` and `View.between` use it. `searching.find` says where a key is in each run. There
+the rows of the key are in the declared order, so a bound is a binary search. Queries are handled a piece at a time: the
+ranges of a piece are then still in the cache when they are cut and added up. Where that pays, queries are handled in
+the order of their hashes, so that runs are walked along rather than searched.
 
 Cost: for 100,000 keys, each at random among as many, 15 ns to order them, and 10 to 20 ns a query and run.
 """
@@ -40,21 +40,21 @@ def cut(
     count: int,
     places: np.ndarray,
 ) -> None:
-    """Cut each range to the rows whose first order column comes before the query's bound, or after it; or at it.
+    """Cut each range to the rows whose first order column comes before the bound of its query, after it, or at it.
 
     Query q has the bound of row own[q], or of q + base where `own` is empty.
     """
     # The place is behind all rows before the bound, and behind those at it where these belong to the lower side.
     limit = 1 if closed == upper else 0
-    found, lows, highs = places[0], places[1], places[2]
+    block_of, lows, highs = places[0], places[1], places[2]
     shifted = bounds - node * NODE_BYTES  # the bound is the only node of its own table
     renamed = own.shape[0] > 0
     for query in range(count):
         row = own[query] if renamed else query + base
-        for run in range(found.shape[1]):
-            if found[query, run] < 0:
+        for run in range(block_of.shape[1]):
+            if block_of[query, run] < 0:
                 continue
-            nodes = blocks[found[query, run], NODES]
+            nodes = blocks[block_of[query, run], NODES]
             low, high = lows[query, run], highs[query, run]
             while low < high:
                 middle = (low + high) >> 1
@@ -67,12 +67,12 @@ def cut(
             else:
                 lows[query, run] = low
             if lows[query, run] >= highs[query, run]:
-                found[query, run] = -1
+                block_of[query, run] = -1
 
 
 @kernel
 def in_order(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes in ascending order, and which each of them was."""
+    """Hashes in ascending order, and the former position of each."""
     count = hashes.shape[0]
     scratch = np.empty(4 * count, np.uint64)
     half = order_by_top_bits(hashes, np.empty(0, np.int64), 3, scratch)
@@ -104,9 +104,9 @@ def find_last(
     node: int,
     names: np.ndarray,
 ) -> int:
-    """For each query the last live row whose first order column comes before its bound; -1 where there is none.
+    """For each query the last live row whose first order column comes before its bound; -1 where there is no such row.
 
-    Returns how many there are.
+    Returns the number of queries that have one.
     """
     hashes = hash_keys(nodes, rows, mask)
     own = np.empty(0, np.int64)
@@ -155,9 +155,9 @@ def find_between(
     backward: bool,
     limit: int,
 ) -> tuple[np.ndarray, int]:
-    """For each query its live rows between two bounds, either of which may be 0 for none; at most `limit` of them.
+    """For each query its live rows between two bounds, at most `limit` of them. A bound of 0 stands for no bound.
 
-    What is written is for each of them the query, the row and the count; and how many there are.
+    Returns an array with the query, the name and the count of each row, and the number of rows.
     """
     hashes = hash_keys(nodes, rows, mask)
     visible, flags = flag_visible(blocks, as_of)

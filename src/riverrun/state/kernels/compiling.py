@@ -1,23 +1,23 @@
-"""How kernels are compiled: `@kernel` is Numba with the GIL released, for a baseline, and kept on disk.
+"""How kernels are compiled: `@kernel` is Numba with the GIL released, for a baseline, with machine code kept on disk.
 
-All kernels are declared with it, and nothing else in the package compiles anything. It promises
+All kernels are declared with `@kernel`, and nothing else in the package compiles anything. Laws:
 
-- **right code**: a kernel that is loaded is the one that would be compiled here and now (`machine_code` has the law,
-  and says where files lie and why they are believed);
-- **code that travels**: it is compiled for a baseline of processors (`targets`), not for the one that is here;
-- **once**: processes that start at once on one machine, as workers do, need the same kernels at the same moment. One
-  of them compiles a kernel while the others wait for it, and load what it has made: the lock is a file beside the
-  kernel's. Kernels do not call each other in circles, so a process that holds one lock waits only for kernels further
-  down.
+- **Right code.** A kernel that is loaded is the one that would be compiled here and now (`machine_code` says where
+  files lie and why they are believed).
+- **Code that travels.** Kernels are compiled for a baseline of processors (`targets`), not for the processor at hand.
+- **Compiled once.** Processes that start together on one machine, as workers do, need the same kernels at the same
+  moment. One process compiles a kernel while the others wait, and then load the file. The lock is a file beside the
+  kernel's. Kernels do not call each other in circles, so a process that holds one lock waits only for locks of kernels
+  further down.
 
-A kernel is loaded when it is first called, which takes some ten milliseconds; all that a program uses, half a second.
-A process that knows from others which ones it will need (`used` tells) has them loaded beforehand, by `load`, in a
-thread of its own. It changes when they are loaded, and never which. Where files have none, `preparing` compiles those
-that a plan needs in several processes at once, before the plan runs.
+A kernel is loaded at its first call. A process that knows from other processes which kernels it will need (`used` lists
+them) loads them beforehand with `load`, in a thread of its own; this changes only when kernels are loaded. Where files
+are missing, `state.preparing` compiles the kernels of a plan in several processes at once, before the plan runs.
 
-A kernel is compiled once for each combination of types that it is called with. Constants in a call are not types of
-their own here, as they are to Numba: it would compile a kernel anew for each of them, to code that LLVM makes of
-constants anyway where it inlines the call.
+A kernel is compiled once for each combination of argument types. Numba by itself would also compile a kernel anew for
+each constant in a call; that is switched off, as LLVM makes use of constants anyway where it inlines the call.
+
+Cost: loading takes some ten milliseconds a kernel, half a second for all kernels of a program.
 
 >>> import numpy as np
 >>> from riverrun.state.kernels.gathering import is_ascending
@@ -66,7 +66,7 @@ _CALLED: dict[tuple[str, Signature], None] = {}
 
 
 class _Files(NullCache):  # type: ignore[misc]
-    """What a dispatcher of Numba asks for compiled code: the files of one kernel."""
+    """The files of one kernel, in the form in which a dispatcher of Numba asks for them."""
 
     def __init__(self, function: Any, processor: tuple[str, ...]) -> None:
         self._name = name_of(function)
@@ -80,7 +80,7 @@ class _Files(NullCache):  # type: ignore[misc]
         return self.shelf.has(label(self._name, signature) + SUFFIX)
 
     def file(self, signature: Signature) -> Path | None:
-        """The file of a kernel that is whole, if there is one."""
+        """The file for these types, if there is one and it is whole."""
         return self.shelf.find(label(self._name, signature) + SUFFIX)
 
     def load_overload(self, sig: Signature, target_context: Any) -> Any:
@@ -98,9 +98,9 @@ class _Files(NullCache):  # type: ignore[misc]
 
     @contextmanager
     def held(self, signature: Signature, *, wait: bool = True) -> Iterator[bool]:
-        """No other process compiles this kernel meanwhile, or, without waiting, False: another one does.
+        """A ``with`` block in which no other process compiles this kernel. Without `wait`, False if another one does.
 
-        Where files cannot be locked, several may.
+        Where files cannot be locked, several processes may be in the block.
         """
         place = self.shelf.writable()
         try:
@@ -136,11 +136,11 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
         self.files: _Files | None = None
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """How another kernel calls this one: with values, and not with constants."""
+        """How another kernel calls this one: constants are passed as plain values."""
         return super().get_call_template(tuple(types.unliteral(each) for each in args), kws)
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
-        """What Numba calls when Python calls a kernel with types that it has not seen in this process."""
+        """Called by Numba when Python calls the kernel with types that are new in this process."""
         signature = tuple(self.typeof_pyval(each) for each in args)
         _CALLED[name_of(self.py_func), signature] = None
         if not self.is_ready(signature):
@@ -148,7 +148,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
         return super()._compile_for_args(*args, **kws)
 
     def is_ready(self, signature: Signature, *, whole: bool = False) -> bool:
-        """Whether nothing is left to compile; as far as can be seen without reading files, if not `whole`."""
+        """Whether the kernel is compiled for these types. Files are read, and checked, only if `whole`."""
         if signature in self.overloads:
             return True
         if self.files is None:
@@ -158,8 +158,8 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     def compile(self, sig: Any) -> Any:
         """Load or compile the kernel for one signature; no other process compiles it meanwhile.
 
-        Numba's own lock, of the process, is taken first: a thread that waits for another process holds no kernel that
-        a thread of this one could be waiting for.
+        Numba's own lock, which is for this process, is taken first. So a thread that waits for another process holds
+        the lock of no kernel for which another thread of this process waits.
         """
         if self.files is None or not isinstance(sig, tuple):
             return super().compile(sig)
@@ -170,7 +170,8 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
             return super().compile(sig)
 
     def compile_alone(self, signature: Signature, *, wait: bool = True) -> bool:
-        """Compile the kernel, or load it if another process has made it meanwhile; False: one is about to."""
+        """Compile the kernel, or load it if another process has compiled it meanwhile. False, without `wait`, when
+        another process is compiling it."""
         assert self.files is not None
         with global_compiler_lock, self.files.held(signature, wait=wait) as mine:
             if mine:
@@ -182,7 +183,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
             return mine
 
     def load(self, signature: Signature) -> bool:
-        """Take a kernel from its file, and say whether there is one."""
+        """Load the kernel from its file; False if there is no file."""
         assert self.files is not None
         with global_compiler_lock:
             if signature in self.overloads:
@@ -206,7 +207,7 @@ PROCESSOR: tuple[str, ...] = tuple(
 
 
 def name_of(function: Any) -> str:
-    """The name of a kernel, by which others ask for it."""
+    """The name of a kernel, by which other processes ask for it."""
     return f"{function.__module__}.{function.__qualname__}"
 
 
@@ -224,14 +225,14 @@ def kernel(function: F) -> F:
 
 @cache
 def _say() -> None:
-    """Once in a process: what it is busy with."""
+    """Log, once in a process, that it is compiling."""
     _LOG.warning(
         "compiling kernels that are not ready for this machine; `python -m riverrun kernels` makes all of them ready"
     )
 
 
 def label(name: str, signature: Signature) -> str:
-    """The name of a kernel together with types: what processes call it among each other, and its file."""
+    """The name of a kernel together with types: the name of its file, and the one that processes pass to each other."""
     return f"{name}-{blake2b(repr(signature).encode(), digest_size=8).hexdigest()}"
 
 
@@ -244,7 +245,7 @@ _SPELLINGS = {numba_type: spelling for spelling, numba_type in _SPELLED.items()}
 
 
 def signature_of(spelling: str) -> Signature:
-    """Types that are spelled as in `state.entries`."""
+    """The types that a spelling stands for, as in `state.entries`."""
     signature = []
     for each in spelling.split():
         word, _, array = each.partition("[")
@@ -256,7 +257,7 @@ def signature_of(spelling: str) -> Signature:
 
 
 def spelled(signature: Signature) -> str:
-    """The other way round; what has no spelling is written as Numba does."""
+    """The spelling of types: the inverse of `signature_of`. Types without a spelling are written as Numba does."""
     words = []
     for each in signature:
         if isinstance(each, types.Array) and each.layout == "C" and each.dtype in _SPELLINGS:
@@ -267,17 +268,17 @@ def spelled(signature: Signature) -> str:
 
 
 def called() -> list[tuple[str, Signature]]:
-    """The kernels that this process has called or loaded, each with its types, the first one first."""
+    """The kernels that this process has called or loaded, each with its types, in the order of first use."""
     return list(_CALLED)
 
 
 def used() -> list[str]:
-    """The labels of those kernels, and of those that were loaded beforehand."""
+    """The labels of all kernels that this process has called or loaded."""
     return [label(name, signature) for name, signature in called()]
 
 
 def load(labels: Iterable[str]) -> None:
-    """Load some kernels from their files; those that have none, or are not known here, are left alone.
+    """Load some kernels from their files. Labels without a file, or of unknown kernels, are skipped.
 
     May be called in any thread: a kernel that is called meanwhile is loaded once.
     """

@@ -1,8 +1,8 @@
-"""What leads from the old rows of some keys to the new ones: the changes of a reduce, in order.
+"""The difference between the old rows of some keys and the new ones: the changes of a reduce, in order.
 
-Keys come in the order of a batch, each with at most one new row and any number of old ones, which
-are sorted. So the difference comes sorted too, and need not be sorted again: per key, the old rows
-are taken away and the new one is added, but where it is one of the old.
+Keys come in the order of a batch, each with at most one new row and any number of old rows, which are sorted. So the
+difference comes out sorted: per key, the old rows with their counts negated, and the new row once. Where the new row is
+one of the old rows, the two are added up.
 
 Cost: one exact comparison for each old row.
 """
@@ -23,7 +23,7 @@ AHEAD = 16  # rows whose values are asked for before they are compared
 
 @kernel
 def prefetch_cell(nodes: int, node: int, row: int) -> None:
-    """Ask for a cell of a column ahead of its use, or for where it is."""
+    """Prefetch a cell of a column; of a variable-width column, its offset."""
     row += field(nodes, node, ORIGIN)
     width = field(nodes, node, WIDTH)
     prefetch(
@@ -47,19 +47,19 @@ def list_difference(
     keys: np.ndarray,
     count: int,
     mask: np.uint64,
-    made: np.ndarray,
+    new_rows: np.ndarray,
     queries: np.ndarray,
     blocks: np.ndarray,
     old_queries: np.ndarray,
     old_names: np.ndarray,
     old_counts: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """Names, hashes and diffs of the rows of the difference, the tables they are named after, and how many.
+    """Names, hashes and diffs of the rows of the difference, the tables to which the names refer, and how many rows.
 
-    `keys` is the table of nodes of the keys, `made` that of the new rows: new row i is that of key
-    queries[i]. The old rows are named as in `blocks`. Gives -1 rows when the keys are not in order.
+    `keys` is the table of nodes of the keys, `new_rows` that of the new rows: new row i is the row of key
+    queries[i]. The names of old rows refer to `blocks`. The number of rows is -1 when the keys are not in order.
     """
-    key_end, end = keys.shape[0], made.shape[0]
+    key_end, end = keys.shape[0], new_rows.shape[0]
     hashes = np.empty(count, np.uint64)
     hash_rows(np.int64(keys.ctypes.data), key_end, count, hashes)
     if mask != FULL_HASH:
@@ -67,7 +67,7 @@ def list_difference(
     room = queries.shape[0] + old_queries.shape[0]
     names, diffs = np.empty(room, np.int64), np.empty(room, np.int64)
     out_hashes = np.empty(room, np.uint64)
-    fresh = np.int64(made.ctypes.data)
+    fresh = np.int64(new_rows.ctypes.data)
     tables = np.empty(blocks.shape[0] + 1, np.int64)
     tables[0] = fresh
     for at in range(blocks.shape[0]):
@@ -114,7 +114,7 @@ def pack_difference(
     keys: np.ndarray,
     count: int,
     mask: np.uint64,
-    made: np.ndarray,
+    new_rows: np.ndarray,
     queries: np.ndarray,
     blocks: np.ndarray,
     old_queries: np.ndarray,
@@ -125,11 +125,11 @@ def pack_difference(
 ) -> tuple[np.ndarray, int]:
     """The slab of a block of the difference, and how many rows it has."""
     names, hashes, diffs, tables, rows = list_difference(
-        keys, count, mask, made, queries, blocks, old_queries, old_names, old_counts
+        keys, count, mask, new_rows, queries, blocks, old_queries, old_names, old_counts
     )
     if rows <= 0:
         return np.empty(NO_SLAB, np.int64), rows
     codes = np.empty(0, np.int32)
-    end = made.shape[0]
+    end = new_rows.shape[0]
     slab = write_block(tables, names, hashes, codes, 1, diffs, end, invertible, True, most)
     return slab, rows

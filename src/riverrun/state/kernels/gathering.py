@@ -137,7 +137,7 @@ def gather_bytes(
 def list_rows(
     tables: np.ndarray, node: int, rows: np.ndarray, offsets: int, start: int
 ) -> np.ndarray:
-    """The rows of the child column that belong to `rows`, whose offsets were written before."""
+    """The names of the rows of the child column that belong to `rows`, whose offsets were written before."""
     first = load_i64(offsets + start * 8)
     out = np.empty(load_i64(offsets + (start + rows.shape[0]) * 8) - first, np.int64)
     for at in range(rows.shape[0]):
@@ -155,7 +155,7 @@ def list_rows(
 
 @kernel
 def shift_origin(tables: np.ndarray, node: int, rows: np.ndarray) -> np.ndarray:
-    """Row numbers as a struct's children count them: from the struct's own origin."""
+    """Row numbers as the children of a struct count them: from the origin of the struct."""
     out = np.empty_like(rows)
     for at in range(rows.shape[0]):
         table = tables[rows[at] >> ROW_BITS]
@@ -177,7 +177,7 @@ def extent(values: np.ndarray) -> tuple[int, int]:
 def list_rows_of_blocks(
     blocks: np.ndarray, code_maps: np.ndarray, bases: np.ndarray, written: np.ndarray
 ) -> None:
-    """Name every row of some blocks, with its diff and its code, mapped from the block's base on."""
+    """Write the name, the code and the diff of every row of some blocks. Code c of a block becomes maps[base + c]."""
     out = 0
     for at in range(blocks.shape[0]):
         block = blocks[at]
@@ -199,7 +199,7 @@ def is_ascending(words: np.ndarray) -> bool:
 
 @kernel
 def renumber(codes: int, width: int, rows: int, used: np.ndarray) -> int:
-    """Renumber codes so that those that occur follow each other; mark them in `used`; return how many."""
+    """Renumber codes so that the codes that occur are consecutive; mark them in `used`; return how many occur."""
     for row in range(rows):
         used[load_uint(codes, width, row)] = 1
     numbers = np.cumsum(used) - 1

@@ -2,8 +2,7 @@
 
 A *node* describes one Arrow array; nested types are trees of nodes in preorder, so a table of nodes
 describes all columns of a block, key columns first. A *block descriptor* is one row that describes
-a block. Both are rows of int64: addresses, widths and flags. Kernels index them by the names below
-and nothing else does.
+a block. Both are rows of int64: addresses, widths and flags, at the positions that are named below.
 """
 
 from __future__ import annotations

@@ -1,33 +1,24 @@
-"""Compiled kernels in files: found by what they were compiled from, and checked before they are believed.
+"""Machine code: compiled kernels in files, stored under a digest of their sources, and checked before they are loaded.
 
-`compiling` is the only user. A file holds one kernel, compiled for one signature.
+`compiling` uses it. A file holds one kernel, compiled for one signature. Laws:
 
-**The right-code law.** A kernel is loaded only if compiling it here and now would give the same: a stale kernel would
-be a wrong answer. Files lie in a folder named by the digest of everything that machine code depends on:
-
-- the contents of all sources beside the kernel and beside this module, since kernels call each other across files;
-- the versions of Numba and llvmlite, the minor version of Python and its ABI;
-- the processor (`targets`), the platform, and Numba's settings that change code.
-
-Times and paths of files are no part of it. So a folder that was made by one checkout serves another one, another
-user and a wheel; and a change in any source leaves all of it behind.
-
-**The whole-file law.** A file begins with a digest of what follows and of where the file belongs. A file that was cut
-off, damaged, renamed or moved from another folder is not loaded; the kernel is compiled, and replaces the file. Files
-are written beside their place and renamed, so that nobody sees half of one.
-
-**The trusted-place law.** What is loaded is executed, so it is loaded from places that are trusted already:
-
-1. ``compiled/`` beside the sources. Whoever can write there can write the sources. A wheel brings its files there, and
-   what is shipped to Spark's executors too.
-2. Where that cannot be written: ``$NUMBA_CACHE_DIR/riverrun``, or else the user's own folder
-   (``$XDG_CACHE_HOME/riverrun``, ``~/.cache/riverrun``). It, and each folder above it, must belong to the user or to
-   root and must not be writable by others, but for folders such as /tmp, where others cannot rename it. Where that does
-   not hold it is neither read nor written, and each process compiles for itself.
-
-A worker on Spark also takes the files that its driver sends along with the task (`carry`): who sends a task sends code.
-
-``$NUMBA_CACHE_DIR``, where it is set, is written rather than the first place, and read before it.
+- **Right code.** A kernel is loaded only if compiling it here and now would give the same code: a stale kernel would be
+  a wrong answer. The folder of a file is named by the digest of everything on which machine code depends: the contents
+  of all sources beside the kernel and beside this module, since kernels call each other across files; the versions of
+  Numba and llvmlite, the minor version of Python and its ABI; the processor (`targets`), the platform, and the settings
+  of Numba that change code. Times and paths of files do not count. So a folder that one checkout wrote serves another
+  checkout, another user and a wheel, and a change in any source leads to another folder.
+- **Whole files.** A file begins with a digest of its content, its name and its folder. A file that was cut off,
+  damaged, renamed or moved from another folder is not loaded; the kernel is compiled, and replaces the file. Files are
+  written under another name and then renamed, so no process sees half of one.
+- **Trusted places.** Loaded code is executed, so files are read from trusted places only. The first is ``compiled/``
+  beside the sources: who can write there can write the sources. A wheel, and the package that is shipped to executors
+  of Spark, have their files there. The second, for when the first cannot be written, is ``$NUMBA_CACHE_DIR/riverrun``,
+  or else the user's own folder (``$XDG_CACHE_HOME/riverrun``, ``~/.cache/riverrun``). This folder and each folder above
+  it must belong to the user or to root, and others must not be able to write them, except for folders such as /tmp in
+  which others cannot rename it. Otherwise it is neither read nor written, and each process compiles for itself. Where
+  ``$NUMBA_CACHE_DIR`` is set, the second place is read before the first, and written in place of it. A worker on Spark
+  also takes the files that its driver sends along with the task (`carry`): who sends a task sends code.
 
 Cost: hashing some 200 kB of sources once a process (a millisecond); a file has 100 kB or so.
 """
@@ -88,7 +79,7 @@ def fingerprint(folder: Path) -> bytes:
 
 
 def environment() -> tuple[object, ...]:
-    """What machine code depends on besides sources and processor."""
+    """Everything on which machine code depends besides sources and processor."""
     return (
         numba.__version__,
         llvmlite.__version__,
@@ -102,7 +93,7 @@ def environment() -> tuple[object, ...]:
 
 @cache
 def folder_name(sources: Path, processor: tuple[str, ...]) -> str:
-    """The name of the folder for what is compiled of these sources, here, for this processor."""
+    """The name of the folder of kernels compiled from these sources, with this Python, for this processor."""
     digest = blake2b(digest_size=16)
     for part in (fingerprint(_HERE), fingerprint(sources)):
         digest.update(part)
@@ -112,7 +103,7 @@ def folder_name(sources: Path, processor: tuple[str, ...]) -> str:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody but this user, or root, can put anything into a folder, or another one into its place."""
+    """Whether only this user, or root, can put anything into a folder, or another folder into its place."""
     mine = (0, os.geteuid())
     try:
         resolved = folder.resolve(strict=True)
@@ -130,7 +121,7 @@ def is_private(folder: Path) -> bool:
 
 
 def _own_folder() -> Path | None:
-    """The folder of this user for what is compiled, or None; it may not be there yet."""
+    """The folder of this user for compiled kernels, which may not exist yet; None if there is no such folder."""
     if config.CACHE_DIR:
         return Path(config.CACHE_DIR) / "riverrun"
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -138,11 +129,11 @@ def _own_folder() -> Path | None:
 
 
 class Shelf:
-    """The places where kernels of one folder of sources lie, compiled for one processor."""
+    """The places for the compiled kernels of one folder of sources, for one processor."""
 
     def __init__(self, source: Path, processor: tuple[str, ...]) -> None:
-        # A package in a zip file, or without its sources, or a function that was typed in: nothing says whether a
-        # file is stale, so there are none.
+        # Of a package in a zip file, or without its sources, or of a function that was typed in, nothing says whether a
+        # file is stale: no files are used.
         self.sources_are_known = source.is_file() and any(_HERE.glob("*.py"))
         sources = source.parent
         self.name = folder_name(sources, processor)
@@ -150,7 +141,7 @@ class Shelf:
         self._own = _own_folder()
 
     def places(self) -> Iterator[Path]:
-        """Where files are looked for, in this order."""
+        """The folders in which files are looked for, in this order."""
         if self._own is not None and config.CACHE_DIR:
             yield from self._own_place(self._own)
         yield self._beside / self.name
@@ -162,30 +153,30 @@ class Shelf:
             yield own / self.name
 
     def writable(self) -> Path | None:
-        """Where files are written: the folder, made if need be, or None."""
+        """The folder to which files are written, created if need be; None if there is no writable one."""
         if not config.CACHE_DIR:
             place = self._beside / self.name
-            if _made(self._beside) and _made(place):
+            if _ensure_writable(self._beside) and _ensure_writable(place):
                 return place
-        if self._own is not None and _made(self._own) and is_private(self._own):
+        if self._own is not None and _ensure_writable(self._own) and is_private(self._own):
             place = self._own / self.name
-            if _made(place):
+            if _ensure_writable(place):
                 return place
         return None
 
     def find(self, file: str) -> Path | None:
-        """Where there is such a file, whole."""
+        """The path of a file with this name that is whole; None without one."""
         return next((place / file for place, _ in self._whole(file) if place is not None), None)
 
     def read(self, file: str) -> Any:
-        """What a file holds, or None: there is none that can be believed."""
+        """The value in a file with this name that is whole; None without one."""
         for _, packed in self._whole(file):
             with suppress(Exception):  # written by a Numba that was changed by hand
                 return pickle.loads(zlib.decompress(packed))
         return None
 
     def _whole(self, file: str) -> Iterator[tuple[Path | None, memoryview]]:
-        """The copies of a file that are whole, each with the place where it lies; None: it was carried here."""
+        """The copies of a file that are whole, each with its folder; with None, if the driver sent the copy."""
         start = len(MAGIC) + DIGEST
         for place, content in self._copies(file):
             packed = memoryview(content)[start:]
@@ -200,13 +191,13 @@ class Shelf:
                 yield place, (place / file).read_bytes()
 
     def has(self, file: str) -> bool:
-        """Whether there is such a file, whatever it holds."""
+        """Whether there is a file with this name, whole or not."""
         return f"{self.name}/{file}" in CARRIED or any(
             (place / file).is_file() for place in self.places()
         )
 
     def write(self, file: str, value: Any) -> None:
-        """Keep a value. Where nothing can be written, nothing is: the next process compiles it again."""
+        """Write a value to a file. Without a writable folder nothing happens: the next process compiles it again."""
         place = self.writable()
         if place is None:
             return
@@ -230,8 +221,8 @@ class Shelf:
         return digest.digest()
 
 
-def _made(folder: Path) -> bool:
-    """Whether a folder can be written; it is made if need be, for its user to write, whatever the umask says."""
+def _ensure_writable(folder: Path) -> bool:
+    """Create a folder if need be, writable for its user whatever the umask says; return whether it can be written."""
     try:
         new = not folder.is_dir()
         if new:
@@ -244,7 +235,7 @@ def _made(folder: Path) -> bool:
 
 
 def _forget_others(folder: Path) -> None:
-    """Remove what other sources have left for the same Python and processor, but for the last ones."""
+    """Remove the folders of other sources for the same Python and processor, except the newest of them."""
     kind = folder.name.rpartition("-")[0]
     others = [each for each in folder.parent.glob(f"{kind}-*") if each != folder]
     if kind.startswith(str(sys.implementation.cache_tag)):

@@ -1,8 +1,8 @@
 """Pairing the changes of a sorted batch with those of a view that have the same key.
 
-The batch gives one query for each distinct key, whose hash it has already; `searching` finds the
-rows of the view; every row of one with every row of the other is a pair. Listing pairs stops when
-the output is full, in the middle of a key if need be, and goes on from there.
+`state.matching` uses it. The batch gives one query for each of its keys, whose hashes it has already; `searching` finds
+the rows of the view; every row of one side with every row of the other is a pair. Listing pairs stops when the output
+is full, in the middle of a key if need be, and goes on from there.
 
 Cost: a lookup for each key, 3 to 5 ns a pair.
 """
@@ -45,8 +45,8 @@ def find_matches(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Look up the keys of rows [start, stop) of a block, which is cut between keys.
 
-    Returns where the rows of each key start (and the last one's end), the places of each key as
-    `searching.find` has them, and how many pairs there are. `stored` says that the hashes of the
+    Returns where the rows of each key start (and the rows of the last key end), the places of each key
+    as `searching.find` has them, and how many pairs there are. `stored` says that the hashes of the
     block, cut by `mask`, are those of the view.
     """
     hashes, nodes = block[HASHES], block[NODES]
@@ -107,18 +107,18 @@ def list_matches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The next pairs, at most `room`: their rows on both sides, and diffs; and codes, where `stride` is not 0.
 
-    `position` is query, run, and the rows on both sides to go on from (-1: the first), and is moved on; last in it is
-    whether some product of diffs leaves 64 bits, which says that the pairs are not to be used. A code is the left one
-    times `stride` plus the right one counted from its block's base.
+    `position` is the query, the run, and the rows on both sides from which to go on (-1: the first), and is moved on.
+    Its last entry becomes 1 when some product of diffs leaves 64 bits; the pairs must then not be used. The code of a
+    pair is the left code times `stride`, plus the right code, plus the base of the right block.
     """
     out = np.empty((3, room), np.int64)
     codes = np.empty(room if stride > 0 else 0, np.int64)
-    found, lows, highs = places[0], places[1], places[2]
+    block_of, lows, highs = places[0], places[1], places[2]
     query, run, i, j = position[0], position[1], position[2], position[3]
     side = np.int64(at) << ROW_BITS
     count = 0
-    while query < found.shape[0] and count < room:
-        where = np.int64(-1) if run >= found.shape[1] else found[query, run]
+    while query < block_of.shape[0] and count < room:
+        where = np.int64(-1) if run >= block_of.shape[1] else block_of[query, run]
         if where >= 0:
             other = blocks[where]
             low, high = lows[query, run], highs[query, run]
@@ -151,7 +151,7 @@ def list_matches(
                 break
         i, j = np.int64(-1), np.int64(0)
         run += 1
-        if run >= found.shape[1]:
+        if run >= block_of.shape[1]:
             query, run = query + 1, 0
     position[0], position[1], position[2], position[3] = query, run, i, j
     return out, codes

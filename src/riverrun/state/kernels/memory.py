@@ -1,12 +1,11 @@
 """Loads and stores at addresses: how one compiled kernel serves every schema.
 
-A Numba function is compiled anew for each combination of array types it is given. Rows have any
-number of columns of any type, so kernels take *addresses* of Arrow buffers instead, found in small
-tables of integers (`layout`), and load from them here. The caller keeps the buffers alive during
-the call.
+A Numba function is compiled anew for each combination of array types in its arguments. Rows have any number of columns
+of any type, so kernels take *addresses* of Arrow buffers instead, from small tables of integers (`layout`), and load
+from them with the functions of this module. The caller holds the buffers during the call. Law:
 
-Law: a kernel reads only inside the buffers that a table describes, and writes only into buffers
-that the caller allocated for it; nothing here checks bounds.
+- **Inside buffers.** A kernel reads only inside the buffers that a table describes, and writes only into buffers
+  that the caller allocated for it. Nothing here checks bounds.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _storer(bits: int) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def prefetch(typing_context: Any, address: Any) -> Any:
-    """Ask for a cache line ahead of its use; harmless whatever the address."""
+    """Have the processor load a cache line ahead of its use; harmless whatever the address."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, small = ir.IntType(8).as_pointer(), ir.IntType(32)

@@ -1,13 +1,12 @@
 """Merging two sorted blocks: order kept, times advanced, equal changes added up.
 
-A step is given how many rows it may handle and stops between groups, so the caller decides how much
-work one call does. The unit is a *group*: the changes of one (key, value), which differ only in
-time. Times arrive as codes; `map` says which code each becomes in the result (several may become
-one: that is compaction), or -1 for "leave out".
+`state.merge` calls `merge_step` and `merge_words`. A step stops after a number of rows that the caller gives, between
+two groups; a *group* are the changes of one (key, value), which differ only in time. Times come as codes. A `map` has
+the code in the result of each code, or -1 for changes to be left out; several codes may become one, which is
+compaction. Law:
 
-Law (3): for every time t that the map keeps apart, the sum of diffs per (key, value) over codes at
-or before t is unchanged. It holds because each group is gathered whole from both sides and only
-added up within one new code.
+- **Sums stay.** For every time t that the map keeps apart, the sum of diffs per (key, value) over the codes at or
+  before t is unchanged: each group is gathered whole from both sides, and diffs are added up only within one new code.
 
 Cost: 3 ns a row where hashes differ, one exact comparison where they are equal.
 """
@@ -53,7 +52,7 @@ def diff_at(block: np.ndarray, row: int) -> int:
 
 @kernel
 def only_words(nodes: int, first: int, end: int) -> int:
-    """The address of the cells when one ascending int64 column without nulls is all there is to compare, else 0."""
+    """The address of the cells if rows differ only in one ascending int64 column without nulls; otherwise 0."""
     if nodes == 0 or first + 1 != end:
         return np.int64(0)
     plain = (
@@ -67,7 +66,7 @@ def only_words(nodes: int, first: int, end: int) -> int:
 
 @kernel
 def group_end(block: np.ndarray, row: int, first: int, end: int, words: int) -> int:
-    """One past the last row with the same key and value as `row`; `words` is what `only_words` says."""
+    """One past the last row with the same key and value as `row`; `words` is the answer of `only_words`."""
     stop = block[STOP]
     at = row + 1
     if block[CODE_WIDTH] == 0:  # one time: consolidation left one row a group
@@ -95,7 +94,7 @@ def gather_group(
     touched: np.ndarray,
     count: int,
 ) -> int:
-    """Add the diffs of rows [row, stop) into `sums` by new code; `touched` lists the codes seen, once each."""
+    """Add the diffs of rows [row, stop) to `sums` by new code; `touched` lists the codes that occurred, once each."""
     for at in range(row, stop):
         code = code_map[code_at(block, at)]
         if code >= 0:
@@ -186,8 +185,8 @@ def merge_plainly(
 ) -> tuple[int, int, int]:
     """Merge rows of two blocks of one time each until i + j is `limit`, and add up their diffs.
 
-    Goes on over equal hashes where `equal` says that the words, or nothing if there are none, decide
-    whether rows are equal, and that equal rows have one code; otherwise stops there.
+    With `equal` it goes on over equal hashes: rows of one hash are then equal if their words are (always, if there
+    are no words), and equal rows have one code. Without `equal` it stops at equal hashes.
     """
     side, pair = np.int64(1) << ROW_BITS, np.int64(1) << 62
     a_hashes, b_hashes, a_stop, b_stop = a[HASHES], b[HASHES], a[STOP], b[STOP]
@@ -212,7 +211,7 @@ def merge_plainly(
         out += 1
     a_width, b_width = a[DIFF_WIDTH], b[DIFF_WIDTH]
     if pairs > 0:
-        kept = start
+        rows_left = start
         for at in range(start, out):
             name = out_rows[at]
             row = name & ROW_MASK
@@ -221,9 +220,13 @@ def merge_plainly(
                 name = row
             else:
                 diff = diff_at(a, row) if name < side else diff_at(b, row)
-            out_rows[kept], out_hashes[kept], out_diffs[kept] = name, out_hashes[at], diff
-            kept += diff != 0
-        out = kept
+            out_rows[rows_left], out_hashes[rows_left], out_diffs[rows_left] = (
+                name,
+                out_hashes[at],
+                diff,
+            )
+            rows_left += diff != 0
+        out = rows_left
     elif a_width == 0 and b_width == 0 and a[DIFF] == b[DIFF]:
         out_diffs[start:out] = a[DIFF]
     elif a_width == b_width and a_width > 0:
@@ -252,9 +255,9 @@ def merge_words(
     cells: int,
     out_diffs: np.ndarray,
 ) -> tuple[int, int, int]:
-    """`merge_step` where all is one time, and one column of words is all there is to compare: rows go to their place.
+    """`merge_step` for blocks of one time whose rows differ in one column of words only; does nothing for other blocks.
 
-    Hashes and cells are written at these addresses. Stops where a block ends too; does nothing with other blocks. No
+    Hashes and cells are written to the two addresses, where they belong in the result. Stops where a block ends too. No
     branch depends on the data.
     """
     a_words, b_words = only_words(a[NODES], first, end), only_words(b[NODES], first, end)
@@ -304,9 +307,9 @@ def merge_step(
     """Merge from rows `i` and `j` on; return the new positions and how many rows were written.
 
     Stops after `fuel` rows, when the output is full, or when a block ends that is not the last of
-    its batch (the next block of that batch is needed to go on). A written row is named by side and
-    row number, and comes with its hash; codes are written where there are several. Rows of one
-    hash are compared from column `first` on: past the key where equal hashes are equal keys.
+    its batch (the next block of that batch is needed to go on). The name of a written row has the
+    side and the row number; its hash is written too, and its code where there are several codes. Rows
+    of one hash are compared from column `first` on: past the key where equal hashes are equal keys.
     """
     a_stop, b_stop = a[STOP], b[STOP]
     a_hashes, b_hashes, a_nodes, b_nodes = a[HASHES], b[HASHES], a[NODES], b[NODES]

@@ -1,9 +1,9 @@
-"""When keys change after a time: the changes of a view that are not at or before it.
+"""The times after a given time at which keys change: the times of the changes that are not at or before that time.
 
-Only the runs that have such a change at all are searched, and only the times that occur are looked
-at: in a loop a view has dozens of times, and a key a few of them.
+`View.later` uses it, by which a reduce in a loop looks ahead. Only the runs that have such a change are searched, and
+only the times of the changes of the keys are looked at: in a loop a view has dozens of times, and a key a few of them.
 
-Cost: a lookup for each key in each such run, and two or three comparisons for each change found.
+Cost: a lookup for each key in each such run, and two or three comparisons for each change of the keys there.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from riverrun.state.kernels.searching import find, is_past
 @kernel
 def later_runs(blocks: np.ndarray, runs: np.ndarray, time: np.ndarray) -> np.ndarray:
     """The numbers of the runs with some change that is not at or before `time`."""
-    found = np.empty(runs.shape[0] - 1, np.int64)
+    numbers = np.empty(runs.shape[0] - 1, np.int64)
     count = 0
     for run in range(runs.shape[0] - 1):
         for at in range(runs[run], runs[run + 1]):
             if not is_past(blocks[at, TIMES], 0, time):
-                found[count] = run
+                numbers[count] = run
                 count += 1
                 break
-    return found[:count]
+    return numbers[:count]
 
 
 @kernel
@@ -41,10 +41,10 @@ def find_later(
     exact: bool,
     time: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The changes of some keys that are not at or before `time`: for each, the query and what time it has.
+    """The changes of some keys that are not at or before `time`: for each its query and the number of its time.
 
-    A time is a number in the third array, which has the joins of `time` and those that occur; a
-    query and a time come together once, and queries ascend.
+    The number of a time is its position in the third array, which has the join of `time` with each time that
+    occurs. No two changes have the same query and number, and queries ascend.
     """
     depth = time.shape[0]
     chosen = later_runs(blocks, runs, time)
@@ -65,7 +65,7 @@ def find_later(
     who, which = np.empty(total, np.int64), np.empty(total, np.int64)
     if total == 0:
         return who, which, np.empty((0, depth), np.int64)
-    # Of each time: -2 not looked at, -1 at or before `time`, else its number; and which query was the last to have it.
+    # Of each time: its number, -2 if it was not looked at, -1 if it is at or before `time`; and the last query with it.
     numbers, last = np.full(codes, -2, np.int64), np.full(codes, -1, np.int64)
     joins = np.empty((codes, depth), np.int64)
     pairs = used = 0
@@ -98,25 +98,25 @@ def find_later(
 def group_later(
     who: np.ndarray, which: np.ndarray, codes: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `count` codes, the queries that have it, once each, and where each code's queries start.
+    """For each of `count` codes the queries with that code, once each, and where the queries of each code start.
 
-    `codes` says what a time of `find_later` becomes.
+    `codes` has the code of each time number of `find_later`.
     """
     seen = np.full(count, -1, np.int64)
     starts = np.zeros(count + 1, np.int64)
-    kept = np.zeros(who.shape[0], np.bool_)
+    is_first = np.zeros(who.shape[0], np.bool_)
     for pair in range(who.shape[0]):
         code = codes[which[pair]]
         if seen[code] != who[pair]:
             seen[code] = who[pair]
-            kept[pair] = True
+            is_first[pair] = True
             starts[code + 1] += 1
     for code in range(count):
         starts[code + 1] += starts[code]
     places = starts.copy()
     out = np.empty(starts[count], np.int64)
     for pair in range(who.shape[0]):
-        if kept[pair]:
+        if is_first[pair]:
             code = codes[which[pair]]
             out[places[code]] = who[pair]
             places[code] += 1

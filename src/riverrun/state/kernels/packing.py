@@ -1,13 +1,13 @@
-"""A few rows, sorted, added up and written as one piece of memory: a block made by one call.
+"""A few rows, sorted, added up and written as one piece of memory: a block by one call.
 
-A batch of ten rows must not cost ten calls. Here one kernel hashes, sorts, adds up and gathers, and
-writes everything into one *slab* of words: the block descriptor, the table of nodes, the directory,
-the hashes, the columns, and codes and diffs where rows differ in them. All addresses in the
-descriptor and the nodes point into the slab, so whoever keeps the slab keeps the block.
+`state.block` uses it for small batches, and `state.keys` for keys: a batch of ten rows must not cost ten calls. One
+kernel hashes, sorts, adds up and gathers, and writes everything into one *slab* of words: the block descriptor, the
+table of nodes, the directory, the hashes, the columns, and codes and diffs where rows differ in them. All addresses in
+the descriptor and the nodes point into the slab, so a block lives as long as its slab.
 
 Columns are of any type but lists and structs, whose children would need rows of their own.
 
-Cost: 2 microseconds for a row of two integers, 50 to 100 ns for each one more.
+Cost: 2 microseconds for a row of two integers, 50 to 100 ns for each further row.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def any_nulls(tables: np.ndarray, node: int) -> bool:
 def columns_size(
     tables: np.ndarray, rows: np.ndarray, first: int, end: int, hashed: bool, totals: np.ndarray
 ) -> int:
-    """Words for the columns at nodes `first` to `end`; `totals` takes the bytes of variable-width ones."""
+    """Words for the columns at nodes `first` to `end`; `totals` takes the bytes of the variable-width columns."""
     count = rows.shape[0]
     size = 0
     for node in range(first, end):
@@ -172,13 +172,13 @@ def write_columns(
 
 @kernel
 def code_width(codes: int) -> int:
-    """Bytes of a code, where there are so many of them."""
+    """Bytes of a code, where there are `count` different codes."""
     return 0 if codes <= 1 else (1 if codes <= 256 else (2 if codes <= 65536 else 4))
 
 
 @kernel
 def diff_width(diffs: np.ndarray) -> int:
-    """Bytes that hold each of these diffs; 0 when all are the same."""
+    """Bytes of a cell that can hold any of these diffs; 0 when all diffs are the same."""
     lowest = highest = diffs[0]
     for diff in diffs:
         lowest, highest = min(lowest, diff), max(highest, diff)
@@ -193,7 +193,7 @@ def diff_width(diffs: np.ndarray) -> int:
 
 @kernel
 def directory_shift(spread: int, rows: int) -> int:
-    """By how many bits a hash is shifted to be a bucket, where hashes reach as far as `spread`."""
+    """By how many bits a hash is shifted to give its bucket, where `spread` lies between first and last hash."""
     bits, wanted = 0, 0
     while bits < 64 and spread >> U(bits) != U(0):
         bits += 1
@@ -265,9 +265,9 @@ def write_block(
 
 @kernel
 def close_ranks(codes: np.ndarray, code_count: int) -> tuple[np.ndarray, int]:
-    """Renumber codes so that those that occur follow each other.
+    """Renumber codes so that the codes that occur are consecutive.
 
-    Returns what each became (-1: it does not occur), and how many do.
+    Returns the new number of each code (-1 if it does not occur), and how many occur.
     """
     used = np.zeros(code_count, np.int64)
     if code_count <= 1:
@@ -297,7 +297,7 @@ def sort_and_write(
     invertible: bool,
     most: int,
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """The slab of the sorted and added up rows, what each code became (-1: it is gone), and how many rows."""
+    """The slab of the sorted and added up rows, the new number of each code (-1: none has it), and how many rows."""
     rows = hashes.shape[0]
     nodes, end = np.int64(table.ctypes.data), table.shape[0]
     # Where equal hashes are equal keys, the order inside a hash starts with the first value column.
@@ -311,19 +311,19 @@ def sort_and_write(
         hashes, everything, words, alone, nodes, first, end, codes, np.empty(4 * rows, np.uint64)
     )
     out_codes, out_diffs = np.empty(rows, np.int32), np.empty(rows, np.int64)
-    kept = consolidate(
+    rows_left = consolidate(
         keys, sorted_words, tags, alone, nodes, first, end, diffs, diff, out_codes, out_diffs
     )
-    if kept == 0:
+    if rows_left == 0:
         return np.empty(NO_SLAB, np.int64), np.empty(0, np.int64), 0
-    used, left = close_ranks(out_codes[:kept], code_count)
+    used, left = close_ranks(out_codes[:rows_left], code_count)
     tables = np.empty(1, np.int64)
     tables[0] = nodes
     slab = write_block(
-        tables, tags[:kept], keys[:kept], out_codes, left, out_diffs[:kept], end,
+        tables, tags[:rows_left], keys[:rows_left], out_codes, left, out_diffs[:rows_left], end,
         invertible, True, most,
     )  # fmt: skip
-    return slab, used, kept
+    return slab, used, rows_left
 
 
 @kernel
@@ -402,19 +402,28 @@ def pack_merged(
     hashes, codes = np.empty(room, np.uint64), np.empty(room, np.int32)
     sums, seen = np.zeros(code_count, np.int64), np.zeros(code_count, np.bool_)
     touched = np.empty(code_count, np.int64)
-    _, _, kept = merge_step(
+    _, _, rows_left = merge_step(
         a, a[START], True, a_map, b, b[START], True, b_map, first, end, rows, sums, seen, touched,
         names, hashes, codes, diffs,
     )  # fmt: skip
-    if kept == 0:
+    if rows_left == 0:
         return np.empty(NO_SLAB, np.int64), np.empty(0, np.int64), 0
     tables = np.empty(2, np.int64)
     tables[0], tables[1] = a_nodes, b_nodes
-    used, left = close_ranks(codes[:kept], code_count)
+    used, left = close_ranks(codes[:rows_left], code_count)
     slab = write_block(
-        tables, names[:kept], hashes[:kept], codes, left, diffs[:kept], end, invertible, True, most
+        tables,
+        names[:rows_left],
+        hashes[:rows_left],
+        codes,
+        left,
+        diffs[:rows_left],
+        end,
+        invertible,
+        True,
+        most,
     )
-    return slab, used, kept
+    return slab, used, rows_left
 
 
 @kernel
@@ -437,7 +446,7 @@ def pack_picked(
     sides: np.ndarray,
     nodes: np.ndarray,
 ) -> np.ndarray:
-    """`pack_named` of columns from two sides: column i is node nodes[i] of the others where sides[i] is not 0."""
+    """`pack_named` of columns from two sides: column i is node nodes[i] of the second side where sides[i] is not 0."""
     count = nodes.shape[0]
     totals = np.zeros(count, np.int64)
     size = free = words_for(count * NODE_FIELDS * 8)
@@ -525,15 +534,17 @@ def distinct_rows(nodes: np.ndarray, rows: int, mask: np.uint64) -> np.ndarray:
     alone = alone and mask == FULL_HASH
     keys, words, tags = sort_rows(hashes, none, no_words, alone, address, 0, end, no_codes, scratch)
     out_codes, out_diffs = np.empty(rows, np.int32), np.empty(rows, np.int64)
-    kept = consolidate(keys, words, tags, alone, address, 0, end, none, 1, out_codes, out_diffs)
-    return tags[:kept]
+    rows_left = consolidate(
+        keys, words, tags, alone, address, 0, end, none, 1, out_codes, out_diffs
+    )
+    return tags[:rows_left]
 
 
 @kernel
 def leading_rows(
     nodes: np.ndarray, key_end: int, rows: int, mask: np.uint64, invertible: bool
 ) -> np.ndarray:
-    """Of each key the row that comes first in the order of the columns after it, in the order of a batch."""
+    """The first row of each key, by the order of the columns after the key; keys in the order of a batch."""
     hashes = np.empty(rows, np.uint64)
     address, end = np.int64(nodes.ctypes.data), nodes.shape[0]
     hash_rows(address, key_end, rows, hashes)
@@ -547,14 +558,17 @@ def leading_rows(
         hashes, everything, words, alone, address, first, end, np.empty(0, np.int32),
         np.empty(4 * rows, np.uint64),
     )  # fmt: skip
-    kept = 0
+    rows_left = 0
     for at in range(rows):
-        if kept > 0 and keys[at] == keys[at - 1]:
-            if exact or compare_rows(address, tags[at], address, tags[kept - 1], 0, key_end) == 0:
+        if rows_left > 0 and keys[at] == keys[at - 1]:
+            if (
+                exact
+                or compare_rows(address, tags[at], address, tags[rows_left - 1], 0, key_end) == 0
+            ):
                 continue
-        tags[kept] = tags[at]
-        kept += 1
-    return tags[:kept].copy()
+        tags[rows_left] = tags[at]
+        rows_left += 1
+    return tags[:rows_left].copy()
 
 
 @kernel
@@ -569,5 +583,5 @@ def unite_keys(nodes: np.ndarray, sizes: np.ndarray, mask: np.uint64) -> tuple[n
             count += 1
     together = pack_named(tables, rows, 0, end)
     table = together[: end * NODE_FIELDS].reshape(end, NODE_FIELDS)
-    kept = distinct_rows(table, count, mask)
-    return take_rows(table, kept), kept.shape[0]
+    distinct = distinct_rows(table, count, mask)
+    return take_rows(table, distinct), distinct.shape[0]

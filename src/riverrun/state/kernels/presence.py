@@ -1,4 +1,13 @@
-"""Finding the one row of each key, where a key has one at the most: the newest batch that changed it tells."""
+"""Finding the row of each key in a state in which a key has one row at most: the newest batch that changed it tells.
+
+`View.present` uses it. Law:
+
+- **Newest decides.** The changes of a key in a run (the blocks of one batch) lead from its row before the run to its
+  row after it. So the newest run in which the changes of the key do not cancel has its row, or shows that it has none;
+  older runs are not searched.
+
+Cost: a lookup for each key in the newest runs, until each key is decided.
+"""
 
 from __future__ import annotations
 
@@ -39,35 +48,33 @@ def find_present(
     exact: bool,
     end: int,
 ) -> tuple[np.ndarray, int]:
-    """Of each key the row that is there once all changes count, where a key never has more than one.
+    """The row of each key after all changes, where a key never has more than one row (the newest-decides law).
 
-    The changes of a key in a run lead from the row that it had before to the one that it had after. So the newest
-    run in which they do not cancel tells, and older ones are not looked into. Keys come in the order of a batch;
-    what is written is as in `look_up`.
+    Keys come in the order of a batch; the result has the form of that of `searching.look_up`.
     """
     heads = hash_keys(nodes, rows, mask)
     names = np.full(rows, -1, np.int64)
     left, count = np.arange(rows), rows
     for run in range(runs.shape[0] - 2, -1, -1):
-        place, kept = 0, 0
+        place, remaining = 0, 0
         for at in range(runs[run], runs[run + 1]):
             first, last = U(blocks[at, FIRST]), U(blocks[at, LAST])
             while place < count and heads[place] < first:
-                heads[kept], left[kept] = heads[place], left[place]
+                heads[remaining], left[remaining] = heads[place], left[place]
                 place += 1
-                kept += 1
+                remaining += 1
             stop = place
             while stop < count and heads[stop] <= last:
                 stop += 1
-            kept = find_in_block(
-                blocks, at, nodes, exact, end, heads, left, place, stop, kept, names
+            remaining = find_in_block(
+                blocks, at, nodes, exact, end, heads, left, place, stop, remaining, names
             )
             place = stop
         while place < count:
-            heads[kept], left[kept] = heads[place], left[place]
+            heads[remaining], left[remaining] = heads[place], left[place]
             place += 1
-            kept += 1
-        count = kept
+            remaining += 1
+        count = remaining
     written, count = np.empty((3, rows), np.int64), 0
     for query in range(rows):
         written[0, count], written[1, count], written[2, count] = query, names[query], 1
@@ -86,12 +93,13 @@ def find_in_block(
     left: np.ndarray,
     place: int,
     stop: int,
-    kept: int,
+    remaining: int,
     names: np.ndarray,
 ) -> int:
-    """`find_present` of queries [place, stop), in one block; those that it has no changes of move on to `kept`.
+    """`find_present` of queries [place, stop) in one block. Queries that the block does not decide move to `remaining`.
 
-    In groups, as in `find_hashed`: each step asks ahead for the memory that the next one reads.
+    Returns the new `remaining`. Queries are handled in groups, as in `searching.find_hashed`: each step prefetches the
+    memory that the next step reads.
     """
     block = blocks[at]
     hashes, directory, base, shift = (
@@ -124,7 +132,7 @@ def find_in_block(
             if high - low > 2 * BUCKET:
                 low = lower_bound(hashes, low, high, h)
             else:
-                # All are looked at, so that where to go on does not wait for what is read.
+                # All rows of the bucket are read: no branch then waits for a load.
                 less = np.int64(0)
                 for row in range(low, high):
                     less += load_u64(hashes + row * 8) < h
@@ -146,16 +154,16 @@ def find_in_block(
             if row < high:
                 names[name] = (at << ROW_BITS) | row
             if not some:
-                heads[kept], left[kept] = h, name
-                kept += 1
-    return kept
+                heads[remaining], left[remaining] = h, name
+                remaining += 1
+    return remaining
 
 
 @kernel
 def present_row(block: np.ndarray, low: int, high: int, first: int, end: int) -> tuple[int, bool]:
-    """Of the changes [low, high) of a key at several times, one of the value that is there after them, or `high`.
+    """A row of the value that a key has after its changes [low, high) at several times, or `high` if it has none.
 
-    And whether they change anything: a value that came and went again adds up to nothing.
+    Returns too whether the changes decide: values that came and went again leave the key as it was.
     """
     some = False
     while low < high:

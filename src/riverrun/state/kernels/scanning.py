@@ -1,4 +1,7 @@
-"""Going through all keys in the order of hashes, some rows at a time: resumable, and from any hash on."""
+"""Going through all keys in the order of hashes, some rows at a time: resumable, and from any hash on.
+
+`View.scan` uses it. Cost: that of adding up the rows (`searching.add_up_ranges`); no lookups but those of `seek`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from riverrun.state.kernels.searching import (
 
 @kernel
 def seek(blocks: np.ndarray, runs: np.ndarray, h: np.uint64, positions: np.ndarray) -> None:
-    """Where `scan` starts, block and row of each run, to give what has the hash `h` or a greater one."""
+    """Write the start of a `scan` from hash `h` on: for each run, the block and the row."""
     for run in range(runs.shape[0] - 1):
         at = find_block(blocks, runs[run], runs[run + 1], h)
         positions[run, 0], positions[run, 1] = at, 0
@@ -40,8 +43,8 @@ def scan(
 ) -> int:
     """Add up from `positions` (block and row of each run) on, until the output may be full.
 
-    Writes whole hashes only; returns how many rows, or -n when the next hash alone needs room for n
-    rows.
+    Writes all rows of a hash or none; returns how many rows it wrote, or -n when the next hash alone
+    needs room for n rows.
     """
     run_count = runs.shape[0] - 1
     where, low, high = (

@@ -1,18 +1,20 @@
-"""Finding keys in the blocks of a spine, and adding up what is found.
+"""Finding keys in the blocks of a view, and adding up their rows.
 
-A *view* is a list of block descriptors, run after run; a run is the blocks of one batch, whose
-hashes ascend and never meet, so at most one block of a run can hold a key. Inside a block a
-directory gives, for a bucket of hashes, the first row of it: since hashes are uniform a bucket
-holds a few rows, and a lookup is two cache misses.
-
-Two ways to read, over the same ranges (`scanning` and `presence` have two more):
+`state.view` uses it. For kernels a view is a list of block descriptors, run after run. A *run* is the blocks of one
+batch; their hashes ascend and no two blocks share one, so at most one block of a run can hold a key. The directory of a
+block has the first row of each bucket of hashes. Hashes are uniform, so a bucket holds a few rows. There are two ways
+to read, over the same ranges of rows (`scanning` and `presence` have two more):
 
 - `add_up`: per key, each distinct value with the sum of its diffs over the times that are visible,
   in declared order from either end, at most `limit` live values: all values, the least, the
   greatest, the first k;
 - `list_changes`: per key, every change with its time.
 
-Values are compared exactly (`values`), so colliding hashes cannot mix two keys.
+Law:
+
+- **Exact.** Values are compared exactly (`values`), so two keys of one hash are never mixed.
+
+Cost: a lookup of a key in a block is two cache misses.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ from riverrun.state.kernels.memory import load_i64, load_u32, load_u64, prefetch
 from riverrun.state.kernels.merging import code_at, diff_at
 from riverrun.state.kernels.values import U, compare_rows, field, hash_rows, is_null
 
-PIECE = 1024  # queries that are found before what is found is added up
+PIECE = 1024  # queries that are searched for before their rows are added up
 GROUP = 128  # queries that are looked up side by side
-WALKED = 16  # rows of a run for each key up to which it is walked
+WALKED = 16  # a run with up to so many rows for each key is walked, rather than searched
 BUCKET = 8  # rows a directory bucket holds on average
 FULL_HASH = U(0xFFFFFFFFFFFFFFFF)
 
@@ -62,7 +64,7 @@ def fill_directory(hashes: int, rows: int, shift: int, directory: np.ndarray) ->
 
 @kernel
 def fill_entries(hashes: int, rows: int, shift: int, target: int, entries: int) -> None:
-    """The same at an address: each row says that the bucket after its own starts behind it."""
+    """`fill_directory` at an address: each row says that the bucket after its own starts behind it."""
     base = load_u64(hashes)
     for entry in range(entries):
         store_32(target + entry * 4, np.int64(0))
@@ -110,7 +112,7 @@ def upper_bound(hashes: int, low: int, high: int, h: int) -> int:
 def find_block(blocks: np.ndarray, low: int, high: int, h: int) -> int:
     """The first block of a run whose last hash is `h` or greater; `high` when there is none."""
     if high - low > 2 and U(blocks[low, FIRST]) <= h <= U(blocks[high - 1, LAST]):
-        # Hashes are uniform and blocks alike in size: the place is known but for a block or two.
+        # Hashes are uniform and blocks alike in size: a guess is right, or off by a block or two.
         base, spread = U(blocks[low, FIRST]), U(blocks[high - 1, LAST]) - U(blocks[low, FIRST])
         share = np.float64(h - base) / (np.float64(spread) + 1.0)
         guess = min(low + np.int64(share * (high - low)), high - 1)
@@ -136,7 +138,7 @@ def find_block(blocks: np.ndarray, low: int, high: int, h: int) -> int:
 def key_range(
     block: np.ndarray, low: int, high: int, keys: int, query: int, key_end: int
 ) -> tuple[int, int]:
-    """Within rows of one hash, those of one key: different keys whose hashes collide are kept apart."""
+    """The rows of one key among the rows [low, high) of one hash, in which other keys may be."""
     nodes = block[NODES]
     if (
         compare_rows(nodes, low, keys, query, 0, key_end) == 0
@@ -183,7 +185,7 @@ def find(
     exact: bool,
     places: np.ndarray,
 ) -> int:
-    """For each query and run, the block and the rows [low, high) of the key; returns the rows in all.
+    """Write for each query and run the block and the rows [low, high) of the key; return the number of rows.
 
     The keys are the columns of `nodes`; `exact` says that equal hashes are equal keys. `places`
     holds, for each query and run, the block (-1 where the run does not hold the key), the first
@@ -221,8 +223,8 @@ def hash_keys(nodes: np.ndarray, rows: int, mask: np.uint64) -> np.ndarray:
 def start_cursors(blocks: np.ndarray, runs: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     """For each run, where to start walking (block and row), or -1 where searching is better; empty if it always is.
 
-    Keys that come in the order of a batch, not much fewer than a run has, are found by walking
-    along both.
+    A run is walked along with the keys if the keys are in the order of a batch and not much fewer
+    than the rows of the run.
     """
     queries = hashes.shape[0]
     if queries < GROUP:
@@ -256,11 +258,11 @@ def find_hashed(
 ) -> int:
     """`find` of keys whose hashes are known; query q is row rows[q] of the keys, or q + base where `rows` is empty.
 
-    Queries go through three steps in groups, each asking ahead for the memory that the next one
-    reads: cache misses then overlap. Where there are `cursors` for a run, it is walked instead, and
-    they are moved on.
+    Queries go through three steps in groups, and each step prefetches the memory that the next step
+    reads: so cache misses overlap. A run that has a cursor is walked instead, and its cursor moved
+    on.
     """
-    found, lows, highs = places[0], places[1], places[2]
+    block_of, lows, highs = places[0], places[1], places[2]
     queries, renamed = hashes.shape[0], rows.shape[0] > 0
     total = 0
     for begin in range(0, queries, GROUP):
@@ -270,11 +272,11 @@ def find_hashed(
                 walk(blocks, runs[run + 1], begin, end, hashes, run, cursors, places)
             else:
                 for query in range(begin, end):
-                    found[query, run] = find_bucket(
+                    block_of[query, run] = find_bucket(
                         blocks, runs[run], runs[run + 1], hashes[query], query, run, lows, highs
                     )
                 for query in range(begin, end):
-                    at = found[query, run]
+                    at = block_of[query, run]
                     if at >= 0:
                         directory = blocks[at, DIRECTORY]
                         if directory != 0:
@@ -286,15 +288,15 @@ def find_hashed(
                             prefetch(address)
                             prefetch(address + 64)
                 for query in range(begin, end):
-                    at = found[query, run]
+                    at = block_of[query, run]
                     if at >= 0:
                         h, address = hashes[query], blocks[at, HASHES]
                         low = lower_bound(address, lows[query, run], highs[query, run], h)
                         if low >= blocks[at, STOP] or load_u64(address + low * 8) != h:
-                            found[query, run] = -1
+                            block_of[query, run] = -1
                         lows[query, run] = low
             for query in range(begin, end):
-                at = found[query, run]
+                at = block_of[query, run]
                 if at < 0:
                     continue
                 low = lows[query, run]
@@ -303,7 +305,7 @@ def find_hashed(
                     row = rows[query] if renamed else query + base
                     low, high = key_range(blocks[at], low, high, keys, row, key_end)
                     if low == high:
-                        found[query, run] = -1
+                        block_of[query, run] = -1
                         continue
                 lows[query, run], highs[query, run] = low, high
                 total += high - low
@@ -322,14 +324,14 @@ def walk(
     places: np.ndarray,
 ) -> None:
     """Find the first row of each of some hashes, which ascend, in a run, from its cursor on."""
-    found, lows = places[0], places[1]
+    block_of, lows = places[0], places[1]
     at, row = cursors[run, 0], cursors[run, 1]
     for query in range(begin, end):
         h = hashes[query]
         while at < stop and U(blocks[at, LAST]) < h:
             at += 1
             row = blocks[at, START] if at < stop else np.int64(0)
-        found[query, run] = -1
+        block_of[query, run] = -1
         if at == stop:
             continue
         address, high = blocks[at, HASHES], blocks[at, STOP]
@@ -339,7 +341,7 @@ def walk(
             step *= 2
         row = lower_bound(address, row, min(row + step, high), h)
         if row < high and load_u64(address + row * 8) == h:
-            found[query, run], lows[query, run] = at, row
+            block_of[query, run], lows[query, run] = at, row
     cursors[run, 0], cursors[run, 1] = at, row
 
 
@@ -354,7 +356,7 @@ def find_bucket(
     lows: np.ndarray,
     highs: np.ndarray,
 ) -> int:
-    """The block of a run that may hold `h`, or -1; `lows` gets its bucket, or its rows where it has no directory."""
+    """The block of a run that may hold `h`, or -1. `lows` takes the bucket, or the rows if there is no directory."""
     at = find_block(blocks, low, high, h)
     if at == high or U(blocks[at, FIRST]) > h:
         return np.int64(-1)
@@ -380,7 +382,8 @@ def is_past(times: int, number: int, as_of: np.ndarray) -> bool:
 
 @kernel
 def flag_visible(blocks: np.ndarray, as_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What is visible as of a time: per block, where its flags start (-1: all is), and a flag for each time."""
+    """The flags of the times that are visible as of a time, and for each block where its flags start (-1: all are
+    visible)."""
     places = np.empty(blocks.shape[0], np.int64)
     total = 0
     for at in range(blocks.shape[0]):
@@ -427,7 +430,7 @@ def add_up_ranges(
 ) -> int:
     """Merge `count` sorted ranges value by value, writing each value whose visible diffs do not cancel.
 
-    `visible` and `flags` are what `flag_visible` gave.
+    `visible` and `flags` are those of `flag_visible`.
     `live_only` leaves out negative sums too, `skip_null` values whose first order column is null.
     """
     if count == 1 and highs[0] - lows[0] == 1 and not live_only:  # nothing to merge
@@ -492,7 +495,7 @@ def word_cells(
 ) -> tuple[bool, int]:
     """Whether the only value column is of int64 without nulls; then `cells` takes its address in each block.
 
-    Cells that are xored with the second number are in the order of reading.
+    Returns too a number: cells xored with it ascend in the order of reading.
     """
     if first + 1 != end:
         return False, np.int64(0)
@@ -528,7 +531,7 @@ def add_up_words(
     out_rows: np.ndarray,
     out_counts: np.ndarray,
 ) -> int:
-    """`add_up_ranges` where one word is all there is to compare; `heads` has room for a word a range."""
+    """`add_up_ranges` for values of one word; `heads` has room for a word for each range."""
     for at in range(count):
         row = highs[at] - 1 if backward else lows[at]
         heads[at] = load_i64(cells[where[at]] + row * 8) ^ flip
@@ -586,12 +589,12 @@ def add_up(
 ) -> int:
     """Per query, the values whose visible diffs do not cancel, in declared order, written from `out` on.
 
-    `written` takes, for each of them, the query (counted from `base`), the row and the sum. Returns
-    how many there are then.
+    `written` takes for each value the query (counted from `base`), the row and the sum. Returns
+    the new `out`.
     """
-    found, lows, highs = places[0], places[1], places[2]
+    block_of, lows, highs = places[0], places[1], places[2]
     out_queries, out_rows, out_counts = written[0], written[1], written[2]
-    runs = found.shape[1]
+    runs = block_of.shape[1]
     where = np.empty(runs, np.int64)
     low, high = np.empty(runs, np.int64), np.empty(runs, np.int64)
     heads, cells = np.empty(runs, np.int64), np.empty(blocks.shape[0], np.int64)
@@ -599,15 +602,15 @@ def add_up(
     for query in range(queries):
         count = 0
         for run in range(runs):
-            if found[query, run] >= 0:
-                where[count] = found[query, run]
+            if block_of[query, run] >= 0:
+                where[count] = block_of[query, run]
                 low[count], high[count] = lows[query, run], highs[query, run]
                 count += 1
         if count == 0 or limit == 0:
             continue
         begin = out
-        # Most keys of most states have one row, or no values that could differ: a call with all these arrays would
-        # cost more than the rest.
+        # Most keys of most states have one row, or no value columns. A call with all these arrays would cost more
+        # than adding up here.
         if first == end or (count == 1 and high[0] - low[0] == 1 and not skip_null):
             total = np.int64(0)
             for at in range(count):
@@ -648,7 +651,7 @@ def look_up(
     live_only: bool,
     skip_null: bool,
 ) -> tuple[np.ndarray, int]:
-    """`find` and `add_up`, some queries at a time: what was written, and how many columns of it are used."""
+    """`find` and `add_up`, some queries at a time. Returns `written`, and how many columns of it are used."""
     hashes = hash_keys(nodes, rows, mask)
     visible, flags = flag_visible(blocks, as_of)
     cursors = start_cursors(blocks, runs, hashes)
@@ -665,7 +668,7 @@ def look_up(
         most = min(limit, total)
         need = count + (min(total, most * (stop - base)) if live_only else total)
         if need > written.shape[1]:
-            # The pieces to come need as much as those so far, as a rule.
+            # As a rule, the pieces to come need as much room for each query as those so far.
             room = need if stop == rows else max(need * rows // stop + PIECE, need)
             grown = np.empty((3, room), np.int64)
             grown[:, :count] = written[:, :count]
@@ -684,16 +687,16 @@ def list_changes(
     places: np.ndarray,
     written: np.ndarray,
 ) -> int:
-    """Per query, every change: the query, the row, the diff, and the time.
+    """Write every change of each query: the query, the row, the diff, and the time.
 
-    A time is its code in the block plus the block's entry in `bases`.
+    A time is written as its code in the block, plus the entry of the block in `bases`.
     """
-    found, lows, highs = places[0], places[1], places[2]
+    block_of, lows, highs = places[0], places[1], places[2]
     out_queries, out_rows, out_diffs, out_times = written[0], written[1], written[2], written[3]
     out = 0
-    for query in range(found.shape[0]):
-        for run in range(found.shape[1]):
-            at = found[query, run]
+    for query in range(block_of.shape[0]):
+        for run in range(block_of.shape[1]):
+            at = block_of[query, run]
             if at < 0:
                 continue
             block = blocks[at]

@@ -1,6 +1,7 @@
-"""Sorting fresh rows by (hash, key, value, time code), and adding up what is equal.
+"""Sorting fresh rows by (hash, key, value, time code), and adding up equal rows.
 
-`sort_plainly` does the same without hashes, in the order of the values themselves.
+`state.batch` and `packing` use it; `sort_plainly`, which `Changes.consolidate` uses, does the same without hashes, in
+the order of the values themselves.
 
 Hashes are uniform, so two or three counting passes over their top bits leave buckets of a few rows,
 which an insertion sort finishes; buckets that stay large (many rows of one key, or hashes that
@@ -50,7 +51,7 @@ PROBES = 16  # places where a row's equal is looked for
 def order_words(nodes: int, node: int, rows: int, words: np.ndarray) -> bool:
     """Write a word for each cell of a column, in the order of its values; return whether words decide alone.
 
-    They do not where values are longer than a word, or null: equal words are then compared in full.
+    They do not decide alone where values are longer than a word, or null: values of equal words are then compared.
     """
     kind, width, data = (
         field(nodes, node, KIND),
@@ -95,7 +96,7 @@ def order_words(nodes: int, node: int, rows: int, words: np.ndarray) -> bool:
 
 @kernel
 def plain_words(nodes: int, node: int, words: np.ndarray) -> bool:
-    """Turn words back into the cells of a column of int64 without nulls; False, and nothing done, for others."""
+    """Turn words back into the cells of a column of int64 without nulls. False, without a change, for other columns."""
     if field(nodes, node, KIND) != INT or field(nodes, node, WIDTH) != 8:
         return False
     if field(nodes, node, VALID) != 0:
@@ -127,8 +128,8 @@ def order_by_top_bits(
 ) -> int:
     """Hashes and their row numbers, ordered by the top `passes * PASS_BITS` bits, stably.
 
-    Row numbers are those of `rows`, or all where that is empty. Returns which half of `scratch`
-    holds the result: hashes, then row numbers; the other half may be used for anything.
+    The row numbers are `rows`, or all row numbers if `rows` is empty. Returns which half of `scratch`
+    holds the result: hashes, then row numbers; the other half is free.
     """
     count = hashes.shape[0] if rows.shape[0] == 0 else rows.shape[0]
     size = 1 << PASS_BITS
@@ -317,10 +318,10 @@ def consolidate(
     out_codes: np.ndarray,
     out_diffs: np.ndarray,
 ) -> int:
-    """Add up the diffs of equal (row, code); keep what is not zero; return how many rows are kept.
+    """Add up the diffs of equal (row, code), and leave out sums of zero; return how many rows are left.
 
-    `keys`, `words` and `tags` are what `sort_rows` gave; those of the rows that are kept move to the
-    front, and tags become row numbers. `diffs` is empty when every row has the diff `diff`.
+    `keys`, `words` and `tags` are the result of `sort_rows`. Entries of the rows that are left move to
+    the front, and tags become row numbers. `diffs` is empty when every row has the diff `diff`.
     """
     rows = keys.shape[0]
     many_diffs = diffs.shape[0] > 0
@@ -347,8 +348,8 @@ def consolidate(
 def mostly_distinct(hashes: np.ndarray, words: np.ndarray, codes: np.ndarray) -> bool:
     """Whether adding up equal rows before they are sorted would leave more than two thirds of them.
 
-    Looks at the rows in a small range of hashes: all equals of a row are there with it, so the share
-    of distinct ones is what it is among all.
+    It counts in a sample: the rows in a small range of hashes. Equal rows are in the sample together, so
+    the share of distinct rows in the sample is that of all rows.
     """
     shift = U(64 - SAMPLE_BITS)
     count = 0
@@ -385,9 +386,9 @@ def add_up_equal(
     diff: int,
     sums: np.ndarray,
 ) -> np.ndarray:
-    """Rows among which nearly no two are equal; `sums` takes, for each of them, the diffs of all its equals.
+    """Rows that stand for all, of which nearly no two are equal. `sums` takes the sum of the diffs of equal rows.
 
-    Open addressing. A row that finds no place soon is listed by itself: sorting finds its equals.
+    Open addressing. A row that finds no free place in `PROBES` steps is listed by itself: sorting finds its equals.
     """
     count = hashes.shape[0]
     bits = 10
@@ -406,7 +407,7 @@ def add_up_equal(
         if many_words:
             spread = (h ^ words[row]) * U(0x9FB21C651E98DF25)
         place = np.int64(spread >> shift)
-        found = -1
+        equal_row = -1
         for _ in range(PROBES):
             other = np.int64(table[place])
             if other < 0:
@@ -418,11 +419,11 @@ def add_up_equal(
                 and (not many_codes or codes[other] == codes[row])
                 and (alone or compare_rows(nodes, other, nodes, row, first, end) == 0)
             ):
-                found = other
+                equal_row = other
                 break
             place = (place + 1) & mask
-        if found >= 0:
-            sums[found] += here
+        if equal_row >= 0:
+            sums[equal_row] += here
         else:
             sums[row] = here
             rows[listed] = row
@@ -449,22 +450,22 @@ def sort_plainly(
         keys, everything, words, alone, nodes, first, end, codes, np.empty(4 * rows, np.uint64)
     )
     out_codes, out_diffs = np.empty(rows, np.int32), np.empty(rows, np.int64)
-    kept = consolidate(
+    rows_left = consolidate(
         sorted_keys, sorted_words, tags, alone, nodes, first, end, diffs, diff, out_codes, out_diffs
     )
     alike = True
-    for at in range(1, kept):
+    for at in range(1, rows_left):
         alike = alike and out_diffs[at] == out_diffs[0]
-    return tags[:kept].copy(), out_codes[:kept], out_diffs[:kept], alike
+    return tags[:rows_left].copy(), out_codes[:rows_left], out_diffs[:rows_left], alike
 
 
 @kernel
 def split_by_hash(
     table: np.ndarray, rows: int, bounds: np.ndarray, owners: np.ndarray, workers: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers in the order of who owns their hash, each owner's in order, and where owners start.
+    """Row numbers grouped by the owner of their hash, ascending in each group, and where the groups start.
 
-    Shard i is from bounds[i - 1] up to bounds[i], the first from 0, the last without end; owners[i] has it.
+    Shard i is from bounds[i - 1] up to bounds[i], the first from 0, the last without end; owners[i] owns it.
     """
     hashes = np.empty(rows, np.uint64)
     hash_rows(np.int64(table.ctypes.data), table.shape[0], rows, hashes)

@@ -26,7 +26,7 @@ SIGN_BIT = -(1 << 63)
 def split_floats(
     bits: np.ndarray, valid: np.ndarray, diffs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Source rows, slots and amounts; `valid` is empty when no row is null."""
+    """The row, the slot and the amount of each digit of each value; `valid` is empty when no row is null."""
     count = bits.shape[0]
     some_null = valid.shape[0] > 0
     room = 3 * count
@@ -83,7 +83,7 @@ def split_floats(
 
 @kernel
 def multiply(digits: np.ndarray, diff: int) -> int:
-    """Multiply three digits of one sign by any diff, in place; return how many digits there are then."""
+    """Multiply three digits of one sign by any diff, in place; return the new number of digits."""
     negative = digits[0] < 0 or digits[1] < 0 or digits[2] < 0
     low, high = diff & DIGIT_MASK, diff >> DIGIT  # diff = high * 2**32 + low, and low >= 0
     a, b, c = abs(digits[0]), abs(digits[1]), abs(digits[2])
@@ -108,8 +108,8 @@ def add_product(digits: np.ndarray, at: int, a: int, b: int, sign: int) -> None:
 def bits_of_digits(digits: np.ndarray, low: int, high: int) -> int:
     """The bits of the double nearest to a fixed-point number, ties to even; digits [low, high) are cleared.
 
-    The number is the sum of digits[i] * 2**(32 * i), of any size and sign each; those below `low`
-    are zero, and the last two before `high` have room for carries.
+    The number is the sum of digits[i] * 2**(32 * i); each digit may have any size and sign. Digits below `low` are
+    zero, and the last two before `high` have room for carries.
     """
     carry = np.int64(0)
     for at in range(low, high):

@@ -1,23 +1,23 @@
-"""Which processor kernels are compiled for: a fixed baseline, and not the processor that happens to compile them.
+"""Which processor kernels are compiled for: a fixed baseline, not the processor that happens to compile them.
 
 `compiling` asks this module once, for the target of all kernels. Machine code for the baseline runs on every machine
-that has the baseline's instructions, so what one machine has compiled serves the others and travels in a wheel. Numba
-itself compiles for the processor it runs on, and two machines of one cluster then have nothing in common.
+that has the baseline's instructions, so kernels that one machine has compiled serve the others, and travel in a wheel.
+Numba by itself compiles for the processor on which it runs, so two machines of one cluster could not share kernels.
 
 | machine | baseline | where |
 |---|---|---|
 | x86-64 | ``x86-64-v3``: AVX2, BMI, FMA | every server since 2015 or so |
 | 64-bit ARM | ``generic``: ARMv8-A | every one |
 
-Kernels are compiled for the very processor, as Numba does it, where the baseline does not fit (an older or another
-kind of processor), or where somebody asks: ``RIVERRUN_CPU=host``, or one of Numba's own settings of the processor
-(``NUMBA_CPU_NAME``, ``NUMBA_CPU_FEATURES``, ``NUMBA_ENABLE_AVX``). The baseline costs a few percent at the
-most: kernels wait for memory more than they compute (``python -m bench kernels`` compares).
+Kernels are compiled for the processor at hand, as Numba does it, where the baseline does not fit (an older or another
+kind of processor), or on request: ``RIVERRUN_CPU=host``, or one of Numba's own settings of the processor
+(``NUMBA_CPU_NAME``, ``NUMBA_CPU_FEATURES``, ``NUMBA_ENABLE_AVX``). Law:
 
-**Only our kernels.** Numba's settings are for the whole process. Kernels have a code generator of their own instead,
-beside Numba's, so functions that users compile in the same process are compiled for their processor as ever.
+- **Only our kernels.** Numba's settings are for the whole process. Kernels have a code generator of their own beside
+  Numba's instead, so functions that users compile in the same process are compiled as if Riverrun were not there.
 
-Cost: a second execution engine of LLVM, some milliseconds when the first kernel is declared.
+Cost: a second execution engine of LLVM, some milliseconds when the first kernel is declared. Kernels are a few percent
+slower at most: they wait for memory more than they compute (``python -m bench kernels`` compares).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BASELINES: dict[str, tuple[str, list[str]]] = {
 
 
 class BaselineCodegen(JITCPUCodegen):  # type: ignore[misc]
-    """Numba's code generator, for a processor that is named and not looked at."""
+    """Numba's code generator, for the named processor rather than the one at hand."""
 
     def __init__(self, processor: str) -> None:
         self._processor = processor
@@ -59,7 +59,7 @@ class BaselineCodegen(JITCPUCodegen):  # type: ignore[misc]
 
 
 class BaselineTarget(TargetDescriptor):  # type: ignore[misc]
-    """Numba's target for processors, types and functions shared, with a code generator of its own."""
+    """Numba's target for processors, which shares Numba's types and functions but has a code generator of its own."""
 
     options = CPUTargetOptions
 
@@ -78,7 +78,7 @@ class BaselineTarget(TargetDescriptor):  # type: ignore[misc]
 
 
 def baseline() -> str | None:
-    """The processor that kernels are compiled for, or None: the one that is here."""
+    """The processor that kernels are compiled for; None for the processor at hand."""
     if os.environ.get("RIVERRUN_CPU") == "host":
         return None
     if config.CPU_NAME is not None or config.CPU_FEATURES is not None or not config.ENABLE_AVX:
@@ -92,6 +92,6 @@ def baseline() -> str | None:
 
 
 def target() -> Any:
-    """What kernels are compiled for, as Numba wants it."""
+    """The target of all kernels, in the form that Numba takes."""
     processor = baseline()
     return registry.cpu_target if processor is None else BaselineTarget(processor)

@@ -1,12 +1,15 @@
 """Comparing and hashing rows, column by column, exactly.
 
-**Order.** `compare_rows` is a total order on rows whose ties are exactly the equal rows, so
-consolidation never trusts a hash. Nulls are equal to each other and come last, whatever the
-direction of the column. Floats are ordered as numbers with one NaN after all of them; zero has no
-sign. Bytes are ordered as unsigned, a prefix first; lists element by element, a prefix first;
-structs field by field.
+All kernels that sort, merge or search use these functions. Laws:
 
-**Hash, version 1** (part of every checkpoint: it never changes, the tests hold golden values).
+- **Order.** `compare_rows` is a total order on rows whose ties are exactly the equal rows, so adding up equal rows
+  never trusts a hash. Nulls are equal to each other and come last, whatever the direction of the column. Floats are
+  ordered as numbers, with one NaN after all of them; zero has no sign. Bytes are ordered as unsigned, a prefix first;
+  lists element by element, a prefix first; structs field by field.
+- **Fixed hash.** The hash of a value never changes, as it is part of every checkpoint. The tests hold golden values of
+  it.
+
+**Hash, version 1.**
 All arithmetic is modulo 2**64. ``mix(x)`` adds 0x9E3779B97F4A7C15 and then applies the bijection
 ``x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >> 31``;
 ``combine(h, g) = mix(h * 0x9FB21C651E98DF25 + g)``. Then the hash of a value is, by its type:
@@ -141,7 +144,7 @@ def compare_ints(a: int, b: int) -> int:
 
 @kernel
 def compare_bytes(a: int, a_size: int, b: int, b_size: int) -> int:
-    """Unsigned bytes, a prefix before what it is a prefix of."""
+    """Compare unsigned bytes; a prefix comes first."""
     size = min(a_size, b_size)
     whole = size & ~7
     for at in range(0, whole, 8):
@@ -156,7 +159,7 @@ def compare_bytes(a: int, a_size: int, b: int, b_size: int) -> int:
 
 @kernel
 def compare_decimals(a: int, b: int, width: int) -> int:
-    """Little-endian two's complement of `width` bytes: the top word is signed, the others are not."""
+    """Compare numbers in little-endian two's complement of `width` bytes: only the top word is signed."""
     if width <= 8:
         return compare_ints(load_int(a, width, 0), load_int(b, width, 0))
     top = width - 8
