@@ -4,8 +4,8 @@ Every run with a checkpoint path begins with `take_over`, also at an empty path.
 at the log behind it, writes an ``opened`` record, and returns an `Opening`: which checkpoint to go back to, and which
 epochs to do again. Laws:
 
-- **Someone runs.** A run that takes over looks first: if it cannot go on from what is there, it raises before it has
-  changed anything, and the owner before goes on. Then it appends its ``opened`` record, which puts the owner before
+- **Someone runs.** A run that takes over looks first: if it cannot go on from what is there, it raises before it
+  owns the path, and the owner before goes on. Then it appends its ``opened`` record, which puts the owner before
   out, also where that owner appends faster than its successor reads. Then it goes on from the checkpoint that is the
   newest by then. An owner that was put out may still publish a checkpoint of a prefix of the log, but collects nothing:
   whoever collects looks for a successor before it looks at what is retained (`runtime.storage_calls`).
