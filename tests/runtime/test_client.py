@@ -16,7 +16,7 @@ import pytest
 from riverrun.errors import TransportError
 from riverrun.runtime import worker_process
 from riverrun.runtime.network.client import Asker, QuestionLine, fetch_loans, watched
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.remote import RemoteCluster
 from riverrun.runtime.worker_process import Rendezvous
@@ -163,10 +163,10 @@ class Mute:
 
 
 def test_closing_a_line_ends_its_thread_and_its_connection() -> None:
-    security, mute = Security(), Mute()
-    with Endpoint("127.0.0.1", mute, security) as endpoint:
+    credentials, mute = Credentials(), Mute()
+    with Endpoint("127.0.0.1", mute, credentials) as endpoint:
         before = set(threading.enumerate())
-        line = QuestionLine(Asker(endpoint.address, security))
+        line = QuestionLine(Asker(endpoint.address, credentials))
         raised: list[TransportError] = []
 
         def ask() -> None:
@@ -189,10 +189,10 @@ def test_closing_a_line_ends_its_thread_and_its_connection() -> None:
 
 
 def test_an_upload_that_was_refused_leaves_a_connection_that_nobody_uses_again() -> None:
-    security = Security()
+    credentials = Credentials()
     with (
-        Endpoint("127.0.0.1", Mute(), security) as endpoint,
-        Asker(endpoint.address, security) as asker,
+        Endpoint("127.0.0.1", Mute(), credentials) as endpoint,
+        Asker(endpoint.address, credentials) as asker,
     ):
         batch = pa.record_batch({"n": [1, 2]})
         stage = asker.begin_upload(1, batch.schema)
@@ -234,7 +234,7 @@ def test_a_question_that_nobody_waits_for_any_more_lends_nothing(
     monkeypatch.setattr(worker_process, "ANSWER", 0.05)
     monkeypatch.setattr(worker_process, "BEAT", 0.01)
     worker = worker_process._WorkerHost(
-        Rendezvous("tcp://127.0.0.1:1", Security()), graph_maker(), "127.0.0.1"
+        Rendezvous("tcp://127.0.0.1:1", Credentials()), graph_maker(), "127.0.0.1"
     )
     asked: list[Any] = []
     monkeypatch.setattr(worker, "_answer_read", asked.append)

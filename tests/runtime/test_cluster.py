@@ -563,7 +563,7 @@ def test_closing_wakes_who_waits() -> None:
 def stage(cluster: RemoteCluster, name: str, batches: list[pa.RecordBatch], at: int = 0) -> Any:
     execution, members = cluster.members()
     member, address = members[at % len(members)]
-    asker = Asker(address, cluster.security)
+    asker = Asker(address, cluster.credentials)
     try:
         handing = asker.begin_upload((name, member, execution), batches[0].schema)
         for batch in batches:
@@ -671,7 +671,7 @@ def test_rows_for_a_worker_that_is_no_more_are_refused(tmp_path: Path) -> None:
     with remotely(2, checkpoint=tmp_path) as cluster:
         execution, members = cluster.members()
         member, address = members[0]
-        asker = Asker(address, cluster.security)
+        asker = Asker(address, cluster.credentials)
         for about in (("x-0", member + 9, execution), ("x-0", member, execution + 1), "nonsense"):
             handing = asker.begin_upload(about, edge_rows([]).schema)
             with pytest.raises((TransportError, ValueError), match=r"execution|unpack"):  # noqa: PT012

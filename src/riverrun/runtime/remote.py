@@ -82,7 +82,7 @@ from riverrun.runtime.codec.frames import Frame
 from riverrun.runtime.health.oversight import Overseer
 from riverrun.runtime.health.signs import Balance, Health
 from riverrun.runtime.network.client import Asker, QuestionLine
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import WINDOW, Link
 from riverrun.runtime.peers import ConnectedPeers
@@ -130,7 +130,7 @@ class RemoteCluster(Cluster):
         workers: int = 1,
         *,
         host: str = "127.0.0.1",
-        security: Security | None = None,
+        credentials: Credentials | None = None,
         timeout: float = 60.0,
         window: int = WINDOW,
         silence: float = SILENCE,
@@ -156,7 +156,7 @@ class RemoteCluster(Cluster):
         )
         self.path = None if options.checkpoint is None else str(options.checkpoint)
         self._synced = options.synced
-        self._security = security or Security()
+        self._credentials = credentials or Credentials()
         self._launcher = launcher
         self._window = window
         self._peers = ConnectedPeers()
@@ -169,7 +169,7 @@ class RemoteCluster(Cluster):
         self._kernels = dict.fromkeys(() if options.plan is None else kernels_of(options.plan))
         self._uploads = 0
         self._questions = Questions(
-            self._security, self._audience, lambda: self._coordinator.execution, self._gone
+            self._credentials, self._audience, lambda: self._coordinator.execution, self._gone
         )
         self._served: ResultServer | None = None
         """Who answers what else this process is asked."""
@@ -185,7 +185,7 @@ class RemoteCluster(Cluster):
         self._sweep(self._store_thread)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
-        where = Rendezvous(self.address, self._security, resume=self._resume)
+        where = Rendezvous(self.address, self._credentials, resume=self._resume)
         launcher.open(where, self._process_ended)
         self._clock = Thread(target=self._tick_on, name="riverrun-clock", daemon=True)
         self._clock.start()
@@ -199,7 +199,7 @@ class RemoteCluster(Cluster):
 
     def _listen(self, host: str) -> Endpoint:
         try:
-            return Endpoint(host, self, self._security)
+            return Endpoint(host, self, self._credentials)
         except OSError as error:
             self._let_go()
             raise TransportError(
@@ -220,9 +220,9 @@ class RemoteCluster(Cluster):
         self._served, self._answers_of_run = answers, answers.questions()
 
     @property
-    def security(self) -> Security:
+    def credentials(self) -> Credentials:
         """What one must know to talk to this run."""
-        return self._security
+        return self._credentials
 
     def submit(
         self,
@@ -759,7 +759,7 @@ class RemoteCluster(Cluster):
             link = Link(
                 given["address"],
                 COORDINATOR,
-                self._security,
+                self._credentials,
                 window=self._window,
                 silence=self._silence,
             )
@@ -771,7 +771,7 @@ class RemoteCluster(Cluster):
             if self._closed or not self._coordinator.roster.knows(incarnation):  # lost meanwhile
                 Thread(target=link.close, daemon=True).start()
                 return {"leave": "it was given up before it began"}
-            line = QuestionLine(Asker(given["address"], self._security))
+            line = QuestionLine(Asker(given["address"], self._credentials))
             self._peers.connect(incarnation, link, line)
             self._tell_peers()
         return {

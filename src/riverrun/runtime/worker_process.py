@@ -71,7 +71,7 @@ from riverrun.runtime.cluster import execute_and_catch, freeze
 from riverrun.runtime.codec.frames import Decoder, Frame
 from riverrun.runtime.health.busy import BusyTime
 from riverrun.runtime.network.client import Asker
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import WINDOW, Link
 from riverrun.runtime.uploads import ParcelStore
@@ -101,7 +101,7 @@ class Rendezvous:
     """Where a worker reports, and what it shows there."""
 
     address: str
-    security: Security = field(repr=False)
+    credentials: Credentials = field(repr=False)
     ticket: int = 0
     """Which start this is, for whoever started it; it says nothing about who one will be."""
     resume: Resume | None = field(default=None, repr=False)
@@ -171,7 +171,7 @@ class _WorkerHost:
         self._heard = time.monotonic()
         self._busy = BusyTime()
         self._silence = LEFT_ALONE
-        self._security = rendezvous.security
+        self._credentials = rendezvous.credentials
         self._make = make
         self._staging: ParcelStore | None = None
         self.garbage = 0
@@ -183,11 +183,11 @@ class _WorkerHost:
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
         self._scratch: Scratch | None = None
-        self._endpoint = Endpoint(address, self, rendezvous.security)
+        self._endpoint = Endpoint(address, self, rendezvous.credentials)
 
     def join(self, rendezvous: Rendezvous) -> None:
         """Learn who one is, and be it; or that there is nobody to be."""
-        asker = Asker(rendezvous.address, rendezvous.security)
+        asker = Asker(rendezvous.address, rendezvous.credentials)
         try:
             granted = asker.ask(
                 "join",
@@ -239,7 +239,7 @@ class _WorkerHost:
         return Link(
             address,
             self._worker.incarnation,
-            self._security,
+            self._credentials,
             window=self._window,
             silence=self._silence,
             broken=broken,

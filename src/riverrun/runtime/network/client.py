@@ -63,14 +63,14 @@ from riverrun.runtime.network.connection import (
     SCHEMA,
     UPLOAD,
     Connection,
+    Credentials,
     Packet,
-    Security,
     pieces_of,
     unreachable,
 )
 from riverrun.state.soundness import UnsoundRows, read_frame
 
-__all__ = ["Asker", "RowUpload", "Security", "fetch_loans"]
+__all__ = ["Asker", "Credentials", "RowUpload", "fetch_loans"]
 
 L = TypeVar("L")
 
@@ -84,9 +84,9 @@ KEPT = 300.0
 class Asker:
     """Asks a process questions, fetches rows from it, and hands rows in."""
 
-    def __init__(self, address: str, security: Security) -> None:
+    def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
-        self._security = security
+        self._credentials = credentials
         self._lock = Lock()
         self._idle: list[tuple[float, Connection]] = []
         self._used: set[Connection] = set()
@@ -145,7 +145,7 @@ class Asker:
             if time.monotonic() - since < KEPT and not connection.has_something:
                 return self._use(connection)
             connection.close()
-        return self._use(self._security.connect(self.address, within))
+        return self._use(self._credentials.connect(self.address, within))
 
     def _use(self, connection: Connection) -> Connection:
         with self._lock:

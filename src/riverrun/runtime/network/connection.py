@@ -84,7 +84,7 @@ class Packet(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Security:
+class Credentials:
     """What members of a run know and nobody else: a token; with TLS, also a key and its certificate."""
 
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
@@ -398,19 +398,19 @@ def settle(raw: socket.socket) -> None:
 
 
 @lru_cache(maxsize=16)
-def _context(security: Security, accepts: bool) -> ssl.SSLContext:
+def _context(credentials: Credentials, accepts: bool) -> ssl.SSLContext:
     """TLS where each end shows the certificate of the run, and trusts no other."""
-    assert security.certificate is not None
-    assert security.key is not None
+    assert credentials.certificate is not None
+    assert credentials.key is not None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepts else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
     made.verify_mode = ssl.CERT_REQUIRED
-    made.load_verify_locations(cadata=security.certificate.decode("ascii"))
+    made.load_verify_locations(cadata=credentials.certificate.decode("ascii"))
     if accepts:
         made.num_tickets = 0  # unread, they would turn the end of a connection into a break
     with tempfile.TemporaryDirectory(prefix="riverrun-tls-") as folder:  # ssl reads files only
         pair = []
-        for name, content in (("certificate", security.certificate), ("key", security.key)):
+        for name, content in (("certificate", credentials.certificate), ("key", credentials.key)):
             pair.append(os.path.join(folder, name))
             with open(os.open(pair[-1], os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(content)

@@ -54,8 +54,8 @@ from riverrun.runtime.network.connection import (
     SCHEMA,
     WELCOME,
     Connection,
+    Credentials,
     Packet,
-    Security,
     SpeaksSomethingElse,
     pieces_of,
     settle,
@@ -107,9 +107,11 @@ class _Guest:
 class Endpoint:
     """Where a process can be reached."""
 
-    def __init__(self, host: str, handler: Handler, security: Security, port: int = 0) -> None:
+    def __init__(
+        self, host: str, handler: Handler, credentials: Credentials, port: int = 0
+    ) -> None:
         self._handler = handler
-        self._security = security
+        self._credentials = credentials
         self._lock = Lock()
         self._guests: dict[_Guest, None] = {}  # the oldest first
         self._ending = Event()
@@ -119,7 +121,7 @@ class Endpoint:
         """How many connections spoke something else from the start: no members, and no strangers with a token."""
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        self.address = security.location(host, self.port)
+        self.address = credentials.location(host, self.port)
         Thread(target=self._accept, name="riverrun-endpoint", daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -194,8 +196,8 @@ class Endpoint:
                 if guest not in self._guests:  # it had to make room
                     raise ConnectionAbortedError("it was sent away before it could speak")
                 settle(guest.raw)
-                guest.raw = self._security.wrap(guest.raw)
-            admitted = self._security.admit(guest.raw, guest.since + ADMISSION)
+                guest.raw = self._credentials.wrap(guest.raw)
+            admitted = self._credentials.admit(guest.raw, guest.since + ADMISSION)
             if not admitted:
                 self._count_refused()
                 guest.raw.sendall(REFUSED)

@@ -25,7 +25,7 @@ from riverrun.interrupts import held
 from riverrun.rows.conditions import Where
 from riverrun.rows.records import as_shown
 from riverrun.runtime.network.client import Asker, fetch_loans, watched
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.state.shards import Range, Shards
 
 
@@ -61,14 +61,14 @@ class Lender:
 
     def __init__(
         self,
-        security: Security,
+        credentials: Credentials,
         ask: Ask,
         release: Callable[[str, int], None],
         gone: Callable[[str], bool],
     ) -> None:
         """`release` is told of a loan that nobody has any more, by address and number; `gone` tells whether no worker
         is at an address any more."""
-        self.security = security
+        self.credentials = credentials
         self.gone = gone
         self._ask = ask
         self._release = release
@@ -175,7 +175,7 @@ class Borrowed(Portion):
             schema = pa.schema([schema.field(name) for name in columns])
 
         def fetch(loan: Loan) -> Iterator[pa.RecordBatch]:
-            asker = Asker(loan.address, self._lender.security)
+            asker = Asker(loan.address, self._lender.credentials)
             try:
                 rows = asker.rows((loan.lease, columns, tuple(where)))
                 for batch in watched(loan.address, rows, lambda: self.gone(loan.address)):

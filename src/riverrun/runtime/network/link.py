@@ -39,7 +39,7 @@ from riverrun.runtime.network.connection import (
     FRAMES,
     LINK,
     Connection,
-    Security,
+    Credentials,
     unreachable,
 )
 from riverrun.runtime.network.spool import Spool
@@ -61,7 +61,7 @@ class Link:
         self,
         address: str,
         sender: int,
-        security: Security,
+        credentials: Credentials,
         *,
         window: int = WINDOW,
         budget: int = 64 << 20,
@@ -89,13 +89,13 @@ class Link:
         self._broken = broken
         self._connection: Connection | None = None
         if broken is None:
-            self._open(sender, security, silence)
+            self._open(sender, credentials, silence)
         else:
-            opening = (sender, security, silence)
+            opening = (sender, credentials, silence)
             Thread(target=self._open_on, args=opening, name="riverrun-link", daemon=True).start()
 
-    def _open(self, sender: int, security: Security, silence: float) -> None:
-        connection = security.connect(self.address)
+    def _open(self, sender: int, credentials: Credentials, silence: float) -> None:
+        connection = credentials.connect(self.address)
         with self._turn:
             if self._over:  # nobody wants it any more, and the receiver has not heard of it
                 connection.close()
@@ -110,10 +110,10 @@ class Link:
             self._turn.notify_all()
             self._flush()
 
-    def _open_on(self, sender: int, security: Security, silence: float) -> None:
+    def _open_on(self, sender: int, credentials: Credentials, silence: float) -> None:
         """In a thread: open the link, and send what has waited for that."""
         try:
-            self._open(sender, security, silence)
+            self._open(sender, credentials, silence)
         except TransportError:
             self._break()
 
