@@ -22,7 +22,7 @@ from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.local import LocalCluster
 from riverrun.runtime.network.client import Asker
 from riverrun.runtime.remote import RemoteCluster
-from riverrun.storage import log
+from riverrun.storage import takeover
 from riverrun.storage.acknowledged import read_notes
 from riverrun.storage.store import open_storage
 from tests.engine.flows import (
@@ -412,7 +412,7 @@ def test_rows_that_are_in_the_log_only_are_done_again(
 ) -> None:
     """Beyond a bound the rows since the last checkpoint are not in memory; some of these inputs are routed by key."""
     monkeypatch.setattr(epochs, "KEEP", 0)
-    monkeypatch.setattr(log, "KEEP", 0)
+    monkeypatch.setattr(takeover, "KEEP", 0)
     cluster, model = start(workers, checkpoint=tmp_path, every=None), Model(25)
     for at in range(8):
         commit(cluster, model)
@@ -680,7 +680,7 @@ def test_rows_for_a_worker_that_is_no_more_are_refused(tmp_path: Path) -> None:
         asker.close()
 
 
-# ---- law 4 of remote
+# ---- the bounded-queue law of remote
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -691,7 +691,7 @@ def test_garbage_is_dropped_and_the_run_goes_on(hosts: list[Any], tmp_path: Path
             stranger.close()
             asker = Asker(address, cluster.credentials)
             for question in ("", "close", "__init__", "no such thing"):
-                with pytest.raises(TransportError, match="nobody knows it"):
+                with pytest.raises(TransportError, match="no such question"):
                     asker.ask(question)
             asker.close()
             heads = [
