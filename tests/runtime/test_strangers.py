@@ -307,7 +307,7 @@ def test_a_member_that_asks_nothing_is_closed_and_comes_again(
             assert asker.ask("what", at) == at
             until(lambda: not endpoint._guests)
         assert asker.ask("what", 2) == 2
-        monkeypatch.setattr(client, "KEPT", 0.0)
+        monkeypatch.setattr(client, "REUSE", 0.0)
         assert asker.ask("what", 3) == 3
 
 

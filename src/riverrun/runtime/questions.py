@@ -24,7 +24,7 @@ from riverrun import interrupts
 from riverrun.engine.reading import Portion
 from riverrun.errors import TransportError
 from riverrun.retry import persist
-from riverrun.runtime.network.client import QuestionLine, given_up
+from riverrun.runtime.network.client import QuestionLine, worker_gone
 from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.lending import ArgumentFor, Lender
 from riverrun.state.shards import Shards
@@ -92,7 +92,7 @@ class Questions:
         try:
             for line, each in zip(audience.lines, arguments, strict=True):
                 if line is None:
-                    raise given_up("an address that is forgotten")
+                    raise worker_gone("an address that is forgotten")
                 if argument_for is None or each is not None:
                     give_back = partial(self._give_back_one, question, line.address)
                     answers.append((line.address, line.ask(question, each, give_back)))
