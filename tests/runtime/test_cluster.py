@@ -318,7 +318,7 @@ def test_what_was_submitted_and_not_waited_for_is_in_the_log(start: Start, tmp_p
 
 
 def test_what_was_waited_for_is_noted_as_acknowledged(start: Start, tmp_path: Path) -> None:
-    """Each carrier notes an acknowledgement itself: none is an instruction that `storing` would carry out."""
+    """Each carrier notes an acknowledgement itself: none is an instruction that `storage_calls` would execute."""
     cluster, storage, model = (
         start(2, checkpoint=tmp_path, every=None),
         open_storage(tmp_path),
