@@ -121,7 +121,7 @@ class Durability:
     """What the program is, where there is no `plan`: only a program with the same fingerprint resumes."""
     application: str = ""
     """The name of the run in errors of other runs that want the same path."""
-    patience: float | None = None
+    storage_timeout: float | None = None
     """Seconds after which a storage that fails ends the run; None for never."""
     take_over: bool = False
     """Take the path even if another run uses it, which ends that one."""
@@ -193,7 +193,7 @@ class Cluster(ABC):
             skip_failing=durability.skip_failing,
             keep_numbers=keep_numbers,
             routes=None if plan is None else routes_of(plan),
-            patience=durability.patience,
+            storage_timeout=durability.storage_timeout,
         )
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
