@@ -33,19 +33,19 @@ class CutOff(Processes):
 
 def within(seconds: float, what: Callable[[], Any]) -> Any:
     """What a function gives, or raises, soon."""
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     def call() -> None:
         try:
-            found.append((what(), None))
+            outcomes.append((what(), None))
         except Exception as error:
-            found.append((None, error))
+            outcomes.append((None, error))
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(seconds)
-    assert found, f"it took longer than {seconds} s"
-    result, error = found[0]
+    assert outcomes, f"it took longer than {seconds} s"
+    result, error = outcomes[0]
     if error is not None:
         raise error
     return result
@@ -112,16 +112,16 @@ def test_rows_that_are_watched_come_in_order_and_errors_after_them() -> None:
         yield from range(20)
         raise ValueError("broken")
 
-    found = []
+    rows_so_far = []
     with pytest.raises(ValueError, match="broken"):
-        found.extend(iter_into(found, watched("there", rows(), lambda: False)))
-    assert found == list(range(20))
+        rows_so_far.extend(iter_into(rows_so_far, watched("there", rows(), lambda: False)))
+    assert rows_so_far == list(range(20))
     assert list(watched("there", iter(()), lambda: True)) == []
 
 
-def iter_into(found: list[int], rows: Iterator[int]) -> Iterator[int]:
+def iter_into(rows_so_far: list[int], rows: Iterator[int]) -> Iterator[int]:
     for row in rows:
-        found.append(row)
+        rows_so_far.append(row)
     return iter(())
 
 
@@ -145,10 +145,10 @@ class Mute:
     def __init__(self) -> None:
         self.speak = threading.Event()
 
-    def receive(self, *given: Any) -> None:
+    def receive(self, *arguments: Any) -> None:
         pass
 
-    def ended(self, *given: Any) -> None:
+    def ended(self, *arguments: Any) -> None:
         pass
 
     def answer(self, question: str, argument: Any) -> Any:

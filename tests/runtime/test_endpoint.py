@@ -82,12 +82,12 @@ class Box:
 
     def messages(self, count: int) -> list[Any]:
         """The next messages."""
-        found: list[Any] = []
-        while len(found) < count:
+        messages: list[Any] = []
+        while len(messages) < count:
             _, frames, _ = self.writes.get(timeout=10)
             decoded = [self.decoder.decode(frame.head, frame.body) for frame in frames]
-            found += [message for message in decoded if message is not None]
-        return found
+            messages += [message for message in decoded if message is not None]
+        return messages
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
@@ -102,8 +102,8 @@ def box() -> Box:
 
 @pytest.fixture
 def endpoint(box: Box, credentials: Credentials) -> Iterator[Endpoint]:
-    with Endpoint("127.0.0.1", box, credentials) as made:
-        yield made
+    with Endpoint("127.0.0.1", box, credentials) as listening:
+        yield listening
 
 
 OpenLink = Callable[..., Link]
@@ -112,14 +112,14 @@ OpenLink = Callable[..., Link]
 @pytest.fixture
 def open_link(endpoint: Endpoint, credentials: Credentials) -> Iterator[OpenLink]:
     """Opens links to the endpoint; they end before it does, or it would wait for them."""
-    made: list[Link] = []
+    links: list[Link] = []
 
     def opened(**options: Any) -> Link:
-        made.append(Link(endpoint.address, 5, credentials, **options))
-        return made[-1]
+        links.append(Link(endpoint.address, 5, credentials, **options))
+        return links[-1]
 
     yield opened
-    for link in made:
+    for link in links:
         link.close(cleanly=False)
 
 
@@ -274,9 +274,9 @@ def test_messages_arrive_in_order_and_the_end_is_told(open_link: OpenLink, box: 
     for at in range(60):
         payload = Rows((at, large)) if at % 20 == 7 else ("small", at)
         link.send([Data(1, at, payload)])
-    found = box.messages(60)
-    assert [message.number for message in found] == list(range(60))
-    assert found[7].payload[1].columns[0].equals(large.columns[0])
+    messages = box.messages(60)
+    assert [message.number for message in messages] == list(range(60))
+    assert messages[7].payload[1].columns[0].equals(large.columns[0])
     link.close()
     assert box.ends.get(timeout=10) == (5, True)
     with pytest.raises(TransportError, match="the link is closed"):
@@ -333,12 +333,12 @@ def test_no_more_is_under_way_than_the_window_allows(
     link = open_link(window=window, budget=3 * size)
     count = 40
     column = pa.array([b"x" * (size // 10)] * 10)
-    made = Changes.of([column], (0,))
-    link.send([Data(1, at, Rows((0, made))) for at in range(count)])
+    rows = Changes.of([column], (0,))
+    link.send([Data(1, at, Rows((0, rows))) for at in range(count)])
     assert link.full
-    found, under_way, most = [], 0, 0
+    messages, under_way, most = [], 0, 0
     decoder = Decoder()
-    while len(found) < count:
+    while len(messages) < count:
         quiet = 0
         while quiet < 3:  # all that comes without credit
             try:
@@ -347,17 +347,17 @@ def test_no_more_is_under_way_than_the_window_allows(
                 quiet += 1
                 continue
             under_way += taken
-            found += [decoder.decode(frame.head, frame.body) for frame in frames]
+            messages += [decoder.decode(frame.head, frame.body) for frame in frames]
         most = max(most, under_way)
-        if len(found) < count:
+        if len(messages) < count:
             assert link.full
-            assert link.waiting == count - len(found)
+            assert link.waiting == count - len(messages)
             assert link._spool._bytes <= 3 * size
             assert link._spool.spilled >= link.waiting - 3
         link.credit(under_way)
         under_way = 0
     assert most <= window + 2 * size + (256 << 10 if size < INLINE else 0)
-    assert [message.number for message in found] == list(range(count))
+    assert [message.number for message in messages] == list(range(count))
     until(lambda: not link.full)
     link.close()
 
@@ -383,12 +383,12 @@ def test_credit_passes_what_waits(open_link: OpenLink, box: Box) -> None:
 def test_who_sends_never_waits_for_the_receiver(open_link: OpenLink, box: Box) -> None:
     link = open_link()
     box.open.clear()  # the receiver may be stopped
-    made = Changes.of([pa.array([b"x" * 3000])], (0,))
+    rows = Changes.of([pa.array([b"x" * 3000])], (0,))
     for at in range(200):
-        link.send([Data(1, at, Rows((0, made)))], taken=at)
+        link.send([Data(1, at, Rows((0, rows)))], taken=at)
     box.open.set()
-    found = box.messages(399)  # credit travels with them
-    assert [each.number for each in found if type(each) is Data] == list(range(200))
+    messages = box.messages(399)  # credit travels with them
+    assert [each.number for each in messages if type(each) is Data] == list(range(200))
 
 
 @pytest.fixture
@@ -396,20 +396,20 @@ def deaf(credentials: Credentials) -> Iterator[str]:
     """The address of a process that lets others in and then takes nothing, as one that is stopped or cut off."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        kept = []
+        accepted = []
 
         def accept() -> None:
             with suppress(OSError):
                 while True:
                     raw, _ = listening.accept()
-                    kept.append(raw := credentials.wrap(raw))
+                    accepted.append(raw := credentials.wrap(raw))
                     assert credentials.admit(raw, time.monotonic() + 10)
                     raw.sendall(connection.WELCOME)
 
         threading.Thread(target=accept, daemon=True).start()
         yield credentials.location("127.0.0.1", listening.getsockname()[1])
         listening.shutdown(socket.SHUT_RDWR)
-        for raw in kept:
+        for raw in accepted:
             raw.close()
 
 
@@ -418,9 +418,9 @@ def test_a_receiver_that_takes_nothing_holds_nobody_up(deaf: str, credentials: C
     link = Link(deaf, 5, credentials, window=1 << 20)
     assert link._connection is not None
     link._connection._raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    made = Changes.of([pa.array([b"x" * 50_000])], (0,))
+    rows = Changes.of([pa.array([b"x" * 50_000])], (0,))
     sending = threading.Thread(
-        target=lambda: [link.send([Data(1, at, Rows((0, made)))], taken=9) for at in range(40)],
+        target=lambda: [link.send([Data(1, at, Rows((0, rows)))], taken=9) for at in range(40)],
         daemon=True,
     )
     sending.start()
@@ -444,16 +444,16 @@ def test_nobody_waits_for_a_link_to_one_who_never_answers(
     mute: str, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "OPENING", 3.0)
-    told: queue.SimpleQueue[Link] = queue.SimpleQueue()
+    broken: queue.SimpleQueue[Link] = queue.SimpleQueue()
     before, began = set(threading.enumerate()), time.monotonic()
-    link = Link(mute, 5, credentials, window=1 << 20, broken=told.put)
-    made = Changes.of([pa.array([b"x" * 50_000])], (0,))
+    link = Link(mute, 5, credentials, window=1 << 20, broken=broken.put)
+    rows = Changes.of([pa.array([b"x" * 50_000])], (0,))
     for at in range(40):
-        link.send([Data(1, at, Rows((0, made)))], taken=9)
+        link.send([Data(1, at, Rows((0, rows)))], taken=9)
     link.give(7)
     assert time.monotonic() - began < 2
     assert link.full
-    assert told.get(timeout=20) is link
+    assert broken.get(timeout=20) is link
     with pytest.raises(TransportError, match="the link is closed"):
         link.send([JoinRun()])
     link.close()
@@ -495,8 +495,8 @@ def test_a_link_that_is_closed_while_it_is_opened_was_never_there(
 
     before = set(threading.enumerate())
     monkeypatch.setattr(Credentials, "connect", slow)
-    told: queue.SimpleQueue[Link] = queue.SimpleQueue()
-    link = Link(endpoint.address, 5, credentials, broken=told.put)
+    broken: queue.SimpleQueue[Link] = queue.SimpleQueue()
+    link = Link(endpoint.address, 5, credentials, broken=broken.put)
     link.send([JoinRun()])
     link.close(cleanly=False)
     opened.set()
@@ -504,7 +504,7 @@ def test_a_link_that_is_closed_while_it_is_opened_was_never_there(
     with pytest.raises(queue.Empty):
         box.ends.get(timeout=0.3)
     assert box.writes.empty()
-    assert told.empty()
+    assert broken.empty()
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -572,8 +572,8 @@ def test_a_link_whose_receiver_takes_nothing_breaks(
 ) -> None:
     monkeypatch.setattr("riverrun.runtime.network.link.UNTAKEN", 0.5)
     link = Link(deaf, 5, credentials, silence=1.0)
-    made = Changes.of([pa.array([b"x" * 10_000_000])], (0,))
-    link.send([Data(1, 1, Rows((0, made)))])
+    rows = Changes.of([pa.array([b"x" * 10_000_000])], (0,))
+    link.send([Data(1, 1, Rows((0, rows)))])
     until(lambda: link._over)
     with pytest.raises(TransportError, match="the link is closed"):
         link.send([JoinRun()])
@@ -605,8 +605,8 @@ def test_closing_during_a_long_write(open_link: OpenLink, box: Box) -> None:
     before = set(threading.enumerate())
     link = open_link(window=1 << 30)
     box.open.clear()
-    made = Changes.of([pa.array([b"x" * (1 << 20)] * 3)], (0,))
-    link.send([Data(1, at, Rows((0, made))) for at in range(20)])
+    rows = Changes.of([pa.array([b"x" * (1 << 20)] * 3)], (0,))
+    link.send([Data(1, at, Rows((0, rows))) for at in range(20)])
     until(lambda: bool(link._rest))
     closing = threading.Thread(target=link.close)
     closing.start()
@@ -633,15 +633,15 @@ def commit(cluster: RemoteCluster, model: Model, rows: int = 6) -> None:
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The insides of all workers, as they are made."""
-    made: list[Any] = []
+    hosts: list[Any] = []
     init = worker_process._WorkerHost.__init__
 
-    def noting(self: Any, *given: Any) -> None:
-        made.append(self)
-        init(self, *given)
+    def noting(self: Any, *arguments: Any) -> None:
+        hosts.append(self)
+        init(self, *arguments)
 
     monkeypatch.setattr(worker_process._WorkerHost, "__init__", noting)
-    return made
+    return hosts
 
 
 def test_a_run_with_tls(hosts: list[Any]) -> None:
