@@ -166,10 +166,10 @@ class Receiver:
 
 def receive(chunks: int) -> None:
     """In a process of its own: be sent chunks."""
-    from riverrun.runtime.network.client import Security
+    from riverrun.runtime.network.client import Credentials
     from riverrun.runtime.network.endpoint import Endpoint
 
-    endpoint = Endpoint("127.0.0.1", Receiver(chunks), Security(token=os.environ["BENCH_TOKEN"]))
+    endpoint = Endpoint("127.0.0.1", Receiver(chunks), Credentials(token=os.environ["BENCH_TOKEN"]))
     print(endpoint.address, flush=True)
     sys.stdin.read()
 
@@ -178,15 +178,15 @@ def linked(chunk: int, chunks: int) -> float:
     """Rows a second from here to another process."""
     from riverrun.engine.instance import RoutedChanges as Rows
     from riverrun.engine.messages import Data
-    from riverrun.runtime.network.client import Asker, Security
+    from riverrun.runtime.network.client import Asker, Credentials
     from riverrun.runtime.network.link import Link
     from riverrun.state.changes import Changes
 
     columns = [pa.array(column) for column in some_rows(chunk).values()]
     changes = Changes(columns, chunk, ((0,),), None, 1, None)
-    security = Security()
+    credentials = Credentials()
     code = f"import bench.exchange; bench.exchange.receive({chunks + 1})"
-    environment = {**os.environ, "BENCH_TOKEN": security.token}
+    environment = {**os.environ, "BENCH_TOKEN": credentials.token}
     with subprocess.Popen(
         [sys.executable, "-c", code],
         env=environment,
@@ -196,7 +196,7 @@ def linked(chunk: int, chunks: int) -> float:
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        link, asker = Link(address, 0, security, window=1 << 60), Asker(address, security)
+        link, asker = Link(address, 0, credentials, window=1 << 60), Asker(address, credentials)
         try:
             for number in range(chunks + 1):
                 if number == 1:

@@ -60,10 +60,10 @@ class Receiver:
 
 def receive() -> None:
     """In a process of its own: be sent frames."""
-    from riverrun.runtime.network.client import Security
+    from riverrun.runtime.network.client import Credentials
     from riverrun.runtime.network.endpoint import Endpoint
 
-    endpoint = Endpoint("127.0.0.1", Receiver(), Security(token=os.environ["BENCH_TOKEN"]))
+    endpoint = Endpoint("127.0.0.1", Receiver(), Credentials(token=os.environ["BENCH_TOKEN"]))
     print(endpoint.address, flush=True)
     sys.stdin.read()
 
@@ -93,17 +93,17 @@ def linked(columns: list[pa.Array], chunks: int) -> dict[str, float]:
     """What a link carries of one chunk after the other."""
     from riverrun.engine.instance import RoutedChanges as Rows
     from riverrun.engine.messages import Data
-    from riverrun.runtime.network.client import Asker, Security
+    from riverrun.runtime.network.client import Asker, Credentials
     from riverrun.runtime.network.link import Link
     from riverrun.state.changes import Changes
 
     rows = len(columns[0])
     changes = Changes(columns, rows, ((0,),), None, 1, None)
-    security = Security()
-    with started("receive()", BENCH_TOKEN=security.token) as process:
+    credentials = Credentials()
+    with started("receive()", BENCH_TOKEN=credentials.token) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        link, asker = Link(address, 0, security), Asker(address, security)
+        link, asker = Link(address, 0, credentials), Asker(address, credentials)
         try:
             taken = 0
 

@@ -166,11 +166,13 @@ def test_nobody_else_has_a_retry_loop_of_their_own() -> None:
     """Whoever catches an error and sleeps in a loop does so by `retry`, or is listed here with a reason."""
     own = {
         "retry.py",  # this is it
-        "state/lease.py",  # watches another owner's counter; pauses are of `retry`
-        "run/live.py",  # sees to epochs while somebody follows
-        "engine/transport.py",  # the loop of the in-process transport; pauses are of `retry`
-        "engine/endpoint.py",  # accepts connections again when a descriptor is free
-        "engine/hosting.py",  # shows life while `persist` waits
+        "storage/lease.py",  # watches another owner's counter; pauses are of `retry`
+        "run/pacing.py",  # submits epochs while somebody follows
+        "runtime/local.py",  # the loop of the local cluster; pauses are of `retry`
+        "runtime/network/endpoint.py",  # accepts connections again when a descriptor is free
+        "runtime/processes.py",  # leaves time to end in order when the driver is gone
+        "runtime/worker_process.py",  # shows life while `persist` waits
+        "state/preparing.py",  # looks whether processes have compiled their kernels
         "spark/streams.py",  # a pause of `persist` that looks whether the query is stopped
     }
     found = set()

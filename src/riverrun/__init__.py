@@ -1,7 +1,7 @@
 """Riverrun keeps the answers of a Python program up to date while its data changes.
 
-Names are loaded when they are first used: a process that needs a part only, such as those in which
-Spark plans queries, does not wait for all.
+Names are imported when they are first used, so a process that needs only a part, such as one in which Spark plans
+queries, does not wait for the rest.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         hint = f"\nHint: {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
         raise AttributeError(f"module 'riverrun' has no attribute {name!r}{hint}")
-    found = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return found
+    exported = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return exported
 
 
 def __dir__() -> list[str]:

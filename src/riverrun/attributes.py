@@ -1,4 +1,4 @@
-"""Attributes and arguments that do not exist: the error names the nearest one, or what it is called here.
+"""Errors for attributes and arguments that do not exist: with the nearest name, or the name that they have here.
 
 >>> print(missing_attribute("", "str", "uper", {"length": "len(text)"}))
 a str has no attribute 'uper'
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def missing_attribute(
     thing: object, kind: str, name: str, elsewhere: Mapping[str, str]
 ) -> AttributeError:
-    """The error of a name that a thing does not have; `elsewhere` says where other libraries' names are here."""
+    """The error for an attribute that an object does not have. `elsewhere` has hints for names of other libraries."""
     message = f"a {kind} has no attribute {name!r}"
     if not name.startswith("_"):
         public = [each for each in dir(type(thing)) if not each.startswith("_")]
@@ -42,7 +42,7 @@ def missing_attribute(
 
 
 def formerly(**hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A function that had other arguments before: whoever gives one of these is told what to write now."""
+    """Mark a function that had other arguments before: a call with one of them raises an error with a hint."""
 
     def mark(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)

@@ -1,11 +1,11 @@
-"""Cached properties: worked out at the first look, kept in the object from then on, with no lock around them.
+"""Cached properties: computed at the first access, then an attribute of the object; without a lock.
 
-``functools.cached_property`` of Python 3.11 takes a lock at every first look, one lock for all objects of a class, and
-a small commit looks at ten such properties of objects that it has just made. Laws:
+``functools.cached_property`` of Python 3.11 takes a lock at every first access, one lock for all objects of a class,
+and a small commit accesses ten such properties of objects that it has just made. Laws:
 
-- **Kept.** The function is called at the first look, and its value is the attribute from then on.
-- **Any thread.** Two threads that look first at once may both call the function, and each is given what its own call
-  made. So the function gives equal values each time, or agrees with the other thread by itself.
+- **Computed once.** The function is called at the first access, and its value is the attribute from then on.
+- **Any thread.** Two threads whose first accesses meet may both call the function, and each gets the value of its own
+  call. So the function must give equal values each time, or coordinate the threads itself.
 
 >>> class Circle:
 ...     @cached_property
@@ -17,7 +17,7 @@ a small commit looks at ten such properties of objects that it has just made. La
 worked out
 (3, 3)
 
-Cost: 0.3 microseconds for the first look, that of an attribute for every other.
+Cost: 0.3 microseconds for the first access; later ones cost as much as any attribute.
 """
 
 from __future__ import annotations

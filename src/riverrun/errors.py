@@ -3,22 +3,22 @@
 ::
 
     RiverrunError
-    ├── PlanError          a program that cannot run, found while it is being built
+    ├── PlanError          a program that cannot run; raised while it is built
     ├── SchemaError        rows that do not fit the declared columns
-    ├── TimeViolation      a time before what was promised, or outside what is kept
-    ├── OperatorFailed     a user's function raised; the cause is kept
+    ├── TimeViolation      a time before a promised frontier, or outside the epochs that can be read
+    ├── OperatorFailed     a user's function raised; ``__cause__`` has its exception
     ├── CheckpointError    a checkpoint that is missing, incompatible or corrupt
-    └── TransportError     a peer could not be reached (the only kind that is retried)
+    └── TransportError     a process or a storage could not be reached
 
-A message says what was attempted, with which values, which rule forbids it, and ends with a hint.
-Besides the message an error carries
+A message says what was attempted, with which values, and which rule forbids it; it ends with a hint. Besides the
+message an error carries
 
 - ``code``: a stable word for programs (``"schema.column_missing"``), never reworded,
 - ``fields``: the values in the message, as a dict,
 - ``hint``: what to do next,
-- ``story``: the events that concern it, oldest first.
+- ``story``: the events that led to the error, oldest first.
 
-All of it survives pickling, since errors cross process borders.
+All of this survives pickling, since errors cross process borders. `retry` says which errors are tried again.
 
 >>> error = SchemaError(
 ...     "schema.column_missing",
@@ -55,7 +55,7 @@ __all__ = [
 
 _PACKAGE = str(Path(__file__).resolve().parent)
 SHOWN = 100
-"""So many characters of a source line are shown."""
+"""The most characters of a source line that are shown."""
 
 
 class RiverrunError(Exception):
@@ -104,7 +104,7 @@ def _rebuild(
 
 
 class PlanError(RiverrunError):
-    """The program cannot run as written; found while it is being built. ``line`` is the user's own."""
+    """The program cannot run as written; raised while it is built. ``line`` is the user's own line."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class SchemaError(RiverrunError):
 
 
 class TimeViolation(RiverrunError):
-    """A time before what was promised, or outside what is kept."""
+    """A time before a promised frontier, or outside the epochs that can be read."""
 
 
 class OperatorFailed(RiverrunError):
@@ -136,19 +136,19 @@ class CheckpointError(RiverrunError):
 
 
 class TransportError(RiverrunError):
-    """A peer could not be reached; the only kind of error that is retried."""
+    """A process or a storage could not be reached; tried again, unless its code is final (`retry`)."""
 
 
 class BadMessage(Exception):
-    """What another process sent is no message of ours. It never reaches a user: whoever receives it closes the
-    connection, and the sender counts as lost.
+    """Bytes of another process are no message of ours. Never reaches a user: the receiver closes the connection, and
+    the sender counts as lost.
     """
 
 
 def users_line() -> str:
-    """The innermost line of the program that is not ours: ``file.py:12: source``, cut where it is long.
+    """The innermost line of the user's program on the stack: ``file.py:12: source``, cut where it is long.
 
-    Empty where there is none: in a thread, or in a process, that runs nothing but us.
+    Empty in a thread, or in a process, that runs no code of the user's.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_users(frame):
@@ -164,7 +164,7 @@ def users_line() -> str:
 
 
 _OURS_TOO = {"threading", "concurrent", "polars", "pyspark", "py4j"}
-"""Packages that run us: what they do is nobody's program."""
+"""Packages that call this one: their lines are not the user's."""
 
 
 def _is_users(frame: FrameType) -> bool:

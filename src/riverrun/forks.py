@@ -1,12 +1,12 @@
 """Forks: a run belongs to the process that started it. A child made by ``os.fork`` has a copy that must do nothing.
 
 A forked child (``os.fork``, ``multiprocessing`` with the start method "fork") has the memory of its parent and none of
-its threads. A copied run would wait for threads that are not there; a copied lease, when the child ends, would give
-back a path that the parent uses, and a copied finalizer would delete the parent's files. Laws:
+its threads. A copied run would wait for threads that are not there; a copied lease would give back a path
+that the parent uses, when the child ends; and a copied finalizer would delete the parent's files. Laws:
 
 - **Refusal.** Every call of a run in a forked child is refused with ``run.forked``, before any lock is touched;
   ``close`` does nothing there.
-- **Harmlessness.** Nothing that a forked child does or leaves undone, not its end either, changes what the parent has.
+- **Harmlessness.** Nothing that happens in a forked child, nor its end, changes files, leases or runs of the parent.
 
 >>> mark = ProcessMark()
 >>> mark.is_ours
@@ -25,7 +25,7 @@ from typing import Any
 from riverrun.errors import RiverrunError
 
 _forks = 0
-"""How many forks lie between the process that loaded this and the present one."""
+"""How many forks lie between the process that loaded this module and the present one."""
 
 
 def _count() -> None:
@@ -38,22 +38,22 @@ if hasattr(os, "register_at_fork"):
 
 
 class ProcessMark:
-    """Which process something belongs to: the one that made the mark."""
+    """A mark of the process in which it was made, so that a forked child notices that an object is not its own."""
 
-    __slots__ = ("_made", "pid")
+    __slots__ = ("_fork_count", "pid")
 
     def __init__(self) -> None:
-        self._made = _forks
+        self._fork_count = _forks
         self.pid = os.getpid()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is that process."""
-        return self._made == _forks
+        """Whether this process made the mark."""
+        return self._fork_count == _forks
 
     def check(self, attempt: str, owner: str) -> None:
-        """Refuse an attempt in a forked child; `owner` says what is used."""
-        if self._made != _forks:
+        """Refuse an attempt in a forked child; `owner` names the thing that belongs to the parent."""
+        if self._fork_count != _forks:
             raise RiverrunError(
                 "run.forked",
                 f"cannot {attempt}: {owner} belongs to process {self.pid}, and this is process {os.getpid()}, "
@@ -79,6 +79,6 @@ def _unless_forked(
 
 
 def forget_in_child(*registries: Any) -> None:
-    """What these hold belongs to the parent: a forked child begins with none of it."""
+    """Clear these registries in forked children: their entries belong to the parent."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: [registry.clear() for registry in registries])

@@ -1,21 +1,23 @@
-"""Interrupts: what a signal's handler raises, Ctrl-C first of all, arrives only where nothing is half done.
+"""Interrupts: an exception of a signal's handler, such as Ctrl-C, is raised only where nothing is half done.
 
 Python runs the handlers of signals in the main thread, between any two of its instructions. A handler that raises
-(``KeyboardInterrupt`` on Ctrl-C or a notebook's stop button, ``SystemExit`` on SIGTERM, the alarm of a test) would tear
-whatever the engine has in hand: a message that was taken and not delivered, a lock, a count. So the calls of a run
-put such handlers off: inside ``with deferred():`` a signal is only noted. Whoever waits or works in there looks with
-``check()`` at places that nothing is lost at, and calls the user's functions by ``exposed``. Laws:
+(``KeyboardInterrupt`` on Ctrl-C or a notebook's stop button, ``SystemExit`` on SIGTERM, the alarm of a test) would
+leave the engine in the middle of something: a message taken and not delivered, a lock held, a count wrong. So the calls
+of a run put such handlers off: inside ``with deferred():`` a signal is only noted. Code in there calls ``check()``
+where an exception can do no harm, and calls the user's functions by ``exposed``. Laws:
 
 - **Deferral.** Inside ``deferred()`` no handler of the user's runs, except at ``check()``, at the end of the block, and
   in the code that ``exposed`` calls.
-- **Delivery.** A signal that was noted is handed to the handler that the user had installed for it, as soon as one of
-  these places comes. Signals of one number that came meanwhile are one.
-- **Exposure.** ``exposed(function)`` raises what a handler raised in it, whatever the function made of that; only an
-  `Exception` may the function catch. No handler runs between the end of the function and the caller.
-- **Restoration.** After the block the handlers are those of before, also the one that Polars has put below Python's.
-  Where no handler of Python's is installed (ignored, the system's own, another thread), nothing is changed.
+- **Delivery.** A signal that was noted is passed to the handler that the user had installed for it, at the next of
+  these places. Several signals of one number that were noted meanwhile count as one.
+- **Exposure.** ``exposed(function)`` raises the exception that a handler raised in the function, whatever the function
+  made of the exception; the function can catch it for good only if it is an `Exception`. No handler runs between the
+  end of the function and the caller.
+- **Restoration.** After the block the handlers are the same as before, also the handler that Polars has installed below
+  Python's. Where Python has no handler for a signal (ignored, the system's own, another thread), nothing is changed.
 
-What comes from no signal (``PyThreadState_SetAsyncExc``) cannot be put off; `engine.transport` has a law for it.
+An exception that comes from no signal (``PyThreadState_SetAsyncExc``) cannot be put off; `runtime.local` has a law for
+it (*interrupts at boundaries*).
 
 >>> import signal
 >>> before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,10 +55,10 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SLICE = 0.1  # seconds after which whoever waits looks for an interrupt
+SLICE = 0.1  # seconds after which a wait looks for an interrupt
 _NAMES = ("TERM", "HUP", "QUIT", "BREAK", "ALRM", "VTALRM", "PROF", "USR1", "USR2", "INT")
 _SIGNALS = tuple(int(getattr(signal, f"SIG{n}")) for n in _NAMES if hasattr(signal, f"SIG{n}"))
-"""The signals whose handlers are known to raise. That of Ctrl-C is the last to be restored."""
+"""The signals whose handlers are known to raise. Ctrl-C is the last whose handler is restored."""
 
 try:
     _sigaction: Any = ctypes.PyDLL(None).sigaction
@@ -67,20 +69,20 @@ _ACTIONS = [
     (number, None if _sigaction is None else ctypes.create_string_buffer(_SIZE))
     for number in _SIGNALS
 ]
-"""Of each signal, room for what the system does about it."""
+"""For each signal, room for the action that the system has for it."""
 
 
 class _Gate:
-    """Where the main thread stands."""
+    """The state of the main thread: whether it is inside a block, and which signals were noted."""
 
     __slots__ = ("armed", "due", "handlers", "is_open", "nesting", "suspended", "thrown")
 
     def __init__(self) -> None:
-        self.nesting = 0  # of blocks
-        self.is_open = False  # whether code of the user's runs
-        self.suspended: list[int] = []  # the blocks that such code has begun
+        self.nesting = 0  # how many blocks the thread is inside
+        self.is_open = False  # whether a user's function runs
+        self.suspended: list[int] = []  # levels of the blocks that a user's function has begun
         self.due: dict[int, None] = {}  # the signals that were noted
-        self.thrown: BaseException | None = None  # what a handler raised in the user's code
+        self.thrown: BaseException | None = None  # raised by a handler in a user's function
         self.handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self.armed: list[tuple[int, Any]] = []
 
@@ -90,7 +92,8 @@ _main = main_thread().ident
 
 
 class Interrupt(BaseException):
-    """What a handler raised, on its way out of a block: code that looks after failures takes an `Exception` for one."""
+    """Wraps an `Exception` of a handler on its way out of a block, so that code inside does not take it for a
+    failure."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -98,14 +101,14 @@ class Interrupt(BaseException):
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """The handler while a block is deferred."""
+    """The handler of all signals inside a block."""
     gate = _gate
     gate.due[number] = None
     if not gate.nesting:  # the block is about to end
         _disarm()
         _hand_over(frame)
     elif gate.is_open and frame is not None and frame.f_globals is not _OURS:
-        # In the user's own code. Code of this file is none: it closes what it has opened.
+        # In the user's function, and not in code of this module, which may be closing a block.
         try:
             _hand_over(frame)
         except BaseException as error:
@@ -117,7 +120,7 @@ _OURS = globals()
 
 
 def _hand_over(frame: FrameType | None) -> None:
-    """Call the handlers of the signals that were noted; raise what the first one raises."""
+    """Call the handlers of the signals that were noted; raise the first exception of theirs."""
     gate, raised = _gate, None
     while gate.due:
         number, _ = gate.due.popitem()
@@ -138,29 +141,26 @@ def _call(number: int, frame: FrameType | None) -> None:
 
 
 def _arm() -> None:
-    """Note signals from now on, where Python would handle them."""
+    """Replace Python's handlers, so that signals are noted from now on."""
     gate = _gate
     gate.armed.clear()
     for number, action in _ACTIONS:
         handler = _signal.getsignal(number)
-        if not callable(handler) or isinstance(
-            handler, int
-        ):  # nobody's, ignored, or the system's own
+        # None, ignored, or the system's own.
+        if not callable(handler) or isinstance(handler, int):
             continue
         if handler is not _note:
             if action is not None and gate.handlers.get(number) is not handler:
                 _sigaction(number, None, action)
             gate.handlers[number] = handler
             _signal.signal(number, _note)
-            if (
-                action is not None
-            ):  # below Python's handler there may be another one, which calls it
+            if action is not None:  # a handler below Python's, which calls Python's, stays
                 _sigaction(number, action, None)
         gate.armed.append((number, action))
 
 
 def _disarm() -> None:
-    """Give the handlers back; those that were changed meanwhile stay."""
+    """Restore the handlers, except handlers that were replaced meanwhile."""
     gate = _gate
     try:
         while gate.armed:
@@ -169,7 +169,7 @@ def _disarm() -> None:
                 _signal.signal(number, gate.handlers[number])
                 if action is not None:
                     _sigaction(number, action, None)
-            del gate.armed[:1]  # a handler that ran meanwhile may have restored all
+            del gate.armed[:1]  # a handler that ran meanwhile may have restored all of them
     except BaseException:  # a handler that is restored already has raised
         _disarm()
         raise
@@ -235,7 +235,7 @@ def deferred() -> _Deferred:
 
 
 def _deliver() -> None:
-    """Hand over what was noted, inside a block."""
+    """Call the handlers of noted signals, inside a block."""
     try:
         _hand_over(sys._getframe(1))
     except Exception as error:
@@ -243,23 +243,23 @@ def _deliver() -> None:
 
 
 def is_due() -> bool:
-    """Whether a signal was noted that this thread has to do with."""
+    """Whether a signal was noted, and this thread would handle it."""
     return bool(_gate.due) and _gate.nesting > 0 and get_ident() == _main
 
 
 def can_raise() -> bool:
-    """Whether `check` may raise in this thread: who waits looks often."""
+    """Whether `check` may raise in this thread, so that a wait should call it often."""
     return _gate.nesting > 0 and get_ident() == _main
 
 
 def check() -> None:
-    """Let the handlers of signals that were noted run: here nothing is half done."""
+    """Run the handlers of noted signals. Called where nothing is half done."""
     if _gate.due and _gate.nesting and get_ident() == _main:
         _deliver()
 
 
 def absorb() -> None:
-    """A ``KeyboardInterrupt`` is on its way to the user: signals that would only raise another one are one with it."""
+    """Drop noted signals that would only raise another ``KeyboardInterrupt``, since one is on its way to the user."""
     gate = _gate
     for number in list(gate.due):
         if gate.handlers.get(number) is signal.default_int_handler:
@@ -267,7 +267,7 @@ def absorb() -> None:
 
 
 def exposed(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> T:
-    """Call code of the user's: a signal is handled in it at once, and ends it where the handler raises."""
+    """Call a user's function: signals are handled in it at once, and a handler that raises ends it."""
     gate = _gate
     if not gate.nesting or gate.is_open or get_ident() != _main:
         return function(*arguments, **named)
@@ -276,7 +276,7 @@ def exposed(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) 
     outer, gate.thrown = gate.thrown, None
     gate.is_open = True
     try:
-        made = function(*arguments, **named)
+        returned = function(*arguments, **named)
     except BaseException as error:
         gate.is_open = False
         raised: Any = gate.thrown
@@ -292,12 +292,12 @@ def exposed(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) 
     caught: Any = gate.thrown
     gate.thrown = outer
     if caught is not None and not isinstance(caught, Exception):
-        raise caught  # the function has swallowed it with all else, and what it gave may be wrong
-    return made
+        raise caught  # the function has swallowed it, and its result may be wrong
+    return returned
 
 
 def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, inside a block of its own."""
+    """A function that runs inside a block of its own."""
 
     @wraps(function)
     def whole(*arguments: P.args, **named: P.kwargs) -> T:
@@ -319,7 +319,7 @@ def renew() -> None:
 def wait_for(
     condition: Condition, predicate: Callable[[], object], timeout: float | None = None
 ) -> bool:
-    """Wait until something is so, which the condition tells; whether it is. Checks for interrupts meanwhile."""
+    """Wait on a condition until `predicate()`; return whether it holds. Checks for interrupts meanwhile."""
     deadline = None if timeout is None else monotonic() + timeout
     while not predicate():
         left = SLICE if deadline is None else min(SLICE, deadline - monotonic())
@@ -331,7 +331,7 @@ def wait_for(
 
 
 def sleep(seconds: float) -> None:
-    """Pause, until an interrupt is due."""
+    """Pause; checks for interrupts meanwhile."""
     deadline = monotonic() + seconds
     while (left := deadline - monotonic()) > 0:
         pause(min(SLICE, left) if can_raise() else left)
@@ -339,14 +339,14 @@ def sleep(seconds: float) -> None:
 
 
 def acquire(lock: Any) -> None:
-    """Take a lock that another thread may hold for long."""
+    """Take a lock that another thread may hold for long; checks for interrupts meanwhile."""
     if not lock.acquire(blocking=False):
         while not lock.acquire(timeout=SLICE):
             check()
 
 
 def try_acquire(lock: Any, timeout: float) -> bool:
-    """Take a lock, in so many seconds and until an interrupt is due; whether it was taken."""
+    """Try to take a lock for `timeout` seconds, and until an interrupt is due; return whether it was taken."""
     deadline = monotonic() + timeout
     while not lock.acquire(blocking=False):
         left = min(SLICE, deadline - monotonic())
@@ -359,7 +359,7 @@ def try_acquire(lock: Any, timeout: float) -> bool:
 
 @contextmanager
 def held(lock: Any) -> Iterator[None]:
-    """A block that has a lock which another thread may hold for long. An interrupt ends the wait for it."""
+    """A block that holds a lock which another thread may hold for long. An interrupt ends the wait for the lock."""
     with deferred():
         acquire(lock)
         try:
@@ -369,7 +369,7 @@ def held(lock: Any) -> Iterator[None]:
 
 
 def join(thread: Thread, timeout: float) -> None:
-    """Wait for the end of a thread, until an interrupt is due."""
+    """Wait for the end of a thread, for `timeout` seconds and until an interrupt is due."""
     deadline = monotonic() + timeout
     while thread.is_alive() and not is_due() and (left := deadline - monotonic()) > 0:
         thread.join(min(SLICE, left))

@@ -1,20 +1,19 @@
-"""Retry: which failures are tried again, after how long, until when, and what is said meanwhile.
+"""Retry: which failures are tried again, after how long, until when, and what is logged meanwhile.
 
-The one policy for all who try again: tasks that hand rows in, readers of results, workers that store what
-they were handed, sinks, leases, the owner of a log. A caller that may block calls `persist`. A caller
-that may not block keeps a `Tries`, to which the time comes in, or asks `pause` after how many seconds to
-try again. Laws:
+This is the one policy for all retries: uploads of rows, readers of results, workers that store parcels, sinks, leases,
+the log. A caller that may block calls `persist`. A caller that may not block keeps a `Tries`, to which it passes the
+time, or asks `pause` after how many seconds to try again. Laws:
 
-- **Outages only.** `is_outage` is the one definition of what trying again can mend: a process or a storage
-  that cannot be reached for now. Every other error is raised at once, as it is.
-- **A deadline, not a count.** An act is tried again until it has failed for `deadline` seconds in a row,
-  however often that is. The last try is made at the deadline.
-- **Apart.** Pauses grow from 50 ms to 2 s, and each is drawn between half of that and all of it: those
-  who failed together do not come back together.
-- **Said.** Nothing is said in the first 3 seconds. Then there is a warning, another one every 10 seconds,
-  and a line when the act has succeeded.
-- **Accounted for.** The last error says for how many seconds and how often was tried; its cause is the
-  error of the last try. It is no outage itself, so that nobody tries for another `deadline` seconds.
+- **Outages only.** `is_outage` is the one definition of a failure that trying again can mend: a process or a storage
+  that cannot be reached for now. Every other error is raised at once, unchanged.
+- **A deadline, not a count.** An act is tried again until it has failed for `deadline` seconds in a row, however often
+  that is. The last try is made at the deadline.
+- **Apart.** Pauses grow from 50 ms to 2 s, and each is drawn between half of that and all of it, so that callers that
+  failed together do not try again together.
+- **Logged.** Nothing is logged in the first 3 seconds. Then there is a warning, another one every 10 seconds, and a
+  line when the act has succeeded.
+- **Accounted for.** The error at the deadline says for how many seconds and how often the act was tried; its cause is
+  the error of the last try. It is no outage itself, so that no caller tries again for another `deadline` seconds.
 
 >>> tries = Tries("read 'counts'", deadline=5.0, chance=lambda: 1.0)
 >>> lost = TransportError("transport.unreachable", "worker 2 does not answer", hint="wait")
@@ -43,10 +42,10 @@ from riverrun import interrupts
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 
 DEADLINE = 300.0
-"""Seconds that an act may fail in a row, where the caller knows no better."""
+"""Seconds that an act may fail in a row, by default."""
 SOON = 10.0
-"""The same for an act at the start of a run, where somebody waits and nothing is lost."""
-QUIET = 3.0  # seconds in which nothing is said
+"""Seconds that an act may fail at the start of a run, where a user waits and nothing is lost."""
+QUIET = 3.0  # seconds in which nothing is logged
 REMIND = 10.0  # seconds between warnings
 DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.0)
 """Seconds before the next try, at most: after the first failure, after the second, and so on."""
@@ -67,30 +66,30 @@ FINAL = frozenset(
         "transport.token",
     }
 )
-"""Codes of a `TransportError` that trying again cannot mend: somebody has tried for long enough, or was refused."""
+"""Codes of a `TransportError` that is no outage: the act was tried for long enough already, or was refused."""
 
-_CHANCE = random.Random()  # of its own: the one that all share may have been seeded by the user
+_CHANCE = random.Random()  # not the shared source of `random`, which the user may have seeded
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an act that failed so may succeed later: a process or a storage cannot be reached, or the storage does
-    not let us in for now (rights and credentials are mended while a run goes on)."""
+    """Whether an act that failed with this error may succeed later: a process or a storage cannot be reached, or the
+    storage refuses access for now (rights and credentials are mended while a run goes on)."""
     if isinstance(error, TransportError):
         return error.code not in FINAL
     return isinstance(error, CheckpointError) and error.code == "checkpoint.refused"
 
 
 def pause(failures: int, chance: Callable[[], float] = _CHANCE.random) -> float:
-    """How many seconds to wait after so many failures in a row; none after none."""
+    """How many seconds to wait after so many failures in a row; 0 after none."""
     if not failures:
         return 0.0
     return DELAYS[min(failures, len(DELAYS)) - 1] * (1 + chance()) / 2
 
 
 class Tries:
-    """The tries of one act. Sans I/O: it waits for nobody, and is told the time."""
+    """The tries of one act. Sans I/O: nothing here waits, and callers pass the time."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Tries:
         self.what = what
         self.failures = 0
         self.since: float | None = None
-        """When the first of the failures was that no success has followed."""
+        """When the present row of failures began; None after a success."""
         self.error: RiverrunError | None = None
         self._deadline = DEADLINE if deadline is None else deadline
         self._code = code
@@ -124,11 +123,11 @@ class Tries:
             self.since = now
         left = self.since + self._deadline - now
         if left <= 0:
-            raise self._given_up(error, now) from error
+            raise self._exhausted(error, now) from error
         return min(pause(self.failures, self._chance), left)
 
     def notice(self, now: float) -> str | None:
-        """What is to be said while it fails, if it is time to."""
+        """The warning to log while the act fails; None while it is not time for one."""
         since = self.since
         if since is None or self.error is None or now - since < QUIET:
             return None
@@ -143,14 +142,14 @@ class Tries:
         )
 
     def succeeded(self, now: float) -> str | None:
-        """The act is done: what is to be said to those who heard that it failed."""
+        """Note that the act has succeeded; return the line to log, if a warning was logged before."""
         since, said, failures = self.since, self._said, self.failures
         self.failures, self.since, self.error, self._said = 0, None, None, None
         if said is None or since is None:
             return None
         return f"could {self.what} after {now - since:.0f} s, at try {failures + 1}"
 
-    def _given_up(self, error: RiverrunError, now: float) -> TransportError:
+    def _exhausted(self, error: RiverrunError, now: float) -> TransportError:
         assert self.since is not None
         seconds = now - self.since
         return TransportError(
@@ -173,10 +172,10 @@ def persist(
     wait: Callable[[float], object] = interrupts.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """What `act` gives, tried again in outages; `what` and `deadline` as for `Tries`.
+    """The result of `act`, which is tried again in outages; `what` and `deadline` as for `Tries`.
 
-    `wait` pauses; where it gives True, as `Event.wait` does, nobody wants the result any more, and the last
-    error is raised.
+    `wait` pauses; where it returns True, as `Event.wait` does, the result is not wanted any more, and the last error is
+    raised.
 
     >>> import itertools
     >>> answers = iter([TransportError("storage.unreachable", "away", hint=""), "here"])
@@ -197,17 +196,17 @@ def persist(
             if wait(seconds) is True:
                 raise
         else:
-            told = tries.succeeded(clock())
-            if told is not None:
-                _LOG.info("%s", told)
+            notice = tries.succeeded(clock())
+            if notice is not None:
+                _LOG.info("%s", notice)
             return result
 
 
 def say(tries: Tries, now: float) -> None:
-    """Log what is to be said while an act fails."""
-    told = tries.notice(now)
-    if told is not None:
-        _LOG.warning("%s", told)
+    """Log the warning that is due while an act fails, if any."""
+    notice = tries.notice(now)
+    if notice is not None:
+        _LOG.warning("%s", notice)
 
 
 def times(count: int) -> str:

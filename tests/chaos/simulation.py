@@ -164,7 +164,7 @@ class Simulation:
             self.contending -= 1
         self.check_promise(name, opening, self.promised if wanted is None else {wanted})
         if name == f"life-{self.born}" and not self.contending:  # nobody else has come meanwhile
-            self.promised = {opening.kept is not None}
+            self.promised = {opening.whole_from is not None}
         if self.current is not old:
             return  # somebody else has been started while we were waiting for the storage
         life = Life(self, name, opening, log, workers)
@@ -177,8 +177,10 @@ class Simulation:
 
     def check_promise(self, name: str, opening: Opening, promise: set[bool]) -> None:
         """Whoever takes over keeps the log as was promised, and has all of it where it was never to be collected."""
-        if (opening.kept is not None) not in promise:
-            raise Violation(f"{name} keeps the log from {opening.kept}, and was promised {promise}")
+        if (opening.whole_from is not None) not in promise:
+            raise Violation(
+                f"{name} keeps the log from {opening.whole_from}, and was promised {promise}"
+            )
         there = Log(Storage(self.disk.store)).positions()
         if self.kept_whole and there[: opening.next] != [*range(opening.next)]:
             raise Violation(f"{name} was promised a whole log, and finds another")

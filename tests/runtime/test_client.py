@@ -16,7 +16,7 @@ import pytest
 from riverrun.errors import TransportError
 from riverrun.runtime import worker_process
 from riverrun.runtime.network.client import Asker, QuestionLine, fetch_loans, watched
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.remote import RemoteCluster
 from riverrun.runtime.worker_process import Rendezvous
@@ -33,19 +33,19 @@ class CutOff(Processes):
 
 def within(seconds: float, what: Callable[[], Any]) -> Any:
     """What a function gives, or raises, soon."""
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     def call() -> None:
         try:
-            found.append((what(), None))
+            outcomes.append((what(), None))
         except Exception as error:
-            found.append((None, error))
+            outcomes.append((None, error))
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(seconds)
-    assert found, f"it took longer than {seconds} s"
-    result, error = found[0]
+    assert outcomes, f"it took longer than {seconds} s"
+    result, error = outcomes[0]
     if error is not None:
         raise error
     return result
@@ -112,16 +112,16 @@ def test_rows_that_are_watched_come_in_order_and_errors_after_them() -> None:
         yield from range(20)
         raise ValueError("broken")
 
-    found = []
+    rows_so_far = []
     with pytest.raises(ValueError, match="broken"):
-        found.extend(iter_into(found, watched("there", rows(), lambda: False)))
-    assert found == list(range(20))
+        rows_so_far.extend(iter_into(rows_so_far, watched("there", rows(), lambda: False)))
+    assert rows_so_far == list(range(20))
     assert list(watched("there", iter(()), lambda: True)) == []
 
 
-def iter_into(found: list[int], rows: Iterator[int]) -> Iterator[int]:
+def iter_into(rows_so_far: list[int], rows: Iterator[int]) -> Iterator[int]:
     for row in rows:
-        found.append(row)
+        rows_so_far.append(row)
     return iter(())
 
 
@@ -145,10 +145,10 @@ class Mute:
     def __init__(self) -> None:
         self.speak = threading.Event()
 
-    def receive(self, *given: Any) -> None:
+    def receive(self, *arguments: Any) -> None:
         pass
 
-    def ended(self, *given: Any) -> None:
+    def ended(self, *arguments: Any) -> None:
         pass
 
     def answer(self, question: str, argument: Any) -> Any:
@@ -163,10 +163,10 @@ class Mute:
 
 
 def test_closing_a_line_ends_its_thread_and_its_connection() -> None:
-    security, mute = Security(), Mute()
-    with Endpoint("127.0.0.1", mute, security) as endpoint:
+    credentials, mute = Credentials(), Mute()
+    with Endpoint("127.0.0.1", mute, credentials) as endpoint:
         before = set(threading.enumerate())
-        line = QuestionLine(Asker(endpoint.address, security))
+        line = QuestionLine(Asker(endpoint.address, credentials))
         raised: list[TransportError] = []
 
         def ask() -> None:
@@ -189,10 +189,10 @@ def test_closing_a_line_ends_its_thread_and_its_connection() -> None:
 
 
 def test_an_upload_that_was_refused_leaves_a_connection_that_nobody_uses_again() -> None:
-    security = Security()
+    credentials = Credentials()
     with (
-        Endpoint("127.0.0.1", Mute(), security) as endpoint,
-        Asker(endpoint.address, security) as asker,
+        Endpoint("127.0.0.1", Mute(), credentials) as endpoint,
+        Asker(endpoint.address, credentials) as asker,
     ):
         batch = pa.record_batch({"n": [1, 2]})
         stage = asker.begin_upload(1, batch.schema)
@@ -234,7 +234,7 @@ def test_a_question_that_nobody_waits_for_any_more_lends_nothing(
     monkeypatch.setattr(worker_process, "ANSWER", 0.05)
     monkeypatch.setattr(worker_process, "BEAT", 0.01)
     worker = worker_process._WorkerHost(
-        Rendezvous("tcp://127.0.0.1:1", Security()), graph_maker(), "127.0.0.1"
+        Rendezvous("tcp://127.0.0.1:1", Credentials()), graph_maker(), "127.0.0.1"
     )
     asked: list[Any] = []
     monkeypatch.setattr(worker, "_answer_read", asked.append)

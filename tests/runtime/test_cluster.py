@@ -22,7 +22,7 @@ from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.local import LocalCluster
 from riverrun.runtime.network.client import Asker
 from riverrun.runtime.remote import RemoteCluster
-from riverrun.storage import log
+from riverrun.storage import takeover
 from riverrun.storage.acknowledged import read_notes
 from riverrun.storage.store import open_storage
 from tests.engine.flows import (
@@ -318,7 +318,7 @@ def test_what_was_submitted_and_not_waited_for_is_in_the_log(start: Start, tmp_p
 
 
 def test_what_was_waited_for_is_noted_as_acknowledged(start: Start, tmp_path: Path) -> None:
-    """Each carrier notes an acknowledgement itself: none is an instruction that `storing` would carry out."""
+    """Each carrier notes an acknowledgement itself: none is an instruction that `storage_calls` would execute."""
     cluster, storage, model = (
         start(2, checkpoint=tmp_path, every=None),
         open_storage(tmp_path),
@@ -412,7 +412,7 @@ def test_rows_that_are_in_the_log_only_are_done_again(
 ) -> None:
     """Beyond a bound the rows since the last checkpoint are not in memory; some of these inputs are routed by key."""
     monkeypatch.setattr(epochs, "KEEP", 0)
-    monkeypatch.setattr(log, "KEEP", 0)
+    monkeypatch.setattr(takeover, "KEEP", 0)
     cluster, model = start(workers, checkpoint=tmp_path, every=None), Model(25)
     for at in range(8):
         commit(cluster, model)
@@ -563,7 +563,7 @@ def test_closing_wakes_who_waits() -> None:
 def stage(cluster: RemoteCluster, name: str, batches: list[pa.RecordBatch], at: int = 0) -> Any:
     execution, members = cluster.members()
     member, address = members[at % len(members)]
-    asker = Asker(address, cluster.security)
+    asker = Asker(address, cluster.credentials)
     try:
         handing = asker.begin_upload((name, member, execution), batches[0].schema)
         for batch in batches:
@@ -671,7 +671,7 @@ def test_rows_for_a_worker_that_is_no_more_are_refused(tmp_path: Path) -> None:
     with remotely(2, checkpoint=tmp_path) as cluster:
         execution, members = cluster.members()
         member, address = members[0]
-        asker = Asker(address, cluster.security)
+        asker = Asker(address, cluster.credentials)
         for about in (("x-0", member + 9, execution), ("x-0", member, execution + 1), "nonsense"):
             handing = asker.begin_upload(about, edge_rows([]).schema)
             with pytest.raises((TransportError, ValueError), match=r"execution|unpack"):  # noqa: PT012
@@ -680,7 +680,7 @@ def test_rows_for_a_worker_that_is_no_more_are_refused(tmp_path: Path) -> None:
         asker.close()
 
 
-# ---- law 4 of remote
+# ---- the bounded-queue law of remote
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

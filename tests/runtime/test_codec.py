@@ -60,7 +60,7 @@ small = st.integers(-3, 1 << 40)
 times = st.integers(1, 3).flatmap(
     lambda depth: st.lists(
         st.tuples(*[st.integers(0, 5)] * depth), min_size=1, max_size=4, unique=True
-    ).map(lambda found: tuple(sorted(found)))
+    ).map(lambda drawn: tuple(sorted(drawn)))
 )
 plain_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5),
@@ -93,24 +93,26 @@ def changes(draw: st.DrawFn) -> Changes:
         .slice(before, rows)
         for kind in kinds
     ]  # fmt: skip
-    found = draw(times)
+    drawn_times = draw(times)
     codes = diffs = None
-    if len(found) > 1:
-        codes = np.array([draw(st.integers(0, len(found) - 1)) for _ in range(rows)], np.uint32)
+    if len(drawn_times) > 1:
+        codes = np.array(
+            [draw(st.integers(0, len(drawn_times) - 1)) for _ in range(rows)], np.uint32
+        )
     if draw(st.booleans()):
         diffs = np.array(draw(st.lists(small, min_size=rows, max_size=rows)), np.int64)
-    return Changes(tuple(columns), rows, found, codes, draw(small), diffs)
+    return Changes(tuple(columns), rows, drawn_times, codes, draw(small), diffs)
 
 
 @st.composite
 def feeds(draw: st.DrawFn) -> Feed:
     inputs = {}
     for name in draw(st.lists(st.text(max_size=3), max_size=3, unique=True)):
-        made = draw(changes().filter(lambda changes: changes.columns))
+        rows = draw(changes().filter(lambda changes: changes.columns))
         names = draw(
-            st.lists(st.text(max_size=3), min_size=len(made.columns), max_size=len(made.columns))
+            st.lists(st.text(max_size=3), min_size=len(rows.columns), max_size=len(rows.columns))
         )
-        inputs[name] = pa.record_batch(list(made.columns), names=names)
+        inputs[name] = pa.record_batch(list(rows.columns), names=names)
     listed = st.dictionaries(st.text(max_size=3), st.lists(parcels, max_size=2).map(tuple))
     return Feed(draw(small), draw(small), inputs, draw(listed))
 
@@ -174,7 +176,7 @@ ON_THE_WIRE = sorted(shapes.TRAVELLING - {Data, Feed}, key=lambda kind: kind.__n
 everything = st.one_of(
     *map(message_of, ON_THE_WIRE),
     feeds(),
-    st.builds(Data, small, small, changes().map(lambda made: Rows((7, made)))),
+    st.builds(Data, small, small, changes().map(lambda rows: Rows((7, rows)))),
     st.builds(
         Data,
         small,
@@ -185,52 +187,52 @@ everything = st.one_of(
 )
 
 
-def same(found: Any, wanted: Any) -> None:
-    assert type(found) is type(wanted)
-    if isinstance(wanted, Data) and isinstance(wanted.payload, Rows):
-        assert type(found.payload) is Rows
-        assert (found.execution, found.number) == (wanted.execution, wanted.number)
-        assert found.payload[0] == wanted.payload[0]
-        same_changes(found.payload[1], wanted.payload[1])
-    elif isinstance(wanted, Data):
-        assert type(found.payload) is type(wanted.payload)
-        assert found == wanted
-    elif isinstance(wanted, Feed):
-        assert (found.execution, found.epoch) == (wanted.execution, wanted.epoch)
-        assert found.parcels == wanted.parcels
-        assert list(found.inputs) == list(wanted.inputs)
-        for name, batch in wanted.inputs.items():
-            assert found.inputs[name].schema.names == batch.schema.names
-            same_columns(found.inputs[name].columns, batch.columns)
-    elif getattr(wanted, "error", None) is not None:
-        assert replace(found, error=None) == replace(wanted, error=None)
-        same_errors(found.error, wanted.error)
+def same(received: Any, sent: Any) -> None:
+    assert type(received) is type(sent)
+    if isinstance(sent, Data) and isinstance(sent.payload, Rows):
+        assert type(received.payload) is Rows
+        assert (received.execution, received.number) == (sent.execution, sent.number)
+        assert received.payload[0] == sent.payload[0]
+        same_changes(received.payload[1], sent.payload[1])
+    elif isinstance(sent, Data):
+        assert type(received.payload) is type(sent.payload)
+        assert received == sent
+    elif isinstance(sent, Feed):
+        assert (received.execution, received.epoch) == (sent.execution, sent.epoch)
+        assert received.parcels == sent.parcels
+        assert list(received.inputs) == list(sent.inputs)
+        for name, batch in sent.inputs.items():
+            assert received.inputs[name].schema.names == batch.schema.names
+            same_columns(received.inputs[name].columns, batch.columns)
+    elif getattr(sent, "error", None) is not None:
+        assert replace(received, error=None) == replace(sent, error=None)
+        same_errors(received.error, sent.error)
     else:
-        assert found == wanted
+        assert received == sent
 
 
-def same_changes(found: Changes, wanted: Changes) -> None:
-    assert (found.rows, found.times, found.diff) == (wanted.rows, wanted.times, wanted.diff)
-    same_columns(found.columns, wanted.columns)
-    for got, given_ in ((found.codes, wanted.codes), (found.diffs, wanted.diffs)):
-        assert (got is None) == (given_ is None)
-        if got is not None and given_ is not None:
-            assert got.dtype == given_.dtype
-            assert got.tolist() == given_.tolist()
+def same_changes(received: Changes, sent: Changes) -> None:
+    assert (received.rows, received.times, received.diff) == (sent.rows, sent.times, sent.diff)
+    same_columns(received.columns, sent.columns)
+    for got, original in ((received.codes, sent.codes), (received.diffs, sent.diffs)):
+        assert (got is None) == (original is None)
+        if got is not None and original is not None:
+            assert got.dtype == original.dtype
+            assert got.tolist() == original.tolist()
 
 
-def same_columns(found: Sequence[pa.Array], wanted: Sequence[pa.Array]) -> None:
-    assert [column.type for column in found] == [column.type for column in wanted]
-    for column, original in zip(found, wanted, strict=True):
+def same_columns(received: Sequence[pa.Array], sent: Sequence[pa.Array]) -> None:
+    assert [column.type for column in received] == [column.type for column in sent]
+    for column, original in zip(received, sent, strict=True):
         column.validate(full=True)
         assert to_plain(column) == to_plain(original)
 
 
-def same_errors(found: Any, wanted: RiverrunError) -> None:
-    assert type(found) is type(wanted)
+def same_errors(received: Any, sent: RiverrunError) -> None:
+    assert type(received) is type(sent)
     for name in ("code", "message", "hint", "story", "fields"):
-        assert getattr(found, name) == getattr(wanted, name)
-    assert str(found) == str(wanted)
+        assert getattr(received, name) == getattr(sent, name)
+    assert str(received) == str(sent)
 
 
 def carried(frames: list[frames.Frame], decoder: Decoder) -> list[Any]:
@@ -257,8 +259,8 @@ def test_every_message_comes_back_whatever_came_before(sent: list[Any], piece: i
             out += got
     finally:
         frames.PIECE = before
-    for found, wanted in zip(out, sent, strict=True):
-        same(found, wanted)
+    for received, wanted in zip(out, sent, strict=True):
+        same(received, wanted)
 
 
 def test_every_class_that_travels_is_tried() -> None:
@@ -283,37 +285,37 @@ def test_a_column_of_every_type_in_pieces(name: str, monkeypatch: pytest.MonkeyP
     kind = CANONICAL[name]
     monkeypatch.setattr(frames, "PIECE", 40)
     column = pa.nulls(23, kind)
-    made = Changes((column, pa.array(range(23))), 23, ((1, 2),), None, 1, None)
-    encoded = Encoder().encode(Data(1, 0, Rows((3, made))))
+    rows = Changes((column, pa.array(range(23))), 23, ((1, 2),), None, 1, None)
+    encoded = Encoder().encode(Data(1, 0, Rows((3, rows))))
     assert len(encoded) > 2
-    (found,) = carried(encoded, Decoder())
-    same_changes(found.payload[1], made)
+    (received,) = carried(encoded, Decoder())
+    same_changes(received.payload[1], rows)
 
 
 def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "PIECE", 10_000)
     words = pa.array([f"{at:050}" for at in range(5000)])
-    made = Changes((words,), 5000, ((0,),), None, 1, None)
-    encoded = Encoder().encode(Data(1, 0, Rows((3, made))))
+    rows = Changes((words,), 5000, ((0,),), None, 1, None)
+    encoded = Encoder().encode(Data(1, 0, Rows((3, rows))))
     assert 20 < len(encoded) < 60
     assert max(frame.size for frame in encoded) < 15_000
-    (found,) = carried(encoded, Decoder())
-    same_changes(found.payload[1], made)
+    (received,) = carried(encoded, Decoder())
+    same_changes(received.payload[1], rows)
 
 
 def test_a_slice_takes_the_room_of_a_slice() -> None:
     words = pa.array([f"{at:050}" for at in range(5000)]).slice(700, 10)
-    made = Changes((words, pa.array([True] * 5000).slice(3, 10)), 10, ((0,),), None, 1, None)
-    (frame,) = Encoder().encode(Data(1, 0, Rows((3, made))))
+    rows = Changes((words, pa.array([True] * 5000).slice(3, 10)), 10, ((0,),), None, 1, None)
+    (frame,) = Encoder().encode(Data(1, 0, Rows((3, rows))))
     assert frame.size < 3000
-    (found,) = carried([frame], Decoder())
-    same_changes(found.payload[1], made)
+    (received,) = carried([frame], Decoder())
+    same_changes(received.payload[1], rows)
 
 
 def test_columns_are_said_once() -> None:
     encoder = Encoder()
-    made = Changes.of([pa.array(["a"]), pa.array([1])], (0,))
-    first, second = (encoder.encode(Data(1, at, Rows((3, made))))[0] for at in range(2))
+    rows = Changes.of([pa.array(["a"]), pa.array([1])], (0,))
+    first, second = (encoder.encode(Data(1, at, Rows((3, rows))))[0] for at in range(2))
     assert len(second.head) < len(first.head) - 100
     with pytest.raises(BadMessage):  # it belongs to another stream
         Decoder().decode(second.head, second.body)
@@ -326,8 +328,8 @@ def test_a_feed_has_its_own_inputs_only() -> None:
         Feed(1, 1, {"other": rows_of([2])["rows"]}),
         Feed(1, 2, {}),
     ):
-        (found,) = carried(encoder.encode(sent), decoder)
-        same(found, sent)
+        (received,) = carried(encoder.encode(sent), decoder)
+        same(received, sent)
 
 
 def test_a_part_of_a_checkpoint_comes_back() -> None:
@@ -337,15 +339,15 @@ def test_a_part_of_a_checkpoint_comes_back() -> None:
     while instance.work():
         pass
     part = checkpoints.write(instance.pin(), 1)
-    (found,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
-    assert found == Wrote(4, part)
+    (received,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
+    assert received == Wrote(4, part)
     schema = StateSchema.of({"k": pa.string()}, {"v": pa.float64()}, order=["v"])
     ordered = Spine("ordered", schema)
     ordered.insert(pa.record_batch({"k": ["a", "b"], "v": [1.0, 2.0]}), (0,))
     part = checkpoints.write({"ordered": ordered.view()}, 1)
-    (found,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
-    assert found == Wrote(4, part)
-    assert found.part.shares["ordered"][0].schema.order == schema.order
+    (received,) = carried(Encoder().encode(Wrote(4, part)), Decoder())
+    assert received == Wrote(4, part)
+    assert received.part.shares["ordered"][0].schema.order == schema.order
 
 
 # ---- nothing but messages
@@ -487,15 +489,15 @@ def test_damaged_frames_raise_nothing_else(message: Any, other: Any, source: ran
         with suppress(BadMessage):
             decoded = decoder.decode(head, body)
             if isinstance(decoded, Data) and isinstance(decoded.payload, Rows):
-                _, found = decoded.payload
-                assert found.rows < 1 << 30
-                for column in found.columns:
-                    assert len(column) == found.rows
+                _, decoded_rows = decoded.payload
+                assert decoded_rows.rows < 1 << 30
+                for column in decoded_rows.columns:
+                    assert len(column) == decoded_rows.rows
                     column.validate(full=True)
                 assert (
-                    found.codes is None
-                    or not len(found.codes)
-                    or max(found.codes) < len(found.times)
+                    decoded_rows.codes is None
+                    or not len(decoded_rows.codes)
+                    or max(decoded_rows.codes) < len(decoded_rows.times)
                 )
 
 
@@ -517,8 +519,8 @@ WHOLE = pa.record_batch(
 
 
 def test_whole_changes_are_taken() -> None:
-    found = Decoder().decode(rows_head(), WHOLE.serialize())
-    assert found.payload[1].rows == 3
+    decoded_rows = Decoder().decode(rows_head(), WHOLE.serialize())
+    assert decoded_rows.payload[1].rows == 3
 
 
 @pytest.mark.parametrize(
@@ -684,16 +686,16 @@ def test_an_error_has_a_class_of_the_tree_or_of_python(kind: str) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_values_come_back(value: Any) -> None:
-    found = unpack(pack(value))
-    assert found == value
-    assert type(found) is type(value)
+    received = unpack(pack(value))
+    assert received == value
+    assert type(received) is type(value)
 
 
 @pytest.mark.parametrize("value", [np.int64(3), np.float64(0.5), np.str_("a"), np.bool_(True)])
 def test_numbers_of_numpy_come_back_as_plain_ones(value: Any) -> None:
-    found = unpack(pack(Where("a", "=", value)))
-    assert found.value == value
-    assert type(found.value) is type(value.item())
+    received = unpack(pack(Where("a", "=", value)))
+    assert received.value == value
+    assert type(received.value) is type(value.item())
 
 
 # ---- errors
@@ -714,9 +716,9 @@ def raised() -> OperatorFailed:
 
 
 def test_a_cause_arrives_with_its_class_and_traceback() -> None:
-    (found,) = carried(Encoder().encode(Failed(1, 2, raised())), Decoder())
-    same_errors(found.error, raised())
-    cause = found.error.__cause__
+    (received,) = carried(Encoder().encode(Failed(1, 2, raised())), Decoder())
+    same_errors(received.error, raised())
+    cause = received.error.__cause__
     assert type(cause) is ZeroDivisionError
     assert str(cause) == "by nothing"
     assert 'raise ZeroDivisionError("by nothing")' in str(cause.__cause__)
@@ -725,10 +727,10 @@ def test_a_cause_arrives_with_its_class_and_traceback() -> None:
 def test_causes_of_ours_nest() -> None:
     outer = CheckpointError("run.not_repeatable", "again", hint="h", epoch=3)
     outer.__cause__ = raised()
-    found = revive(unpack(pack(describe(outer))))
-    same_errors(found, outer)
-    same_errors(found.__cause__, raised())
-    assert type(found.__cause__.__cause__) is ZeroDivisionError  # type: ignore[union-attr]
+    received = revive(unpack(pack(describe(outer))))
+    same_errors(received, outer)
+    same_errors(received.__cause__, raised())
+    assert type(received.__cause__.__cause__) is ZeroDivisionError  # type: ignore[union-attr]
 
 
 class Odd(Exception):
@@ -754,9 +756,9 @@ class Mute(Exception):
     ids=lambda value: type(value).__name__,
 )
 def test_whatever_a_user_raises(error: BaseException, kind: type, said: str) -> None:
-    found = revive(unpack(pack(describe(error))))
-    assert type(found) is kind
-    assert said in str(found)
+    received = revive(unpack(pack(describe(error))))
+    assert type(received) is kind
+    assert said in str(received)
 
 
 def test_a_long_traceback_is_cut() -> None:
@@ -777,12 +779,12 @@ def test_a_long_traceback_is_cut() -> None:
 def test_a_field_of_any_kind_travels(value: Any) -> None:
     """At worst as text: an error that cannot be read would be taken for garbage."""
     error = OperatorFailed("a", "b", row=value)
-    found = revive(unpack(pack(describe(error))))
-    assert isinstance(found, OperatorFailed)
-    assert found.fields.keys() == {"row"}
+    received = revive(unpack(pack(describe(error))))
+    assert isinstance(received, OperatorFailed)
+    assert received.fields.keys() == {"row"}
 
 
 def test_a_plan_error_keeps_its_line() -> None:
     error = PlanError("a", "b", line="user.py:3: x")
-    found = revive(describe(error))
-    same_errors(found, error)
+    received = revive(describe(error))
+    same_errors(received, error)

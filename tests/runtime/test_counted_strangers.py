@@ -13,7 +13,7 @@ from riverrun.errors import TransportError
 from riverrun.runtime.network import connection
 from riverrun.runtime.network import endpoint as endpoints
 from riverrun.runtime.network.client import Asker
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.spark.security import secured
 from tests.runtime.test_strangers import Quiet, until
@@ -43,8 +43,8 @@ def is_over(raw: socket.socket) -> bool:
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"S", bytes(64), b"SSH-2.0-x\r\n"])
 def test_who_speaks_something_else_is_closed_at_once_and_is_garbage(tls: bool, said: bytes) -> None:
-    security = secured(tls)
-    with Endpoint("127.0.0.1", Quiet(), security) as endpoint:
+    credentials = secured(tls)
+    with Endpoint("127.0.0.1", Quiet(), credentials) as endpoint:
         with reached(endpoint) as raw:
             started = time.monotonic()
             raw.sendall(said)
@@ -54,7 +54,7 @@ def test_who_speaks_something_else_is_closed_at_once_and_is_garbage(tls: bool, s
             assert time.monotonic() - started < endpoints.ADMISSION / 2
         wanted = (1, 0) if tls and len(said) < 5 else (0, 1)
         until(lambda: counts(endpoint) == wanted)
-        with Asker(endpoint.address, security) as asker:
+        with Asker(endpoint.address, credentials) as asker:
             assert asker.ask("what", 7) == 7
         assert counts(endpoint) == wanted
 
@@ -98,15 +98,15 @@ def test_who_makes_room_for_others_is_refused(tls: bool, monkeypatch: pytest.Mon
 
 
 def test_a_wrong_token_counts_once_and_members_never(tls: bool) -> None:
-    security = secured(tls)
-    wrong = Security("guess", security.certificate, security.key, security.name)
-    endpoint = Endpoint("127.0.0.1", Quiet(), security)
+    credentials = secured(tls)
+    wrong = Credentials("guess", credentials.certificate, credentials.key, credentials.name)
+    endpoint = Endpoint("127.0.0.1", Quiet(), credentials)
     with endpoint:
         with pytest.raises(TransportError), Asker(endpoint.address, wrong) as asker:
             asker.ask("what")
         assert counts(endpoint) == (1, 0)
         for _ in range(3):
-            with Asker(endpoint.address, security) as asker:
+            with Asker(endpoint.address, credentials) as asker:
                 asker.ask("what")
         waiting = reached(endpoint)
         until(lambda: len(endpoint._guests) >= 1)
@@ -116,9 +116,9 @@ def test_a_wrong_token_counts_once_and_members_never(tls: bool) -> None:
 
 
 def test_another_certificate_is_refused(tls: bool) -> None:
-    security = secured(True)
-    with Endpoint("127.0.0.1", Quiet(), security) as endpoint:
-        stranger = secured(True) if tls else Security(security.token)
+    credentials = secured(True)
+    with Endpoint("127.0.0.1", Quiet(), credentials) as endpoint:
+        stranger = secured(True) if tls else Credentials(credentials.token)
         with pytest.raises(TransportError), Asker(endpoint.address, stranger) as asker:
             asker.ask("what", within=5)
         until(lambda: sum(counts(endpoint)) >= 1)

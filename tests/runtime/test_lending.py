@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.lending import ArgumentFor, Lender
 from riverrun.state.shards import Shards
 
@@ -22,7 +22,7 @@ def test_what_workers_lent_is_given_back_where_one_answer_cannot_be_read() -> No
             argument_for(Shards.even(3), index)
         return [("a", ([1], schema)), ("b", ([2], b"no schema")), ("c", ([3], schema))]
 
-    lender = Lender(Security(), ask, lambda *loan: released.append(loan), lambda address: False)
+    lender = Lender(Credentials(), ask, lambda *loan: released.append(loan), lambda address: False)
     with pytest.raises((pa.ArrowException, OSError)):
         lender.borrow("read", "counts", 4)
     gc.collect()

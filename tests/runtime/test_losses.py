@@ -66,8 +66,8 @@ def test_processes_that_die_after_they_have_reported_end_the_run(tmp_path: Path)
             from riverrun.runtime.network.endpoint import Endpoint
             from riverrun.runtime.worker_process import versions
 
-            endpoint = Endpoint("127.0.0.1", Deaf(), self.rendezvous.security)
-            asker = Asker(self.rendezvous.address, self.rendezvous.security)
+            endpoint = Endpoint("127.0.0.1", Deaf(), self.rendezvous.credentials)
+            asker = Asker(self.rendezvous.address, self.rendezvous.credentials)
             about = {"address": endpoint.address, "pid": ticket, "host": "here"}
             asker.ask("join", {**about, "ticket": ticket, "versions": versions()})
             self.ended(ticket, "exit code 137")

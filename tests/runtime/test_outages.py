@@ -46,26 +46,26 @@ def interruptible() -> Iterator[None]:
 def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     monkeypatch.setattr(local, "NAP", 0.02)
     monkeypatch.setattr(retry, "DELAYS", (0.01, 0.02, 0.05))
-    made = Weather(monkeypatch)
-    yield made
-    made.fine()
+    weather = Weather(monkeypatch)
+    yield weather
+    weather.fine()
 
 
 @pytest.fixture(params=["local", "threads"])
 def start(request: pytest.FixtureRequest, weather: Weather) -> Iterator[Start]:
     """Starts a cluster, which is closed afterwards; no thread of it is left."""
-    before, made = set(threading.enumerate()), list[Cluster]()
+    before, clusters = set(threading.enumerate()), list[Cluster]()
 
     def begin(workers: int = 2, **options: Any) -> Any:
         if request.param == "local":
-            made.append(LocalCluster(MAKER, workers, **options))
+            clusters.append(LocalCluster(MAKER, workers, **options))
         else:
-            made.append(RemoteCluster(Threads(MAKER), workers, timeout=30, **options))
-        return made[-1]
+            clusters.append(RemoteCluster(Threads(MAKER), workers, timeout=30, **options))
+        return clusters[-1]
 
     yield begin
     weather.fine()
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
     gone_by(before)
 

@@ -316,8 +316,10 @@ def test_modules_beside_a_program_are_there(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 def test_the_token_is_nowhere_that_others_can_read() -> None:
     with counting().run(on="processes", workers=1) as run:
-        security = run._cluster.security  # type: ignore[attr-defined]
-        token = security.token.encode() if isinstance(security.token, str) else security.token
+        credentials = run._cluster.credentials  # type: ignore[attr-defined]
+        token = (
+            credentials.token.encode() if isinstance(credentials.token, str) else credentials.token
+        )
         assert len(token) >= 16
         (pid,) = pids(run)
         for name in ("cmdline", "environ"):

@@ -29,7 +29,7 @@ from riverrun.runtime.codec.plain import pack
 from riverrun.runtime.network import client, connection
 from riverrun.runtime.network import endpoint as endpoints
 from riverrun.runtime.network.client import Asker
-from riverrun.runtime.network.connection import Connection, Security
+from riverrun.runtime.network.connection import Connection, Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.spark.security import secured
 from riverrun.state import Schema
@@ -39,7 +39,7 @@ from tests.engine.flows import graph_flow
 from tests.runtime.launchers import gone_by
 from tests.soaking import first_seed
 
-PLAIN = pytest.mark.parametrize("security", [Security()], ids=["plain"])
+PLAIN = pytest.mark.parametrize("credentials", [Credentials()], ids=["plain"])
 
 
 class Quiet:
@@ -66,14 +66,14 @@ def unsound() -> pa.RecordBatch:
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
-def security(request: pytest.FixtureRequest) -> Security:
+def credentials(request: pytest.FixtureRequest) -> Credentials:
     return secured(request.param)
 
 
 @pytest.fixture
-def endpoint(security: Security) -> Iterator[Endpoint]:
+def endpoint(credentials: Credentials) -> Iterator[Endpoint]:
     before = set(threading.enumerate())
-    with Endpoint("127.0.0.1", Quiet(), security) as made:
+    with Endpoint("127.0.0.1", Quiet(), credentials) as made:
         yield made
     gone_by(before)
 
@@ -110,13 +110,13 @@ def held() -> int:
 
 
 def test_idle_connections_are_few_and_keep_nobody_out(
-    endpoint: Endpoint, security: Security
+    endpoint: Endpoint, credentials: Credentials
 ) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(reach(endpoint)) for _ in range(3 * endpoints.STRANGERS)]
         until(lambda: len(endpoint._guests) <= endpoints.STRANGERS)
         until(lambda: sum(map(is_closed, idle[: endpoints.STRANGERS])) >= endpoints.STRANGERS - 1)
-        with Asker(endpoint.address, security) as asker:
+        with Asker(endpoint.address, credentials) as asker:
             for at in range(5):
                 assert asker.ask("what", at) == at
             for _ in range(2 * endpoints.STRANGERS):  # a member is not one of them
@@ -190,7 +190,7 @@ def test_a_stranger_does_not_fill_memory(
 
 
 @PLAIN
-def test_the_token_does_not_travel(security: Security) -> None:
+def test_the_token_does_not_travel(credentials: Credentials) -> None:
     seen: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -205,19 +205,19 @@ def test_the_token_does_not_travel(security: Security) -> None:
 
         thread = threading.Thread(target=pretend)
         thread.start()
-        address = security.location("127.0.0.1", listener.getsockname()[1])
+        address = credentials.location("127.0.0.1", listener.getsockname()[1])
         with (
             pytest.raises(TransportError, match="token"),  # who listens there shows no token
-            Asker(address, security) as asker,
+            Asker(address, credentials) as asker,
         ):
             asker.ask("what")
         thread.join(10)
-    for token in (security.token.encode(), bytes.fromhex(security.token)):
+    for token in (credentials.token.encode(), bytes.fromhex(credentials.token)):
         assert token not in b"".join(seen)
 
 
 @PLAIN
-def test_what_was_said_once_lets_nobody_in(endpoint: Endpoint, security: Security) -> None:
+def test_what_was_said_once_lets_nobody_in(endpoint: Endpoint, credentials: Credentials) -> None:
     opening = connection.MAGIC + bytes(connection.NONCE)
     with reach(endpoint) as raw:
         raw.sendall(opening)
@@ -225,7 +225,7 @@ def test_what_was_said_once_lets_nobody_in(endpoint: Endpoint, security: Securit
             raw, connection.NONCE + connection.PROOF, time.monotonic() + 5
         )
         theirs = answer[: connection.NONCE]
-        proof = security.proof(b"who opens", bytes(connection.NONCE), theirs)
+        proof = credentials.proof(b"who opens", bytes(connection.NONCE), theirs)
         raw.sendall(proof)
         assert raw.recv(1) == connection.WELCOME
     for said in (proof, answer[connection.NONCE :]):  # of another time, and of the other end
@@ -284,35 +284,35 @@ def test_a_run_goes_on_where_files_are_few(tmp_path: Any) -> None:
 
 
 def test_members_are_bounded(
-    endpoint: Endpoint, security: Security, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "MEMBERS", 3)
-    members = [security.connect(endpoint.address) for _ in range(3)]
+    members = [credentials.connect(endpoint.address) for _ in range(3)]
     with pytest.raises(TransportError, match="as many connections as it can") as caught:
-        security.connect(endpoint.address)
+        credentials.connect(endpoint.address)
     assert caught.value.code == "transport.full"
     members.pop().close()
     until(lambda: len(endpoint._guests) == 2)
-    members.append(security.connect(endpoint.address))
+    members.append(credentials.connect(endpoint.address))
     for member in members:
         member.close()
 
 
 def test_a_member_that_asks_nothing_is_closed_and_comes_again(
-    endpoint: Endpoint, security: Security, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "IDLE", 0.2)
-    with Asker(endpoint.address, security) as asker:
+    with Asker(endpoint.address, credentials) as asker:
         for at in range(2):
             assert asker.ask("what", at) == at
             until(lambda: not endpoint._guests)
         assert asker.ask("what", 2) == 2
-        monkeypatch.setattr(client, "KEPT", 0.0)
+        monkeypatch.setattr(client, "REUSE", 0.0)
         assert asker.ask("what", 3) == 3
 
 
-def test_a_connection_is_used_again(endpoint: Endpoint, security: Security) -> None:
-    with Asker(endpoint.address, security) as asker:
+def test_a_connection_is_used_again(endpoint: Endpoint, credentials: Credentials) -> None:
+    with Asker(endpoint.address, credentials) as asker:
         for at in range(5):
             assert asker.ask("what", at) == at
             assert sum(batch.num_rows for batch in asker.rows(3)) == 3
@@ -341,19 +341,21 @@ def lengths(kind: int, head: int, body: int) -> bytes:
     ],
     ids=range(5),
 )
-def test_lengths_beyond_all_bounds(endpoint: Endpoint, security: Security, sent: bytes) -> None:
+def test_lengths_beyond_all_bounds(
+    endpoint: Endpoint, credentials: Credentials, sent: bytes
+) -> None:
     before = held()
-    member = security.connect(endpoint.address)
+    member = credentials.connect(endpoint.address)
     member._raw.sendall(sent)
     assert member.receive() is None
     member.close()
     assert held() - before < 32 << 20
 
 
-def test_memory_is_taken_as_bytes_come(endpoint: Endpoint, security: Security) -> None:
+def test_memory_is_taken_as_bytes_come(endpoint: Endpoint, credentials: Credentials) -> None:
     """A length of 2 GB is not 2 GB."""
     before = held()
-    member = security.connect(endpoint.address)
+    member = credentials.connect(endpoint.address)
     member.send(connection.LINK, pack(5))
     member._raw.sendall(lengths(connection.FRAME, 0, connection.BODY) + bytes(1 << 20))
     time.sleep(0.2)
@@ -380,9 +382,9 @@ def test_a_long_body_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     far.close()
 
 
-def test_rows_that_are_not_sound_are_refused(endpoint: Endpoint, security: Security) -> None:
+def test_rows_that_are_not_sound_are_refused(endpoint: Endpoint, credentials: Credentials) -> None:
     """An offset that points elsewhere would show neighbouring memory."""
-    with Asker(endpoint.address, security) as asker:
+    with Asker(endpoint.address, credentials) as asker:
         stage = asker.begin_upload("x", unsound().schema)
         stage.write(unsound())
         with pytest.raises(TransportError, match="out of bounds") as caught:
@@ -422,8 +424,8 @@ def test_addresses_of_six_groups() -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    security = Security()
-    with Endpoint("::1", Quiet(), security) as endpoint:
+    credentials = Credentials()
+    with Endpoint("::1", Quiet(), credentials) as endpoint:
         assert endpoint.address.startswith("tcp://[::1]:")
-        with Asker(endpoint.address, security) as asker:
+        with Asker(endpoint.address, credentials) as asker:
             assert asker.ask("what", 1) == 1

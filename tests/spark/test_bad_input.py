@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError, TransportError
 from riverrun.runtime.network.client import Asker
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from tests.soaking import first_seed
 from tests.spark.programs import Program, Rows, change, counting, eventually, looping
 from tests.spark.test_cluster import active
@@ -139,7 +139,7 @@ def test_a_wrong_token_is_refused_and_counted(spark: SparkSession) -> None:
         run.commit()
         assert run.status()["refused"] == 0
         for at, address in enumerate(addresses(run)):
-            asker = Asker(address, Security())
+            asker = Asker(address, Credentials())
             for question in ("stats", "join"):
                 with pytest.raises(TransportError) as caught:
                     asker.ask(question, {}, within=10)
@@ -205,7 +205,7 @@ def test_garbage_with_the_right_token_is_dropped(spark: SparkSession) -> None:
         run.insert("a", [(1, 1)])
         run.commit()
         for address in addresses(run):
-            asker = Asker(address, run._cluster.security)
+            asker = Asker(address, run._cluster.credentials)
             for question, argument in (("nonsense", 1), ("__init__", None), ("", None)):
                 with pytest.raises((RiverrunError, AttributeError)):
                     asker.ask(question, argument, within=20)

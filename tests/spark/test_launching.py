@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.worker_process import Rendezvous
 from riverrun.spark import launcher
 from riverrun.spark.launcher import SparkLauncher
@@ -38,7 +38,7 @@ def test_a_worker_that_is_stopped_before_spark_knows_it_is_stopped(
     monkeypatch.setattr(launcher, "task", task)
     over: list[tuple[int, str]] = []
     one = SparkLauncher(Site(spark, False, True, "127.0.0.1"), "idle", lambda *given: None)  # type: ignore[arg-type]
-    one.open(Rendezvous("tcp://127.0.0.1:9", Security()), lambda *said: over.append(said))
+    one.open(Rendezvous("tcp://127.0.0.1:9", Credentials()), lambda *said: over.append(said))
     one.start(1)
     assert preparing.wait(20)
     one.stop(1)

@@ -35,18 +35,18 @@ ABOUT = {"epoch": 3, "position": 2, "owner": 0, "workers": 2, "riverrun": "0.1.0
 def saved(storage: Storage, count: int = 2, **about: Any) -> list[Any]:
     """Some checkpoints of a state that grows."""
     spine, rng = Spine("state", state().schema), random.Random(7)
-    found = []
+    manifests = []
     for _ in range(count):
         grow(spine, rng, 2)
-        found.append(Checkpoints(storage).save({"state": spine.view()}, {**ABOUT, **about}))
-    return found
+        manifests.append(Checkpoints(storage).save({"state": spine.view()}, {**ABOUT, **about}))
+    return manifests
 
 
 def test_checkpoints_are_listed(storage: Watched, small_blocks: None) -> None:
     manifests = saved(storage, 3)
-    found = look(Checkpoints(storage))
-    assert [each.number for each in found.checkpoints] == [1, 2, 3]
-    for each, manifest in zip(found.checkpoints, manifests, strict=True):
+    contents = look(Checkpoints(storage))
+    assert [each.number for each in contents.checkpoints] == [1, 2, 3]
+    for each, manifest in zip(contents.checkpoints, manifests, strict=True):
         sizes = {name: storage.get(name).size for name in manifest.files}
         own = [
             size for name, size in sizes.items() if name.startswith(f"blocks/{each.number:012d}")
@@ -56,9 +56,9 @@ def test_checkpoints_are_listed(storage: Watched, small_blocks: None) -> None:
         assert (each.epoch, each.workers, each.states, each.version) == (3, 2, 1, "0.1.0")
         assert each.published is not None
         assert each.error is None
-    assert 0 < found.checkpoints[2].fresh < found.checkpoints[2].bytes
-    assert found.unreferenced == ()
-    assert not found.empty
+    assert 0 < contents.checkpoints[2].fresh < contents.checkpoints[2].bytes
+    assert contents.unreferenced == ()
+    assert not contents.empty
 
 
 def test_a_torn_checkpoint_is_named(storage: Watched) -> None:
@@ -68,9 +68,9 @@ def test_a_torn_checkpoint_is_named(storage: Watched) -> None:
     assert first.error is None
     assert second.error is not None
     assert manifest_name(2) in second.error.message
-    found = verify(Checkpoints(storage))
-    assert found.whole == (1,)
-    [bad] = found.damages
+    verified = verify(Checkpoints(storage))
+    assert verified.whole == (1,)
+    [bad] = verified.damages
     assert (bad.file, bad.checkpoints) == (manifest_name(2), (2,))
 
 
@@ -90,9 +90,9 @@ def test_a_damaged_block_is_named(storage: Watched, how: str, small_blocks: None
     name = random.Random(how).choice(names)
     assert verify(Checkpoints(storage)).whole == (1, 2)
     damage(storage, name, how)
-    found = verify(Checkpoints(storage))
-    assert (found.whole, found.newest_whole, found.numbers) == ((1,), 1, (1, 2))
-    [bad] = found.damages
+    verified = verify(Checkpoints(storage))
+    assert (verified.whole, verified.newest_whole, verified.numbers) == ((1,), 1, (1, 2))
+    [bad] = verified.damages
     assert (bad.file, bad.checkpoints) == (name, (2,))
     assert bad.why
     assert (bad.why == "it is missing") == (how == "missing")
@@ -104,9 +104,9 @@ def test_a_file_of_two_checkpoints_hurts_both(storage: Watched, small_blocks: No
     first, second = saved(storage)
     name = sorted(set(first.files) & set(second.files))[0]
     damage(storage, name, "zeroed")
-    found = verify(Checkpoints(storage))
-    assert [bad.checkpoints for bad in found.damages] == [(1, 2)]
-    assert found.newest_whole is None
+    verified = verify(Checkpoints(storage))
+    assert [bad.checkpoints for bad in verified.damages] == [(1, 2)]
+    assert verified.newest_whole is None
 
 
 def test_files_that_nobody_names(storage: Watched) -> None:
@@ -117,12 +117,12 @@ def test_files_that_nobody_names(storage: Watched) -> None:
     if storage.root is not None:
         left.append(f"blocks/{'0' * 12}-{'1' * 32}.arrow#1")
         (storage.root / left[-1]).write_bytes(b"123")
-    found = look(Checkpoints(storage))
-    assert {file.name for file in found.unreferenced} == set(left)
-    assert {file.size for file in found.unreferenced if "#" not in file.name} == {5}
-    assert verify(Checkpoints(storage)).unreferenced == found.unreferenced
+    contents = look(Checkpoints(storage))
+    assert {file.name for file in contents.unreferenced} == set(left)
+    assert {file.size for file in contents.unreferenced if "#" not in file.name} == {5}
+    assert verify(Checkpoints(storage)).unreferenced == contents.unreferenced
     assert verify(Checkpoints(storage)).damages == ()
-    assert (found.parcels.files, found.parcels.bytes) == (1, 5)
+    assert (contents.parcels.files, contents.parcels.bytes) == (1, 5)
 
 
 def test_an_unknown_number_is_refused(storage: Watched) -> None:
@@ -156,13 +156,13 @@ def logged(storage: Storage) -> Log:
 
 def test_the_log_is_listed(storage: Watched) -> None:
     logged(storage)
-    found = look(Checkpoints(storage))
-    log = found.log
+    contents = look(Checkpoints(storage))
+    log = contents.log
     assert (log.records, log.first, log.last, log.epochs, log.refused) == (6, 0, 5, (0, 2), 1)
     assert (log.owner, log.identity, log.torn) == (0, "a", ())
     assert log.bytes == sum(storage.get(record_name(at)).size for at in range(6))
-    assert found.unreferenced == ()
-    assert found.parcels.files == 1
+    assert contents.unreferenced == ()
+    assert contents.parcels.files == 1
     checked = verify(Checkpoints(storage))
     assert (checked.records, checked.parcels, checked.damages) == (6, 1, ())
 
@@ -222,9 +222,9 @@ def test_a_run_that_goes_on_meanwhile_is_no_damage(storage: Watched, small_block
             super().check(*arguments)
 
     saved(storage, 1)
-    found = verify(Busy(storage))
-    assert found.damages == ()
-    assert found.whole == (2,)
+    verified = verify(Busy(storage))
+    assert verified.damages == ()
+    assert verified.whole == (2,)
 
 
 # ---- another version
@@ -237,11 +237,11 @@ def test_another_format_is_said(storage: Watched) -> None:
     body["format"] = FORMAT + 1
     sum_ = checksum(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
     Storage.put(storage, manifest_name(1), json.dumps({**body, "checksum": sum_}).encode())
-    [found] = look(Checkpoints(storage)).checkpoints
-    assert found.error is not None
-    assert found.error.code == "checkpoint.incompatible"
-    assert f"format has version {FORMAT + 1}" in found.error.message
-    assert "(9.9)" in str(found.error)
+    [summary] = look(Checkpoints(storage)).checkpoints
+    assert summary.error is not None
+    assert summary.error.code == "checkpoint.incompatible"
+    assert f"format has version {FORMAT + 1}" in summary.error.message
+    assert "(9.9)" in str(summary.error)
     assert verify(Checkpoints(storage)).whole == ()
 
 
@@ -279,8 +279,8 @@ def test_a_state_is_read_as_of_each_epoch_it_holds(
             spine.insert(table, time, diffs)
     upper = Antichain([(epochs, 0)[:depth]])
     spine.advance_upper(upper)
-    kept = rng.randrange(epochs + 1)  # epochs below are not told apart; all of them, now and then
-    spine.advance_since(Antichain([(kept, 0)[:depth]]))
+    since = rng.randrange(epochs + 1)  # epochs below are not told apart; all of them, now and then
+    spine.advance_since(Antichain([(since, 0)[:depth]]))
     spine.work(rng.randrange(400))
     parts = [
         Checkpoints(storage).write({"state": spine.view().slice(low, high)}, 1, [(low, high)])
@@ -289,7 +289,7 @@ def test_a_state_is_read_as_of_each_epoch_it_holds(
     Checkpoints(storage).publish(1, parts, {"epoch": epochs})
 
     checkpoints = Checkpoints(storage)
-    expected = range(min(kept, epochs - 1), epochs)
+    expected = range(min(since, epochs - 1), epochs)
     assert held(checkpoints.load(1).states["state"]) == expected
     for epoch in range(epochs + 1):
         if epoch not in expected:
@@ -304,14 +304,14 @@ def test_a_state_is_read_as_of_each_epoch_it_holds(
         assert [cuts[0][0], cuts[-1][1]] == [0, END]
         assert all(a[1] == b[0] for a, b in pairwise(cuts))
         assert len(cuts) >= workers
-        found: dict[Any, int] = {}
+        counts: dict[Any, int] = {}
         for low, high in cuts:
             view, time = stored.open(checkpoints, low, high)
             for k, v, count in zip(*view.to_batch(time).to_pydict().values(), strict=True):
-                assert ((k,), (v,)) not in found, f"seed {seed}"
-                found[(k,), (v,)] = count
+                assert ((k,), (v,)) not in counts, f"seed {seed}"
+                counts[(k,), (v,)] = count
         last = 1 << 40
-        assert found == reference.read((epoch, last)[:depth]), f"seed {seed}, epoch {epoch}"
+        assert counts == reference.read((epoch, last)[:depth]), f"seed {seed}, epoch {epoch}"
 
 
 def test_the_newest_checkpoint_that_holds_an_epoch_is_taken(storage: Watched) -> None:

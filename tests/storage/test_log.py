@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from riverrun.errors import CheckpointError, TransportError
-from riverrun.storage import Checkpoints, log
+from riverrun.storage import Checkpoints, log, takeover
 from riverrun.storage.inspect import verify
 from riverrun.storage.log import Log
 from riverrun.storage.records import Record, decode_record, encode_record, record_name
@@ -211,7 +211,7 @@ def test_one_who_owns_the_path_before_it_reads_the_log_is_not_stopped_by_a_fast_
         gaps = appended = 0
 
         def read(self, position: int) -> Record:
-            if self.gaps < log.LOOKS:
+            if self.gaps < takeover.LOOKS:
                 go_on(published=True)
                 go_on(published=False)
             try:
@@ -230,7 +230,7 @@ def test_one_who_owns_the_path_before_it_reads_the_log_is_not_stopped_by_a_fast_
         go_on(published=False)
     behind = Behind(storage)
     opening = take_over(Checkpoints(storage), behind, identity="b")
-    assert (behind.gaps, behind.appended) == (log.LOOKS, faster)
+    assert (behind.gaps, behind.appended) == (takeover.LOOKS, faster)
     assert opening.epoch + len(opening.pending) == done[0]
     assert opening.owner == first.next + done[0]
     with pytest.raises(CheckpointError):
@@ -241,9 +241,9 @@ def test_one_who_owns_the_path_before_it_reads_the_log_is_not_stopped_by_a_fast_
 def test_one_who_has_not_read_what_was_promised_does_not_take_it_back(storage: Storage) -> None:
     """Its record is there before it has read the one that promises to keep the log whole."""
     take_over(Checkpoints(storage), Log(storage), identity="a", keep_inputs=True)
-    taking = log._TakingOver(Checkpoints(storage), Log(storage), "b", {}, None, None)
-    assert taking.newest(log.KEEP, blind=True).kept == 0
-    assert opened(storage, "c").kept == 0
+    taking = takeover._TakingOver(Checkpoints(storage), Log(storage), "b", {}, None, None)
+    assert taking.newest(takeover.KEEP, blind=True).whole_from == 0
+    assert opened(storage, "c").whole_from == 0
 
 
 def test_a_lost_answer_to_a_takeover_is_found_out(storage: Storage) -> None:
@@ -417,7 +417,7 @@ def test_a_flipped_bit_in_the_last_record_is_refused_and_a_cut_one_is_left_out(
             opened(storage, "b")
         if caught.value.code != "checkpoint.incompatible":  # its version
             assert caught.value.code == "log.corrupt"
-            assert "may have been answered for" in caught.value.message
+            assert "may have been acknowledged" in caught.value.message
             assert "delete the file" in (caught.value.hint or "")
     for torn in (b"", data[:10], data[: log._BODY], data[:-1], bytes(len(data))):
         storage.put(name, torn)

@@ -1,23 +1,25 @@
-"""A cluster: a coordinator, its workers and a storage, as whoever uses a run sees them.
+"""A cluster: a coordinator, its workers and a storage, as a run uses them.
 
-What is the same however messages travel is here: epochs are submitted and waited for, checkpoints
-and another number of workers asked for, errors told. The two kinds differ in how messages are
-carried: `transport.LocalCluster` does it in this thread while somebody waits, `remote.RemoteCluster`
-over connections between processes, all the time. Laws:
+`run.Run` calls a cluster, and so does Spark's side of a run. This module has what does not depend on how messages
+travel: epochs are submitted and waited for, checkpoints and other numbers of workers asked for, errors raised. There
+are two kinds of clusters. `local.LocalCluster` carries messages in the caller's thread, while the caller waits.
+`remote.RemoteCluster` carries them over connections between processes, all the time. Laws:
 
-1. **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; or at once,
-   where somebody else waits for that (`await_log`).
-2. **Usable.** When an epoch is refused, `wait` raises why, and the run is as it was before it. When
-   the run is over, `closed` says why, and every call raises it.
-3. **Interrupted between steps.** Whatever a signal's handler raises while one of the calls here is under way is raised
-   where nothing is half done (`interrupts`). What was asked for and not done yet is done in a later call.
-5. **Settled interrupt.** Whoever is interrupted while waiting for an epoch gets it *refused* before the interrupt goes
-   on its way, unless it is *complete* by then: its rows are dropped, in the log too (`settle_interrupt`). Where the
-   storage does not answer, or a second interrupt ends the wait for it, the epoch stays *accepted*, and is done later;
-   or its refusal is on its way to the log (*refusing*), and no later epoch can be there before it. `standing` tells
-   which of these it is, at any time.
-4. **Of one epoch.** What `read` and `changes` give is of an epoch that is complete everywhere, and
-   stays as it is while the run goes on.
+- **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; with ``logged=False`` it
+  returns at once, and the caller waits for the log later (`await_log`).
+- **Usable.** When an epoch is refused, `wait` raises the reason, and the run is as it was before the epoch. When the
+  run is over, `closed` has the reason, and every call raises it.
+- **Interrupted between steps.** An exception of a signal's handler that comes during one of these calls is raised where
+  nothing is half done (`interrupts`). A request that was accepted and not carried out yet is carried out in a later
+  call.
+- **Settled interrupt.** When a caller is interrupted while it waits for an epoch, the epoch is *refused* before the
+  interrupt is raised, unless the epoch is *complete* by then: its rows are dropped, in the log too
+  (`settle_interrupt`). Where the storage does not answer, or a second interrupt ends the wait for the storage, the
+  epoch either stays *accepted*, and is worked on later; or its refusal is on its way to the log (*refusing*), and no
+  later epoch can get there before it. `standing` tells at any time which of these an epoch is.
+- **Of one epoch.** Rows that `read` and `changes` return are of an epoch that is complete everywhere, and stay as they
+  are while the run goes on.
+
 """
 
 from __future__ import annotations
@@ -91,33 +93,34 @@ class Standing(Enum):
     """What became of an epoch that was submitted."""
 
     ACCEPTED = "accepted"
-    """It is done later."""
+    """The epoch is worked on later."""
     COMPLETE = "complete"
     REFUSED = "refused"
     """Its rows are dropped."""
     REFUSING = "refusing"
-    """Its rows are dropped here, and the log is not told yet."""
+    """Its rows are dropped here, and the refusal is not in the log yet."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether somebody wants to end what is waited for, rather than that it failed."""
+    """Whether an exception means that the user wants to end the wait, and not that the epoch failed."""
     return not isinstance(error, Exception) and bool(getattr(error, "refuses", True))
 
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """Where a run is kept, and how often."""
+    """Where a run keeps its log and checkpoints, how often it makes one, and how it goes on from those that are
+    there."""
 
     checkpoint: str | Path | Storage | None = None
     every: int | timedelta | None = EVERY
-    """The distance of checkpoints, in epochs or time; None for only those asked for."""
+    """The distance of checkpoints, in epochs or time; with None they are made on request only."""
     retain: int = 2
     policy: Policy = "replace"
     skip_failing: bool = False
     fingerprint: Mapping[str, Any] | None = None
-    """What the program is, where there is no `plan`: the same one resumes."""
+    """What the program is, where there is no `plan`: only a program with the same fingerprint resumes."""
     application: str = ""
-    """What others are told who find the path in use."""
+    """The name of the run in errors of other runs that want the same path."""
     storage_timeout: float | None = None
     """Seconds after which a storage that fails ends the run; None for never."""
     take_over: bool = False
@@ -125,34 +128,34 @@ class Durability:
     from_checkpoint: int | None = None
     """The checkpoint to go back to, in place of the newest."""
     about: Mapping[str, Any] | None = None
-    """What checkpoints say besides: JSON."""
+    """JSON that is stored in every checkpoint besides."""
     plan: Plan | None = None
-    """The program, to be compared with that of the checkpoint."""
+    """The program, to be compared with the program of the checkpoint."""
     rebuild: bool = False
-    """Whether states that the checkpoint does not have are built anew."""
+    """Whether states that the checkpoint lacks are built from the log."""
     keep_inputs: bool | None = None
-    """Whether the log keeps all rows."""
+    """Whether the log keeps the rows of all epochs; None: as was promised before."""
     synced: bool = False
-    """Whether what is put on a local disk is on the platter before that is said."""
+    """Whether files on a local disk are synced to the disk before they count."""
 
 
 class ResultServer(Protocol):
-    """Answers what others ask a run for: whoever reads its results without having it."""
+    """Answers questions of processes that read results of a run without having the `Run` object."""
 
     def questions(self) -> Mapping[str, Callable[[Any], Any]]:
-        """By name, what can be asked, and who answers; from any thread."""
+        """The questions that can be asked, by name, with the function that answers; called from any thread."""
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Rows that this process has, for whoever was given a ticket."""
+        """Rows that this process has, for a holder of their ticket."""
 
 
 class Cluster(ABC):
-    """What a run stands on. Threads may share it."""
+    """The coordinator, workers and storage of a run. Threads may share it."""
 
     goes_on: ClassVar[bool] = False
-    """Whether epochs are worked on while nobody waits for one."""
+    """Whether epochs are worked on while no caller waits for one."""
     frames: Frames | None = None
-    """The engine of DataFrames that the workers live in, if they do."""
+    """The engine of DataFrames that the workers live in, if they live in one."""
 
     def __init__(
         self,
@@ -163,11 +166,11 @@ class Cluster(ABC):
         keep_numbers: bool = False,
     ) -> None:
         self._resume: Resume | None = None
-        """What instances are told of the checkpoint that the run goes on from."""
+        """How instances go on from the checkpoint, where it is of another program."""
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
         self._changed = Condition(RLock())
-        """Holds the coordinator still; told of whatever it says."""
+        """The lock of the coordinator; notified of every message that the coordinator sends."""
         self._lease: Lease | None = None
         self._acknowledger: Acknowledger | None = None
         sweep()
@@ -200,7 +203,7 @@ class Cluster(ABC):
         self._closed = False
 
     def _open(self, durability: Durability) -> Opening:
-        """Own the path: see that nobody else does, and take over what it holds."""
+        """Acquire the lease of the path, and take over its checkpoints and log."""
         place = durability.checkpoint
         assert place is not None
         if not isinstance(place, Storage):
@@ -229,7 +232,8 @@ class Cluster(ABC):
                 self._checkpoints.storage, opening.owner, opening.reported,
                 doubtful=opening.doubtful, logged=partial(getattr, self._log, "acknowledged"),
             )  # fmt: skip
-            if self._resume is not None:  # one that was gone back to has a new number
+            # A checkpoint that the run goes back to has got a new number.
+            if self._resume is not None:
                 self._resume = replace(self._resume, number=opening.number)
             return opening
         except TransportError as error:
@@ -240,27 +244,27 @@ class Cluster(ABC):
             raise
 
     def _let_go(self) -> None:
-        """The path is free for others."""
+        """Release the path for other runs."""
         if self._acknowledger is not None:
             self._acknowledger.close()
         if self._lease is not None:
             self._lease.release()
 
     def _sweep(self, lane: Lane) -> None:
-        """Have deleted what owners before have left, and what no record names."""
+        """Have parcels of earlier owners deleted that no record names."""
         log, opening = self._log, self._coordinator.opening
 
         def sweep() -> None:
             assert log is not None
             assert opening is not None
-            with suppress(RiverrunError):  # the next owner does it
+            with suppress(RiverrunError):  # else the next owner deletes them
                 log.sweep(opening.owner)
 
         if opening is not None:
             lane.submit(sweep)
 
     def _decide(self, plan: Plan, rebuild: bool, manifest: Manifest, whole: bool) -> Continuation:
-        """How to go on from a checkpoint."""
+        """How to go on from a checkpoint; `whole`: the log has all epochs."""
         way, self._resume = decide(plan, manifest, whole=whole, rebuild=rebuild)
         return way
 
@@ -283,13 +287,13 @@ class Cluster(ABC):
 
     @property
     def logged(self) -> int:
-        """All epochs below are in the log, where there is one."""
+        """All epochs below this one are in the log, where there is one."""
         with self._changed:
             return self._coordinator.next - self._coordinator.log.epochs
 
     @property
     def completed(self) -> int:
-        """All epochs below are complete everywhere; some may be about to be done again."""
+        """All epochs below this one are or were complete everywhere. After a loss some of them are done again."""
         coordinator = self._coordinator
         return max(coordinator.completed, coordinator.reported)
 
@@ -302,7 +306,7 @@ class Cluster(ABC):
 
     @property
     def application(self) -> Mapping[str, Any]:
-        """What checkpoints keep for the application: JSON. After a resume, what the checkpoint had."""
+        """JSON that checkpoints store for the application. After a resume, the value in the checkpoint."""
         return self._coordinator.application
 
     @application.setter
@@ -311,7 +315,7 @@ class Cluster(ABC):
 
     @property
     def offsets(self) -> dict[str, Any]:
-        """Of each stream that is an input, how far it was accepted."""
+        """For each input that is a stream, how far the stream was accepted."""
         return dict(self._coordinator.offsets)
 
     def submit(
@@ -322,10 +326,11 @@ class Cluster(ABC):
         *,
         logged: bool = True,
     ) -> int:
-        """Accept the input of the next epoch; return its number when it is in the log, if that is to be waited for.
+        """Accept the input of the next epoch; return the number of the epoch, with `logged` when the input is in the
+        log.
 
-        `offsets` say how far streams have come with this epoch: JSON, kept with the epoch. `parcels`
-        are rows that workers have already.
+        `offsets` say how far streams have come with this epoch: JSON that is logged with it. `parcels` name rows that
+        workers have already.
         """
         coordinator = self._coordinator
         with interrupts.deferred(), self._changed:
@@ -350,11 +355,11 @@ class Cluster(ABC):
 
     @property
     def recovered(self) -> bool:
-        """Whether all workers are there, with all that was reported."""
+        """Whether all workers are there, and all reported epochs are complete on them."""
         return self._recovered()
 
     def wait(self, epoch: int) -> None:
-        """Return when an epoch is complete everywhere; raise why, if it is refused."""
+        """Return when an epoch is complete everywhere; raise the reason if it is refused."""
         coordinator, errors = self._coordinator, self._errors
 
         def done() -> bool:
@@ -367,7 +372,8 @@ class Cluster(ABC):
                     f"epoch {epoch} was not submitted; the next one is {coordinator.next}"
                 )
             self._before_waiting()
-            if coordinator.limit <= epoch:  # those after it wait, so that results are read as of it
+            # Later epochs wait, so that results can be read as of this one.
+            if coordinator.limit <= epoch:
                 coordinator.allow(epoch + 1)
             self._send(COORDINATOR, coordinator.take())
             try:
@@ -389,15 +395,16 @@ class Cluster(ABC):
         return Standing.COMPLETE if self.completed > epoch else Standing.ACCEPTED
 
     def refused_by_interrupt(self, first: int, end: int) -> list[int]:
-        """Of a range of epochs, those that were refused since somebody who waited was interrupted."""
+        """The epochs from `first` up to, not including, `end` that were refused because a caller was interrupted."""
         errors = ((epoch, self._errors.get(epoch)) for epoch in range(first, end))
         return [epoch for epoch, error in errors if error is not None and error.code == INTERRUPTED]
 
     def settle_interrupt(self, epoch: int, error: BaseException) -> None:
-        """Whoever waited for an epoch was interrupted: see it refused, unless it is complete (law 5)."""
+        """A caller was interrupted while it waited for an epoch: refuse the epoch, unless it is complete (the law
+        settled interrupt)."""
         with interrupts.deferred():
             if not interrupts.try_acquire(self._changed, SETTLING):
-                return  # another thread is at work, and may complete it
+                return  # another thread is at work, and may complete the epoch
             try:
                 self._see_refused(epoch, error)
             finally:
@@ -409,7 +416,7 @@ class Cluster(ABC):
             return
         deadline = time.monotonic() + SETTLING
         self._stop_work(error)
-        # Nothing is given to a storage that is away: what waits for it stays as it is, and is done later.
+        # A storage that is away gets no new instruction: an epoch that waits for it stays accepted, and is done later.
         if self._durable:
             self._settle(lambda: self._is_logged(epoch) or log.outage.error is not None, deadline)
         if self._is_logged(epoch) and self.standing(epoch) is Standing.ACCEPTED:
@@ -436,7 +443,8 @@ class Cluster(ABC):
                 saved: Saved = answers[Saved]
                 if saved.epoch >= least:
                     break
-                self._pump(self._recovered)  # it went back to one from before, and told of that
+                # The run went back, and this answer is of an earlier boundary.
+                self._pump(self._recovered)
             if saved.error is not None:
                 raise saved.error
             return saved.number
@@ -454,7 +462,7 @@ class Cluster(ABC):
                 raise scaled.error
 
     def status(self) -> dict[str, Any]:
-        """Where the run stands."""
+        """The state of the run, for people."""
         with interrupts.deferred(), self._changed:
             if self._durable and not self._closed:
                 self._coordinator.clock(time.monotonic())
@@ -465,11 +473,12 @@ class Cluster(ABC):
         return {**coordinator.status(), "loops": self._loops.status(coordinator.completed)}
 
     def loops(self) -> list[LoopRound]:
-        """The loops that are going, as far as is known here. May be asked from any thread."""
+        """The loops that are going, as far as the coordinator knows. May be called from any thread."""
         return self._loops.going(self._coordinator.completed)
 
     def await_end(self, timeout: float | None = None) -> bool:
-        """Return when the run is over: True; or after so many seconds: False. Raise what it died of, if it did."""
+        """Wait until the run is over: True; or for `timeout` seconds: False. Raises the error that ended the run, if
+        one did."""
         with interrupts.deferred(), self._changed:
             over = interrupts.wait_for(self._changed, lambda: self.closed is not None, timeout)
             if self._coordinator.error is not None:
@@ -478,7 +487,8 @@ class Cluster(ABC):
 
     @property
     def is_stepping(self) -> bool:
-        """Whether a worker of this process is at work; seen from the thread that works, a user's function is."""
+        """Whether a worker of this process is at work. Where the thread that works asks this, it is in a user's
+        function."""
         return False
 
     @property
@@ -487,25 +497,26 @@ class Cluster(ABC):
         return self._coordinator.released
 
     def hold_epochs(self) -> None:
-        """From now on an epoch is worked on only when somebody waits for it, so that each can be read as of it."""
+        """From now on work on an epoch only when a caller waits for it, so that results can be read as of each
+        epoch."""
         with self._changed:
             self._coordinator.limit = min(self._coordinator.limit, self.completed)
 
     def free_epochs(self) -> None:
-        """Epochs need not be waited for any more, where they go on by themselves."""
+        """Undo `hold_epochs`, where epochs are worked on while nobody waits."""
         return
 
     def still(self) -> AbstractContextManager[None]:
-        """No epoch is worked on meanwhile."""
+        """A block during which no epoch is worked on."""
         return nullcontext()
 
     def settle(self, epoch: int) -> None:
-        """Wait until an epoch is over, be it that it was refused and is run without its rows."""
+        """Wait until an epoch is over, with its rows or, where it was refused, without them."""
         with interrupts.deferred(), self._changed:
             self._pump(lambda: self.completed > epoch)
 
     def serve(self, server: ResultServer) -> None:
-        """Have others ask the run, where anybody can reach it."""
+        """Have `server` answer questions of other processes, where they can reach this one."""
         return
 
     # ---- what the kinds do differently
@@ -516,7 +527,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def changes(self, name: str, epoch: int) -> Sequence[Portion]:
-        """Each worker's part of what an epoch changed in an output."""
+        """Each worker's part of the changes of an output in an epoch."""
 
     @abstractmethod
     def frontier(self, probe: str) -> Antichain:
@@ -528,11 +539,11 @@ class Cluster(ABC):
 
     @abstractmethod
     def touched(self) -> int:
-        """How many changes the present execution has made so far, as far as is known here."""
+        """How many changes the present execution has made so far, as far as the coordinator knows."""
 
     @abstractmethod
     def kill(self, index: int) -> None:
-        """Lose the worker at an index with all it has in memory, as a test of what comes after."""
+        """Lose the worker at an index with all it has in memory, as a test of the recovery."""
 
     @abstractmethod
     def close(self) -> None:
@@ -540,30 +551,30 @@ class Cluster(ABC):
 
     @abstractmethod
     def _pump(self, done: Callable[[], bool]) -> None:
-        """Return when something is so; raise if the run ends before."""
+        """Wait until `done()`; raise if the run ends before."""
 
     @abstractmethod
     def _send(self, sender: int, out: Outputs) -> None:
-        """Carry messages to where they go."""
+        """Carry messages to their receivers."""
 
     @abstractmethod
     def _before_waiting(self) -> None:
-        """Somebody is about to wait for an epoch."""
+        """Called when a caller is about to wait for an epoch."""
 
     @abstractmethod
     def _settle(self, done: Callable[[], bool], deadline: float) -> None:
-        """Return when something is so, or the time is over, or another interrupt is due: it is not raised here."""
+        """Wait until `done()`, or the deadline, or another interrupt is due, which is not raised here."""
 
     def _hold(self) -> None:
-        """Work on no epoch that nobody waits for, where work is done while somebody waits."""
+        """Work on no epoch that nobody waits for. Does nothing where work goes on by itself."""
         return
 
     def _stop_work(self, error: BaseException) -> None:
-        """Whoever waits for an epoch was interrupted: end what runs here."""
+        """A caller that waits for an epoch was interrupted: end the step that runs in this thread."""
         return
 
     def _go_back(self, deadline: float) -> None:
-        """Something was refused: have the workers of this process go back behind it."""
+        """An epoch was refused: have the workers of this process go back to the boundary before it."""
         return
 
     def _torn(self) -> bool:
@@ -573,12 +584,12 @@ class Cluster(ABC):
     # ---- for both
 
     def _recovered(self) -> bool:
-        """Whether all that was reported is there."""
+        """Whether the run goes on, and all reported epochs are complete in the present execution."""
         coordinator = self._coordinator
         return coordinator.phase is Phase.RUNNING and coordinator.completed >= coordinator.reported
 
     def _caught_up(self) -> bool:
-        """Whether all that was in the log is done again."""
+        """Whether all epochs of the log are done again."""
         coordinator = self._coordinator
         return coordinator.phase is Phase.RUNNING and coordinator.completed == coordinator.next
 
@@ -587,7 +598,7 @@ class Cluster(ABC):
         self._send(COORDINATOR, self._coordinator.take())
 
     def _tell(self, message: Any) -> None:
-        """The coordinator says something to the client."""
+        """Take a message of the coordinator to the client."""
         kind = type(message)
         if kind is Reported:
             for note in message.notes:
@@ -607,11 +618,11 @@ class Cluster(ABC):
             self._lease.stop()
 
     def _say_refused(self, refused: Refused) -> None:
-        """An epoch that a run before this one logged fails, and is left out for good."""
-        told = "acknowledged" if refused.acknowledged else "never acknowledged"
+        """Warn that an epoch fails that an earlier run has logged, and is refused."""
+        standing = "acknowledged" if refused.acknowledged else "never acknowledged"
         _LOG.warning(
             "epoch %d was logged, %s, and fails now: it is refused, and none of its rows count: %s",
-            refused.epoch, told, refused.error.message,
+            refused.epoch, standing, refused.error.message,
         )  # fmt: skip
         self.events.record(
             "refused",
@@ -621,7 +632,7 @@ class Cluster(ABC):
         )
 
     def _acknowledge(self, instruction: Acknowledge) -> None:
-        """Note, before the client is told where that is cheap, that epochs are complete."""
+        """Note that epochs are about to be acknowledged (`storage.acknowledged`)."""
         if self._acknowledger is not None:
             self._acknowledger.note(instruction.epoch)
 
@@ -635,7 +646,7 @@ class Cluster(ABC):
             self.events.record("trouble", what="a checkpoint", epoch=message.epoch - 1, error=error)
 
     def _execute(self, instruction: Any) -> Outcome:
-        """Do what the storage is asked for."""
+        """Execute an instruction to the storage."""
         assert self._checkpoints is not None
         assert self._log is not None
         return execute_and_catch(instruction, self._checkpoints, self._log)
@@ -656,7 +667,7 @@ class Cluster(ABC):
 
 
 def _about(durability: Durability) -> Mapping[str, Any] | None:
-    """What checkpoints say besides: also what the functions of the program are, for refusals that name them."""
+    """The `about` of checkpoints: also the code of the program's functions, so that refusals can name what differs."""
     if durability.plan is None or durability.checkpoint is None:
         return durability.about
     return {**(durability.about or {}), "code": dict(durability.plan.code.words)}
@@ -673,13 +684,13 @@ def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:
 
 @cache
 def freeze() -> None:
-    """Have the garbage collector leave alone what is loaded by now: walking all of it takes 40 ms, at any moment."""
+    """Have the garbage collector ignore all objects that exist by now: walking them takes 40 ms, at any moment."""
     gc.collect()
     gc.freeze()
 
 
 def execute_and_catch(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
-    """Execute an instruction in a thread that has nobody to raise to."""
+    """Execute an instruction; every exception becomes part of the outcome, since threads of lanes cannot raise."""
     try:
         return execute(instruction, checkpoints, log)
     except Exception as error:

@@ -24,8 +24,8 @@ from riverrun import interrupts
 from riverrun.engine.reading import Portion
 from riverrun.errors import TransportError
 from riverrun.retry import persist
-from riverrun.runtime.network.client import QuestionLine, given_up
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.client import QuestionLine, worker_gone
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.lending import ArgumentFor, Lender
 from riverrun.state.shards import Shards
 
@@ -45,7 +45,7 @@ class Questions:
 
     def __init__(
         self,
-        security: Security,
+        credentials: Credentials,
         audience: Callable[[], Audience],
         execution: Callable[[], int],
         gone: Callable[[str], bool],
@@ -55,7 +55,7 @@ class Questions:
         self._audience = audience
         self._execution = execution
         self._released: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-        self._lender = Lender(security, self.ask_all, self._release, gone)
+        self._lender = Lender(credentials, self.ask_all, self._release, gone)
 
     def borrow(self, question: str, name: str, epoch: int) -> list[Portion]:
         """Each worker's part of an output ("read"), or of what an epoch changed in the output ("changes")."""
@@ -92,7 +92,7 @@ class Questions:
         try:
             for line, each in zip(audience.lines, arguments, strict=True):
                 if line is None:
-                    raise given_up("an address that is forgotten")
+                    raise worker_gone("an address that is forgotten")
                 if argument_for is None or each is not None:
                     give_back = partial(self._give_back_one, question, line.address)
                     answers.append((line.address, line.ask(question, each, give_back)))

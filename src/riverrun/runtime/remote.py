@@ -1,25 +1,27 @@
-"""A remote cluster: the coordinator here, its workers in other processes, connections between them.
+"""A remote cluster: the coordinator in this process, its workers in other processes, connections between them.
 
-The coordinator is driven by whoever has something for it: a caller, a thread that brings a worker's
-message, a clock. It works all the time, whether somebody waits or not. Workers are started by a
-`Launcher`, which knows where processes come from (this machine, Spark, or a test); they report to the
-*rendezvous*, the endpoint of this process, and learn there who they are. What is known of processes on their way is
-in `starts`, what connects with those that came in `peers`, what they are asked in `questions`; here these meet. Laws:
+Runs on Spark and on processes of this machine use it. The coordinator works all the time, whether a caller waits or
+not: it is driven by calls of the user, by threads that bring messages of workers, and by a clock. Workers are started
+by a `Launcher`, which knows where processes come from (this machine, Spark, or a test). A started process asks the
+*rendezvous*, the endpoint of this process, which worker it is. `starts` knows the processes that are on their way,
+`peers` the connections with those that are workers, and `questions` asks all workers; this module connects the three
+with the coordinator. Laws:
 
-1. **Told to leave.** A process that comes when no incarnation is to be granted waits for a moment, and is then told to
-   leave; one that was started as a copy of a worker waits as long as that one lives, and may take the place of any.
-2. **Ready or not.** When not all workers have reported by the deadline, the run ends with what the
-   launcher knows about why; so does one whose replacement does not come, and one that loses workers
-   again and again at one epoch (`losses`). Nothing waits for ever.
-3. **Seen to die.** A worker whose process ends, or who is silent for longer than `silence`, be it before it
-   takes part, is lost as soon as that is known. So is one whose connection breaks, if the run goes on without it; where
-   there is no checkpoint path, and the loss ends the run, its process has a second to say why it died.
-4. **Bounded.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit`
-   waits.
+- **Told to leave.** A process that comes when no incarnation is waiting for one waits for a moment, and is then told to
+  leave. A process that was started as a copy of a worker waits as long as that worker lives, and may become any worker
+  that is missing.
+- **Ready or not.** When not all workers have reported by the deadline, the run ends with the launcher's advice. The run
+  also ends when the replacement of a worker does not come, and when workers are lost again and again at one epoch
+  (`engine.coordinator.failures`). Nothing waits for ever.
+- **Seen to die.** A worker is lost as soon as its process ends, or was silent for longer than `silence`, also before
+  the worker takes part. Where the run can go on without it, a broken connection means the same. Where there is no
+  checkpoint path, so that the loss ends the run, the process first has a second to say why it died.
+- **Bounded queue.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit` waits.
 
-The laws of `cluster` hold besides.
+The laws of `cluster` hold too.
 
-Cost: about 0.3 ms for an epoch, besides what the workers do.
+Cost: about 0.3 ms for an epoch, besides the work of the workers.
+
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ from riverrun.runtime.codec.frames import Frame
 from riverrun.runtime.health.oversight import Overseer
 from riverrun.runtime.health.signs import Balance, Health
 from riverrun.runtime.network.client import Asker, QuestionLine
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import WINDOW, Link
 from riverrun.runtime.peers import ConnectedPeers
@@ -93,30 +95,30 @@ from riverrun.storage.store import Storage
 from riverrun.storage.threads import Lane
 
 _LOG = logging.getLogger(__name__)
-TICK = 0.5
+TICK = 0.5  # seconds
 GRANT = 10.0  # seconds that a process waits for an identity
-LAST_WORDS = 1.0  # seconds
+LAST_WORDS = 1.0  # seconds that a process has to say why it died
 GRACE = 5.0  # seconds that workers have to leave
-QUEUE = 256 << 20  # bytes of epochs that wait
+QUEUE = 256 << 20  # bytes of epochs that were submitted and wait
 
 
 class Launcher(Protocol):
-    """Where processes for workers come from. Nothing here waits."""
+    """Where processes for workers come from. No method waits."""
 
     def open(self, rendezvous: Rendezvous, ended: Callable[[int, str], None]) -> None:
-        """Called once, before any start. `ended(ticket, why)` is to be told of every process that is over."""
+        """Called once, before any start. The launcher calls `ended(ticket, why)` for every process that is over."""
 
     def start(self, ticket: int) -> None:
         """Start a process that hosts a worker."""
 
     def stop(self, ticket: int) -> None:
-        """The process with that ticket is not needed any more."""
+        """End the process with that ticket: it is not needed any more."""
 
     def advice(self, present: int, wanted: int) -> str:
         """What to do when too few processes come up."""
 
     def close(self) -> None:
-        """End all that are left."""
+        """End all processes that are left."""
 
 
 class RemoteCluster(Cluster):
@@ -130,7 +132,7 @@ class RemoteCluster(Cluster):
         workers: int = 1,
         *,
         host: str = "127.0.0.1",
-        security: Security | None = None,
+        credentials: Credentials | None = None,
         timeout: float = 60.0,
         window: int = WINDOW,
         silence: float = SILENCE,
@@ -140,7 +142,7 @@ class RemoteCluster(Cluster):
     ) -> None:
         """`host` is the address at which workers reach this process; `timeout`, in seconds, the deadline.
 
-        A worker that was silent for `silence` seconds is thought dead. `balance` is what is done about stragglers;
+        A worker that was silent for `silence` seconds is thought dead. `balance` says what to do about stragglers;
         "grow" adds workers, up to `most`.
         """
         options = Durability(**durability)
@@ -149,30 +151,30 @@ class RemoteCluster(Cluster):
         super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
         self._health = Health(self.events, balance, most)
         self._silence = silence
-        self._starting = math.ceil(min(silence, timeout / 2) / TICK)  # so that another one has time
+        # Less than the timeout, so that a replacement has time.
+        self._starting = math.ceil(min(silence, timeout / 2) / TICK)
         self._lost_at: float | None = None
         self._overseer = Overseer(
             self._coordinator, launcher, self._health, timeout, self._check_room
         )
         self.path = None if options.checkpoint is None else str(options.checkpoint)
         self._synced = options.synced
-        self._security = security or Security()
+        self._credentials = credentials or Credentials()
         self._launcher = launcher
         self._window = window
         self._peers = ConnectedPeers()
         self._starts = Starts(launcher)
         self._losses = Losses(logged=self._durable)
-        self._loss_events: dict[
-            int, dict[str, Any]
-        ] = {}  # of members whose process has not ended yet
-        # Those that the plan calls, and those that workers have called besides.
+        # Of members that were lost and whose process has not ended yet.
+        self._loss_events: dict[int, dict[str, Any]] = {}
+        # The kernels that the plan calls, and others that workers have called.
         self._kernels = dict.fromkeys(() if options.plan is None else kernels_of(options.plan))
         self._uploads = 0
         self._questions = Questions(
-            self._security, self._audience, lambda: self._coordinator.execution, self._gone
+            self._credentials, self._audience, lambda: self._coordinator.execution, self._gone
         )
         self._served: ResultServer | None = None
-        """Who answers what else this process is asked."""
+        """Answers questions that are for the run, and not for the cluster."""
         self._answers_of_run: Mapping[str, Callable[[Any], Any]] = {}
         self.garbage = 0
         self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
@@ -185,7 +187,7 @@ class RemoteCluster(Cluster):
         self._sweep(self._store_thread)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
-        where = Rendezvous(self.address, self._security, resume=self._resume)
+        where = Rendezvous(self.address, self._credentials, resume=self._resume)
         launcher.open(where, self._process_ended)
         self._clock = Thread(target=self._tick_on, name="riverrun-clock", daemon=True)
         self._clock.start()
@@ -199,7 +201,7 @@ class RemoteCluster(Cluster):
 
     def _listen(self, host: str) -> Endpoint:
         try:
-            return Endpoint(host, self, self._security)
+            return Endpoint(host, self, self._credentials)
         except OSError as error:
             self._let_go()
             raise TransportError(
@@ -220,9 +222,9 @@ class RemoteCluster(Cluster):
         self._served, self._answers_of_run = answers, answers.questions()
 
     @property
-    def security(self) -> Security:
-        """What one must know to talk to this run."""
-        return self._security
+    def credentials(self) -> Credentials:
+        """The token, and with TLS the key and certificate, of this run."""
+        return self._credentials
 
     def submit(
         self,
@@ -244,12 +246,12 @@ class RemoteCluster(Cluster):
                 return fits or coordinator.limit <= coordinator.released
 
             self._check_open()
-            self._pump(room)  # law 4
+            self._pump(room)  # the law bounded queue
             epoch = coordinator.next
             try:
                 return super().submit(inputs, offsets, parcels, logged=logged)
             finally:
-                if coordinator.next > epoch:  # also where who waited for the log was interrupted
+                if coordinator.next > epoch:  # also where the wait for the log was interrupted
                     self._queued.append((epoch, size))
 
     def read(self, name: str, epoch: int) -> list[Portion]:
@@ -259,10 +261,10 @@ class RemoteCluster(Cluster):
         return self._questions.borrow("changes", name, epoch)
 
     def frontier(self, probe: str) -> Antichain:
-        found = Antichain()
+        frontier = Antichain()
         for _, answer in self._questions.ask_all("frontier", probe):
-            found = found.meet(answer)
-        return found
+            frontier = frontier.meet(answer)
+        return frontier
 
     def stats(self) -> list[Mapping[str, Any]]:
         answers = [answer for _, answer in self._questions.ask_all("stats")]
@@ -285,7 +287,7 @@ class RemoteCluster(Cluster):
         super().scale(workers)
 
     def status(self) -> dict[str, Any]:
-        """Where the run stands, and who its workers are."""
+        """The state of the run and of its processes, for people."""
         with interrupts.deferred(), self._changed:
             status = super().status()
             status["address"] = self.address
@@ -300,7 +302,7 @@ class RemoteCluster(Cluster):
             return status
 
     def members(self, *, wait: bool = True) -> tuple[int, list[tuple[int, str]]]:
-        """The execution, and each worker's incarnation and address: where rows can be handed in."""
+        """The number of the execution, and each worker's incarnation and address, for uploads of rows."""
         with interrupts.deferred(), self._changed:
             self._check_open()
             if wait:
@@ -320,7 +322,8 @@ class RemoteCluster(Cluster):
             return f"{owner}.{self._uploads}"
 
     def forget_upload(self, name: str, but: Sequence[str]) -> None:
-        """Have workers let go of what was handed in under a name, all but these parcels; more of it is refused."""
+        """Have workers drop the parcels of an upload, except those named in `but`; more rows of the upload are
+        refused."""
         self._tell_workers(Forget(name, tuple(but)))
 
     def kill(self, index: int) -> None:
@@ -330,7 +333,7 @@ class RemoteCluster(Cluster):
             self._ask(lambda: self._coordinator.lost(member))
 
     def close(self) -> None:
-        """End the run; a checkpoint under way is given up. Workers have some seconds to leave."""
+        """End the run, without a checkpoint that is under way. Workers have some seconds to leave."""
         with interrupts.deferred():
             self._close()
 
@@ -344,7 +347,7 @@ class RemoteCluster(Cluster):
             with suppress(RiverrunError):
                 self._send(COORDINATOR, self._coordinator.take())
             self._changed.notify_all()
-        with ExitStack() as ending:  # each of these, from the last one on
+        with ExitStack() as ending:  # each of these is called, in reverse order
             ending.callback(self._shut_down)
             ending.callback(self._let_go)
             ending.callback(self._store_thread.close)
@@ -358,7 +361,7 @@ class RemoteCluster(Cluster):
             self._stopped.set()
 
     def _await_leaving(self) -> None:
-        """Workers have some seconds, and no longer than until an interrupt is due."""
+        """Wait until the processes have left, for some seconds, and at most until an interrupt is due."""
         with self._changed:
             deadline = time.monotonic() + GRACE
             while len(self._starts) and (left := deadline - time.monotonic()) > 0:
@@ -374,7 +377,7 @@ class RemoteCluster(Cluster):
     # ---- questions to workers
 
     def _audience(self) -> Audience:
-        """The workers that can be asked, when all are there."""
+        """Wait until all workers are there, and return them."""
         with self._changed:
             self._check_open()
             self._pump(self._recovered)
@@ -384,7 +387,7 @@ class RemoteCluster(Cluster):
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """No epoch is worked on meanwhile: all workers stand at one boundary."""
+        """A block during which no epoch is worked on: all workers stand at one boundary."""
         coordinator = self._coordinator
         with self._changed:
             self._check_open()
@@ -403,7 +406,7 @@ class RemoteCluster(Cluster):
                 self._ask(lambda: coordinator.allow(limit))
 
     def _gone(self, address: str) -> bool:
-        """Whether no worker is there any more."""
+        """Whether no worker is at an address any more."""
         with self._changed:
             members = self._coordinator.members
             return self._closed or all(self._peers.address(each) != address for each in members)
@@ -411,7 +414,7 @@ class RemoteCluster(Cluster):
     def _send_released(self) -> None:
         for address, lease in self._questions.released():
             member = self._peers.incarnation_at(address)
-            if member is not None:  # a worker that is gone keeps nothing
+            if member is not None:  # a worker that is gone has no loans
                 self._send_to(member, Release(lease))
 
     # ---- the loop
@@ -442,7 +445,7 @@ class RemoteCluster(Cluster):
         while not self._stopped.wait(TICK):
             try:
                 self._tick()
-            except Exception:  # beats and deadlines must go on
+            except Exception:  # signs of life and deadlines must go on
                 _LOG.exception("looking after the run failed")
 
     def _tick(self) -> None:
@@ -467,19 +470,19 @@ class RemoteCluster(Cluster):
         return sum(member in self._peers for member in self._coordinator.members)
 
     def _check_room(self, workers: int) -> None:
-        """Raise where there cannot be so many workers."""
+        """Raise where there is no room for so many workers. A cluster with a limit overrides this."""
 
     def _end(self, error: RiverrunError) -> None:
         self._coordinator.close(error)
         self._send(COORDINATOR, self._coordinator.take())
 
     def _hear(self, sender: int, message: Any) -> None:
-        """Give the coordinator a message, and carry what it says to it."""
+        """Give the coordinator a message, and carry the messages that it sends in answer."""
         self._coordinator.receive(sender, message)
         self._send(COORDINATOR, self._coordinator.take())
 
     def _send(self, sender: int, out: Outputs) -> None:
-        told = False
+        client_heard = False
         for to, message in out:
             if to > COORDINATOR:
                 if type(message) is Begin:
@@ -487,12 +490,12 @@ class RemoteCluster(Cluster):
                 self._send_to(to, message)
             elif to == CLIENT:
                 self._tell(message)
-                told = True
+                client_heard = True
             elif to == STORAGE:
                 self._instruct(message)
             elif to == SUPERVISOR:
                 self._supervise(message)
-        if told or out:
+        if client_heard or out:
             self._changed.notify_all()
         if any(type(message) is Feed for _, message in out):
             self._coordinator.make_ready()
@@ -527,7 +530,7 @@ class RemoteCluster(Cluster):
                 self._send_to(member, message)
 
     def _lose(self, member: int, why: str = "", *, sign: str = "its connection broke") -> None:
-        """A member is gone: `why`, where its process has said so, and by which `sign` that is known otherwise."""
+        """A member is lost. `why` is what its process has said; without that, `sign` says how the loss was noticed."""
         self._note_loss(member, self._coordinator.members, why or sign)
         self._forget(member)
         self._coordinator.lost(member, why)
@@ -544,10 +547,11 @@ class RemoteCluster(Cluster):
     def _note(self, message: Any) -> None:
         super()._note(message)
         if isinstance(message, Scaled) and message.error is not None:
-            self._losses.reset()  # newcomers that were not needed after all
+            self._losses.reset()  # the newcomers were not needed after all
 
     def _suspect(self, member: int) -> None:
-        """A connection broke. Where that ends the run, the process has a moment to say why it died."""
+        """The connection of a member broke. Where its loss ends the run, the process has a moment to say why it
+        died."""
         if self._coordinator.opening is not None:
             self._lose(member)
             return
@@ -568,8 +572,8 @@ class RemoteCluster(Cluster):
         self._loops.forget(member)
 
     def _tell_peers(self) -> None:
-        """Tell all workers who there is: they talk to these, and end their links to all others."""
-        for member in self._peers.linked:  # telling one may show that it is gone
+        """Send the list of workers to all of them: they talk to these, and close their links to all others."""
+        for member in self._peers.linked:  # sending to a worker may show that it is gone
             self._send_to(member, Peers(self._peers.linked))
 
     def _supervise(self, message: Any) -> None:
@@ -586,7 +590,7 @@ class RemoteCluster(Cluster):
             Thread(target=self._stop, args=(ticket, member), daemon=True).start()
 
     def _stop(self, ticket: int, member: int) -> None:
-        """Let a process leave; end it when it does not, and has not become another worker meanwhile."""
+        """Wait for a process to leave; end it if it does not leave and has not become another worker meanwhile."""
         with self._changed:
             deadline = time.monotonic() + GRACE
             while (
@@ -600,7 +604,7 @@ class RemoteCluster(Cluster):
         self._launcher.stop(ticket)
 
     def _process_ended(self, ticket: int, why: str) -> None:
-        """A process is over, whether it was ever granted an identity or not."""
+        """The launcher says that a process is over, whether it was granted an identity or not."""
         with self._changed:
             granted = self._starts.ended(ticket)
             self._changed.notify_all()
@@ -620,7 +624,7 @@ class RemoteCluster(Cluster):
                 self._start_again(why)
 
     def _start_again(self, why: str) -> None:
-        """A process ended before it was anybody, and somebody is waited for."""
+        """A process ended before it was granted an identity, and too few others are on their way."""
         if self._starts.try_again():
             self._starts.call_again()
             return
@@ -653,7 +657,7 @@ class RemoteCluster(Cluster):
         with self._changed:
             self._hear(STORAGE, outcome)
 
-    # ---- what comes in, in the thread of whoever brings it
+    # ---- called by the endpoint, in the thread of a connection
 
     def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
         incoming = self._peers.incoming(stream)
@@ -717,31 +721,34 @@ class RemoteCluster(Cluster):
             return self.members(wait=False)
         if question in self._answers_of_run:
             return self._answers_of_run[question](argument)
-        raise TransportError("transport.question", f"cannot answer {question!r}: nobody knows it")
+        raise TransportError(
+            "transport.question", f"cannot answer {question!r}: this process has no such question"
+        )
 
     def _has_twin(self, ticket: int) -> bool:
-        """Whether another process of the same start is a worker: this one is a copy of it, and is kept as a spare.
+        """Whether another process of the same start is a worker, so that this process is a copy of it and waits as a
+        spare.
 
-        Were it to end, Spark would take the task for done, and end the other one.
+        If the copy ended, Spark would take the task for done, and end the worker.
         """
         granted = self._starts.incarnation_of(ticket)
         return granted is not None and self._coordinator.roster.knows(granted)
 
-    def _join(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Grant an identity (law 1)."""
+    def _join(self, applicant: Mapping[str, Any]) -> dict[str, Any]:
+        """Grant a process the identity of a worker, or tell it to leave (the law told to leave)."""
         with self._changed:
-            differ = _different(given["versions"])
+            differ, where = _different(applicant["versions"]), applicant["host"]
             if differ:
                 self._end(
                     TransportError(
                         "run.versions",
-                        f"cannot run: versions differ between this process and a worker on {given['host']}: {differ}",
+                        f"cannot run: versions differ between this process and a worker on {where}: {differ}",
                         hint="install the same versions everywhere: pip install with one lock file",
                     )
                 )
             deadline = time.monotonic() + GRANT
             while not self._starts.ungranted and self._coordinator.phase is not Phase.CLOSED:
-                if self._has_twin(given["ticket"]):
+                if self._has_twin(applicant["ticket"]):
                     deadline = time.monotonic() + GRANT
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -749,17 +756,17 @@ class RemoteCluster(Cluster):
                 self._changed.wait(left)
             incarnation = None
             if self._coordinator.phase is not Phase.CLOSED:
-                incarnation = self._starts.grant(given["ticket"])
+                incarnation = self._starts.grant(applicant["ticket"])
             if incarnation is None:
                 return {"leave": "there is no worker to be"}
             self._coordinator.roster.grant(incarnation, self._starting)
-            process = {key: given[key] for key in ("pid", "host", "address")}
+            process = {key: applicant[key] for key in ("pid", "host", "address")}
             self._peers.enter(incarnation, process)
         try:
             link = Link(
-                given["address"],
+                applicant["address"],
                 COORDINATOR,
-                self._security,
+                self._credentials,
                 window=self._window,
                 silence=self._silence,
             )
@@ -768,10 +775,11 @@ class RemoteCluster(Cluster):
                 self._lose(incarnation, sign=f"it cannot be connected to: {error.message}")
             raise
         with self._changed:
-            if self._closed or not self._coordinator.roster.knows(incarnation):  # lost meanwhile
+            # It was lost meanwhile.
+            if self._closed or not self._coordinator.roster.knows(incarnation):
                 Thread(target=link.close, daemon=True).start()
-                return {"leave": "it was given up before it began"}
-            line = QuestionLine(Asker(given["address"], self._security))
+                return {"leave": "it was applicant up before it began"}
+            line = QuestionLine(Asker(applicant["address"], self._credentials))
             self._peers.connect(incarnation, link, line)
             self._tell_peers()
         return {

@@ -1,22 +1,24 @@
-"""Hosting: a worker in a process of its own, and how it is reached.
+"""A worker in a process of its own: its loop, its connections, its threads.
 
-`host` is what runs in a Spark task, or anywhere else: it asks the rendezvous who it is, opens an
-endpoint, and drives a `Worker` until that is told to leave. All I/O of a worker is here. Laws:
+`host_worker` runs in a Spark task, or in a process of this machine. It asks the rendezvous which worker this process
+is, opens an endpoint, and drives a `Worker` until the coordinator tells the worker to leave. All I/O of a worker is
+here. Laws:
 
-1. **Identity is granted.** Who a process is (its incarnation) it learns from the rendezvous, so one
-   that was started twice gets another name, or none, and then it ends.
-2. **Always listening.** What comes in is taken in even while nothing may be sent: a worker whose
-   links are full does no step, but receives, and gives credit. Links to peers are opened by threads: one that is cut
-   off is not waited for. So two workers, or a loop, that wait for each other always go on; and a slow worker slows
-   those who send to it. (The storage is waited for where the rows of an epoch lie there, in parcels.)
-3. **Asked between steps.** Questions are answered by the thread that works, between two steps; rows
-   are read from views, by other threads, while it goes on.
-4. **Not alone.** When the coordinator cannot be reached or heard any more, the process ends.
-5. **Signs of life.** A worker gives them from a thread of its own, whatever it is in. On its way from the grant to
-   taking part, where nobody's code is run, it gives them itself, between one step and the next: there a
-   storage that is away is no silence, and a call that does not return is.
-6. **Warm.** The coordinator names the kernels that the plan needs, and those that workers say they have called besides.
-   A newcomer loads them while it reads its states, and not when rows are waiting for them.
+- **Identity is granted.** The rendezvous tells a process its incarnation. Of two processes that were started for one
+  worker, each gets an incarnation of its own, or one is told to leave and ends.
+- **Always listening.** Messages are received also while nothing may be sent: a worker whose links are full does no
+  step, but receives, and gives credit. Threads open the links to peers, so a peer that is cut off holds nobody up. So
+  two workers that wait for each other, or a loop of workers, always go on; and a slow worker slows its senders. (One
+  wait is left: for the storage, where the rows of an epoch are in parcels there.)
+- **Asked between steps.** The thread that works answers questions, between two steps; other threads read rows from
+  views, while work goes on.
+- **Not alone.** When the coordinator cannot be reached, or was not heard for too long, the process ends.
+- **Signs of life.** A thread of its own sends a worker's signs of life, whatever the worker is doing. Between the grant
+  and taking part, where no user's code runs, the working thread sends them itself, between one step and the next: there
+  a worker that waits for a storage still shows life, and one that hangs in a call does not.
+- **Warm.** The coordinator names the kernels that the plan needs, and others that workers have called. A newcomer loads
+  these kernels while it reads its states, before rows wait for them.
+
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ from riverrun.runtime.cluster import execute_and_catch, freeze
 from riverrun.runtime.codec.frames import Decoder, Frame
 from riverrun.runtime.health.busy import BusyTime
 from riverrun.runtime.network.client import Asker
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import WINDOW, Link
 from riverrun.runtime.uploads import ParcelStore
@@ -86,43 +88,41 @@ from riverrun.storage.threads import Lane
 
 BEAT = 1.0  # seconds between signs of life
 LEFT_ALONE = 2 * SILENCE
-"""Seconds without any from the coordinator, after which it is thought gone, at least."""
-ANSWER = 600.0
+"""Seconds of silence after which the coordinator is thought gone, at least."""
+ANSWER = 600.0  # seconds that a question may wait for the thread that works
 _DRAIN = 256
-PROMPT = (
-    16 << 10
-)  # so many bytes taken in are told with the next messages, more of them by themselves
+PROMPT = 16 << 10  # from so many bytes on, credit travels with the next messages to the sender
 _FROM_COORDINATOR = (Begin, Feed, Announce, Published, LeaveRun)
 _FOR_THE_PROCESS = (Credit, Beat, Peers, Release, Forget)
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where a worker reports, and what it shows there."""
+    """Where a process asks which worker it is, and the credentials that it shows there."""
 
     address: str
-    security: Security = field(repr=False)
+    credentials: Credentials = field(repr=False)
     ticket: int = 0
-    """Which start this is, for whoever started it; it says nothing about who one will be."""
+    """The start that this process belongs to, for the launcher; it does not say which worker the process becomes."""
     resume: Resume | None = field(default=None, repr=False)
     """How to go on from the states of another program."""
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same in all processes of a run."""
+    """The versions that must be the same in all processes of a run."""
     from importlib.metadata import version
 
-    found = {
+    running = {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "riverrun": sys.modules["riverrun"].__version__,
     }
-    return found | {name: version(name) for name in ("pyarrow", "polars", "numpy")}
+    return running | {name: version(name) for name in ("pyarrow", "polars", "numpy")}
 
 
 def host_worker(
     rendezvous: Rendezvous, make_instance: MakeInstance, address: str | None = None
 ) -> str:
-    """Be a worker until told to leave; return why it ended."""
+    """Be a worker until the coordinator says to leave; return why this ended."""
     freeze()
     host_address = address or _own_address(rendezvous.address)
     worker = _WorkerHost(rendezvous, make_resuming(make_instance, rendezvous.resume), host_address)
@@ -149,7 +149,7 @@ def _own_address(towards: str) -> str:
 
 @dataclass(slots=True)
 class _Stream:
-    """What comes from one sender."""
+    """A stream of frames from one sender."""
 
     sender: int
     decoder: Decoder = field(default_factory=Decoder)
@@ -160,8 +160,8 @@ class _WorkerHost:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[object, _Stream] = {}
         self._taken: dict[int, int] = {}
-        """Of each sender, the bytes for which no credit was given yet."""
-        self._leader: object = None  # the stream of the coordinator: the first that says it is
+        """The bytes of each sender for which no credit was given yet."""
+        self._leader: object = None  # the stream of the coordinator: the first one that says so
         self._links: dict[int, Link] = {}
         self._addresses: dict[int, str] = {}
         self._leases: dict[int, Portion] = {}
@@ -171,7 +171,7 @@ class _WorkerHost:
         self._heard = time.monotonic()
         self._busy = BusyTime()
         self._silence = LEFT_ALONE
-        self._security = rendezvous.security
+        self._credentials = rendezvous.credentials
         self._make = make
         self._staging: ParcelStore | None = None
         self.garbage = 0
@@ -183,11 +183,11 @@ class _WorkerHost:
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
         self._scratch: Scratch | None = None
-        self._endpoint = Endpoint(address, self, rendezvous.security)
+        self._endpoint = Endpoint(address, self, rendezvous.credentials)
 
     def join(self, rendezvous: Rendezvous) -> None:
-        """Learn who one is, and be it; or that there is nobody to be."""
-        asker = Asker(rendezvous.address, rendezvous.security)
+        """Ask the rendezvous which worker this process is, and set it up. If no worker is missing, the process ends."""
+        asker = Asker(rendezvous.address, rendezvous.credentials)
         try:
             granted = asker.ask(
                 "join",
@@ -219,7 +219,7 @@ class _WorkerHost:
                     granted["checkpoint"], granted.get("synced", False), self._show_life
                 )
             except TransportError as error:
-                if not is_outage(error):  # that of the storage was waited for
+                if not is_outage(error):  # the storage: its outage was waited for
                     raise
                 self._why = f"the coordinator cannot be reached: {error.message}"
                 return
@@ -232,14 +232,14 @@ class _WorkerHost:
             over=self._over,
         )
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
-        self._warm.submit(lambda: _warm_up(granted.get("kernels", ())))  # law 6
+        self._warm.submit(lambda: _warm_up(granted.get("kernels", ())))  # the law warm
 
     def _link(self, address: str, broken: Callable[[Link], None] | None = None) -> Link:
         assert self._worker is not None
         return Link(
             address,
             self._worker.incarnation,
-            self._security,
+            self._credentials,
             window=self._window,
             silence=self._silence,
             broken=broken,
@@ -248,7 +248,7 @@ class _WorkerHost:
     # ---- the loop
 
     def live(self) -> str:
-        """Work until told to leave, or left alone (law 4)."""
+        """Work until the coordinator says to leave or is gone (the law not alone); return why this ended."""
         worker = self._worker
         if worker is None:
             return self._why
@@ -258,7 +258,7 @@ class _WorkerHost:
             while not worker.left and not self._why:
                 self._take_in(wait=not busy)
                 if any(link.full for link in self._links.values()):
-                    busy = False  # law 2
+                    busy = False  # the law always listening
                 else:
                     started = time.monotonic()
                     busy = worker.work()
@@ -284,7 +284,7 @@ class _WorkerHost:
             self._why = f"the coordinator was not heard for {self._silence:.0f} s"
 
     def _carry(self, out: Outputs) -> None:
-        """Send messages, those to one receiver together."""
+        """Send messages, all messages to one receiver together."""
         by_receiver: dict[int, list[Any]] = {}
         for to, message in out:
             if to == STORAGE:
@@ -306,7 +306,7 @@ class _WorkerHost:
         self._to(to, lambda link: link.send(messages, taken))
 
     def _to(self, to: int, act: Callable[[Link], None]) -> None:
-        """Use the link to a peer; make it, where there is none. The peer may be cut off: it is not waited for."""
+        """Use the link to a peer, which is made where there is none. A peer that is cut off is not waited for."""
 
         def broke(link: Link) -> None:
             self._inbox.put(lambda: self._link_broke(to, link))
@@ -331,35 +331,35 @@ class _WorkerHost:
         self._worker.disconnected(peer)
 
     def _show_life(self) -> None:
-        """On the way to taking part: this thread goes on (law 5)."""
+        """Send a sign of life from this thread, before it takes part (the law signs of life)."""
         self._links[COORDINATOR].send([Beat()])
 
     def _beat(self) -> None:
-        """In a thread: say that this process is alive, and how far it is."""
+        """In a thread: send signs of life, with how far the work is."""
         worker = self._worker
         assert worker is not None
-        call, since, touched, told, looped = -1, 0.0, 0, 0, False
+        call, since, touched, reported, looped = -1, 0.0, 0, 0, False
         while not self._over.wait(BEAT):
             instance: Any = worker.instance
             doing = getattr(instance, "doing", None)
-            with suppress(AttributeError, RuntimeError):  # it may change while it is counted
+            with suppress(AttributeError, RuntimeError):  # the instance may change during the count
                 touched = 0 if instance is None else instance.touched
                 if doing is None or instance.calls != call:
                     call, since = getattr(instance, "calls", -1), time.monotonic()
             seconds = time.monotonic() - since if doing is not None else 0.0
             loops: list[LoopRound] = getattr(instance, "loops", list)()
             try:
-                if loops or looped:  # once more when there is none any more
+                if loops or looped:  # once more when the last loop is over
                     looped = bool(loops)
                     self._links[COORDINATOR].send([Loops(tuple(loops))])
                 self._links[COORDINATOR].send([Beat(touched, self._busy.own(), doing, seconds)])
-                if len(kernels := compiling.used()) > told:
-                    told = len(kernels)
+                if len(kernels := compiling.used()) > reported:
+                    reported = len(kernels)
                     self._links[COORDINATOR].send([Kernels(tuple(kernels))])
             except (TransportError, KeyError):
                 return
 
-    # ---- what comes in, in the thread of whoever brings it
+    # ---- called by the endpoint, in the thread of a connection
 
     def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
         if stream is self._leader:
@@ -373,10 +373,8 @@ class _WorkerHost:
         future: Future[Any] = Future()
 
         def reply() -> None:
-            if (
-                not future.set_running_or_notify_cancel()
-            ):  # nobody would hear the answer, nor give loans back
-                return
+            if not future.set_running_or_notify_cancel():
+                return  # nobody would hear the answer, nor give loans back
             try:
                 future.set_result(getattr(self, f"_answer_{question}")(argument))
             except Exception as error:
@@ -384,7 +382,7 @@ class _WorkerHost:
 
         if not question.isidentifier() or not hasattr(self, f"_answer_{question}"):
             raise TransportError(
-                "transport.question", f"cannot answer {question!r}: nobody knows it"
+                "transport.question", f"cannot answer {question!r}: a worker has no such question"
             )
         self._inbox.put(reply)
         deadline = time.monotonic() + ANSWER
@@ -392,7 +390,8 @@ class _WorkerHost:
             wait([future], BEAT)
             if future.done():
                 return future.result()
-        if not future.cancel() and not self._over.is_set():  # it is being answered at this moment
+        # The question is being answered at this moment.
+        if not future.cancel() and not self._over.is_set():
             return future.result()
         raise TransportError(
             "transport.left",
@@ -428,7 +427,7 @@ class _WorkerHost:
 
         return staging.take_in(name, watched())
 
-    # ---- the same, in the thread that works
+    # ---- messages, in the thread that works
 
     def _frames(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
         assert self._worker is not None
@@ -448,7 +447,7 @@ class _WorkerHost:
             self.garbage += 1
             if stream is self._leader:
                 self._why = "what the coordinator said cannot be read"
-            elif sender in self._addresses:  # a peer: what was lost may matter
+            elif sender in self._addresses:  # a peer: the lost message may matter
                 self._broken(sender)
             return
         taken = self._taken[sender] = self._taken.get(sender, 0) + size
@@ -473,7 +472,7 @@ class _WorkerHost:
         self._worker.receive(sender, message)
 
     def _heed(self, sender: int, message: Any) -> None:
-        """What another process says to this one."""
+        """Take a message to the process, and not to its worker."""
         match message:
             case Credit(size):
                 link = self._links.get(sender)
@@ -489,7 +488,7 @@ class _WorkerHost:
             case Peers(addresses):
                 self._addresses = dict(addresses)
                 for gone in [to for to in self._links if to and to not in addresses]:
-                    # It may be stopped, or cut off, and never answer.
+                    # The process may be stopped, or cut off, and never answer.
                     Thread(target=self._links.pop(gone).close, daemon=True).start()
             case Release(lease):
                 self._leases.pop(lease, None)
@@ -498,7 +497,7 @@ class _WorkerHost:
                 self._staging.close_upload(upload, but)
 
     def _unpacked(self, feed: Feed) -> Feed | None:
-        """A feed with all its rows; parcels of the epoch before are let go of."""
+        """The feed with the rows of its parcels; None where they cannot be had now. Drops parcels of earlier epochs."""
         assert self._worker is not None
         assert self._staging is not None
         for done in [epoch for epoch in self._named if epoch < feed.epoch]:
@@ -509,7 +508,7 @@ class _WorkerHost:
         named += [parcel.name for parcels in feed.parcels.values() for parcel in parcels]
         try:
             filled = self._staging.filled(feed)
-        except RiverrunError as error:  # an outage: later, then; nothing of the epoch comes before
+        except RiverrunError as error:  # an outage: the feed is taken again later
             self._failures += 1
             self._send(COORDINATOR, [NotReady(feed.execution, error)])
             again = Timer(
@@ -531,8 +530,9 @@ class _WorkerHost:
             self._taken.pop(sender, None)
         if sender == COORDINATOR:
             other = self._leader is not None and stream is not self._leader
-            told = self._worker is not None and self._worker.left  # what it said last came with it
-            if not other and not told:
+            # The worker has read the message that says to leave.
+            is_leaving = self._worker is not None and self._worker.left
+            if not other and not is_leaving:
                 self._why = self._why or "the coordinator has closed the connection"
         elif not cleanly and sender in self._addresses:
             self._broken(sender)
@@ -573,11 +573,14 @@ class _WorkerHost:
     def _lend(
         self, read: Callable[..., Portion], name: str, epoch: int, runs: Any
     ) -> tuple[list[int], bytes]:
-        """Lend what is read: all of it as one loan, or a loan for each of `runs`, ranges by first and last hash."""
+        """Lend rows of an output: a loan for each of `runs`, which are ranges by first and last hash, or None for
+        all."""
         ranges = [None if run is None else [(low, last + 1) for low, last in run] for run in runs]
         portions = [read(name, epoch, each) for each in ranges]
         schema = portions[0].schema.serialize().to_pybytes()
-        leases = [secrets.randbits(62) for _ in portions]  # no other worker has one like these
+        leases = [
+            secrets.randbits(62) for _ in portions
+        ]  # random, so that no other worker has the same
         self._leases.update(zip(leases, portions, strict=True))
         return leases, schema
 
@@ -607,12 +610,12 @@ class _WorkerHost:
             self._staging.close()
         if self._scratch is not None:
             self._scratch.close()
-        # A peer may hold its stream open for a while longer: do not wait for it.
+        # A peer may hold its stream open for a while longer; it is not waited for.
         Thread(target=self._endpoint.shutdown, daemon=True).start()
         self._give_back()
 
     def _give_back(self) -> None:
-        """The process may be used for something else: Spark keeps it. Give the memory of the states back."""
+        """Release the memory of the states: Spark goes on to use the process for other tasks."""
         if self._worker is not None:
             self._worker.receive(COORDINATOR, LeaveRun())
         self._leases.clear()
@@ -625,14 +628,15 @@ class _WorkerHost:
 
 
 def _warm_up(kernels: Iterable[str]) -> None:
-    """Kernels that were compiled for other machines than this one are compiled first."""
+    """Load kernels; where there is no machine code for this machine, compile them first."""
     kernels = list(kernels)
     make_ready(kernels)
     compiling.load(kernels)
 
 
 def _opened(place: str, synced: bool, show_life: Callable[[], None]) -> Storage:
-    """The storage of the run. A path that is not there is away: made anew, it would be another one."""
+    """The storage of the run. A path that is not there is not made: it counts as an outage, such as a disk that is not
+    mounted."""
 
     def act() -> Storage:
         show_life()

@@ -74,7 +74,7 @@ class SparkCluster(RemoteCluster):
                 launcher,
                 workers,
                 host=self.site.host,
-                security=secured(tls),
+                credentials=secured(tls),
                 timeout=timeout,
                 plan=plan,
                 **durability,
@@ -170,7 +170,7 @@ def free_slots(on: Any) -> int:
 def _register(site: Site) -> None:
     """Tell a session of all runs that are alive on it."""
     runs = {
-        name: (cluster.address, cluster.security)
+        name: (cluster.address, cluster.credentials)
         for name, cluster in _ALIVE.items()
         if cluster.site.session is site.session
     }

@@ -32,7 +32,7 @@ from riverrun.rows.commands import partition_numbers, too_many_commands
 from riverrun.runtime.codec.plain import describe, pack, revive, unpack
 from riverrun.runtime.frames import Target
 from riverrun.runtime.network.client import Asker, RowUpload
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.remote import RemoteCluster
 from riverrun.spark.session import Site, is_stopped, own_python
 from riverrun.spark.shipping import task
@@ -49,7 +49,7 @@ class _Order:
     upload: str
     driver: str
     """Where a task asks who the workers are, when it begins: by then some may have been lost."""
-    security: Security
+    credentials: Credentials
 
 
 def upload(
@@ -71,7 +71,7 @@ def _upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> l
     """One try."""
     cluster.members()  # when they are there; each task asks again
     name = cluster.new_upload()
-    order = _Order(target, name, cluster.address, cluster.security)
+    order = _Order(target, name, cluster.address, cluster.credentials)
     function = task(__name__, "send", cloudpickle.dumps(order), ship=not site.local)
     try:
         with own_python(site):
@@ -159,7 +159,7 @@ def _send(
     with ExitStack() as stack:
 
         def asker(address: str) -> Asker:
-            made = Asker(address, order.security)
+            made = Asker(address, order.credentials)
             stack.callback(made.close)
             return made
 

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from riverrun.errors import PlanError
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 
 NAME = "riverrun"
 _DAYS = 3650
 
 
-def secured(tls: bool | tuple[str | Path, str | Path]) -> Security:
+def secured(tls: bool | tuple[str | Path, str | Path]) -> Credentials:
     """A token, and with `tls` a certificate: a new one, or that in the files of a certificate and its key."""
     if not tls:
-        return Security()
+        return Credentials()
     if isinstance(tls, bool):
         certificate, key = _made()
-        return Security(certificate=certificate, key=key, name=NAME)
+        return Credentials(certificate=certificate, key=key, name=NAME)
     try:
         certificate, key = (Path(file).read_bytes() for file in tls)
     except (OSError, ValueError, TypeError) as error:
@@ -32,7 +32,7 @@ def secured(tls: bool | tuple[str | Path, str | Path]) -> Security:
             f"cannot run with tls={tls!r}: {error}",
             hint="True, or a pair of files in PEM form: (certificate, key)",
         ) from error
-    return Security(certificate=certificate, key=key, name=_name_of(certificate))
+    return Credentials(certificate=certificate, key=key, name=_name_of(certificate))
 
 
 def _made() -> tuple[bytes, bytes]:

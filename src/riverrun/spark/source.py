@@ -45,7 +45,7 @@ from riverrun.errors import PlanError
 from riverrun.rows.conditions import Where
 from riverrun.rows.types import in_spark
 from riverrun.runtime.network.client import Asker, fetch_loans, watched
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.spark import checkpoints
 from riverrun.spark.checkpoints import check_options, flag_of, number_of, place_of
 from riverrun.spark.checkpoints import option as _option
@@ -58,11 +58,11 @@ LIVE = "riverrun-live"
 _LOG = logging.getLogger(__name__)
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 Runs = Mapping[str, tuple[str, tuple[Any, ...]]]
-"""Of each run that is alive, its address, and what one shows there, as the fields of `Security`."""
+"""Of each run that is alive, its address, and what one shows there, as the fields of `Credentials`."""
 
 
 def make_source(
-    alive: Mapping[str, tuple[str, Security]],
+    alive: Mapping[str, tuple[str, Credentials]],
     *,
     ship: bool,
     pushes: bool | None,
@@ -172,7 +172,7 @@ def make_source(
 _registered = FORMAT
 
 
-def register(session: Any, alive: Mapping[str, tuple[str, Security]], *, ship: bool) -> None:
+def register(session: Any, alive: Mapping[str, tuple[str, Credentials]], *, ship: bool) -> None:
     """Have a session read from runs, and from paths."""
     global _registered  # noqa: PLW0603  one Spark in a process, and it does so or not
     from pyspark.errors import PySparkException
@@ -218,8 +218,8 @@ def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
             hint="a run is read while it is alive, in the session that it is on",
         )
     address, shown = runs[name]
-    security = Security(*shown)
-    return name, Asker(address, security)
+    credentials = Credentials(*shown)
+    return name, Asker(address, credentials)
 
 
 def takes_filters(options: Mapping[str, str], pushes: bool | None) -> bool:
@@ -350,12 +350,12 @@ def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterat
         return
     name, lenders, added, lent = part
     driver, shown = runs[name]
-    security = Security(*shown)
+    credentials = Credentials(*shown)
     there = columns if added is None else [column for column in columns if column != added[0]]
     conditions = tuple(Where(*each) for each in where)
 
     def ask(question: str, **about: Any) -> Any:
-        asker = Asker(driver, security)
+        asker = Asker(driver, credentials)
         try:
             return asker.ask(question, {"lent": lent[0], "portion": lent[1], **about})
         finally:
@@ -364,7 +364,7 @@ def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterat
     def rows(lender: Any) -> Iterator[pa.RecordBatch]:
         address, held = lender
         ticket = json.loads(held) if isinstance(held, str) else held
-        asker = Asker(address, security)
+        asker = Asker(address, credentials)
         try:
             batches = asker.rows((ticket, there, conditions))
             if lent is None:

@@ -1,25 +1,25 @@
-"""Acknowledging: how far a run has told that its epochs are complete, noted where its successor finds it.
+"""Acknowledging: a note at the checkpoint path of how many epochs were reported as complete, for a run that takes over.
 
-An epoch is *logged* before it is worked on, and *acknowledged* when somebody is told that it is complete: its
+An epoch is *logged* before it is worked on, and *acknowledged* when somebody learns that it is complete: its
 ``commit()`` returns, its results can be read, sinks are given it. A logged epoch can fail; the run then refuses it. If
-the process dies before the refusal is in the log, its successor does the epoch again, it fails again, and the
-successor has to know whether anybody was ever told that the epoch is complete: if so, it must not be taken away. Laws:
+the process dies before the refusal is in the log, the next run does the epoch again, and it fails again. If the epoch
+was acknowledged, it must not be taken away; so the next run has to know whether it was. Laws:
 
-1. **Known from the log.** Every record of an epoch says how many epochs were acknowledged when it was written. So only
-   the epochs after the last record's word are in doubt: as a rule the last one.
-2. **Noted before it is told.** On a local disk each acknowledgement is noted before anybody is told of it, by writing
-   in place to a small file of the owner's own, ``acknowledged/OWNER.json``. That outlives the process as surely as the
-   log does, and costs some tens of microseconds. Such a note is *exact*: what it does not cover was never
-   acknowledged. It is exact for readers in the same start of the machine only, since a power cut may take it and leave
-   the records. An owner that had to guess which of the epochs it found were acknowledged notes nothing as exact until
-   it has acknowledged all of those itself: otherwise the owner after it would take the guess for knowledge.
-3. **Noted soon, elsewhere.** An object store has no such cheap write. There the note is put in the background, at most
-   twice a second, only where no later record says the same, and when the run is closed.
-4. **In doubt, by what is the same.** Where no exact note tells, an epoch that fails now, in the very program that
-   logged it, failed then: functions give the same result for the same input. In another program that does not
-   follow, and the epoch counts as acknowledged (`state.log.Opening.reported`).
-5. **One file for each owner.** An owner that was put out and does not know it overwrites nobody's note. Notes of
-   different owners are about the same epochs: the greatest counts.
+- **Known from the log.** Every record of an epoch says how many epochs were acknowledged when it was written. So only
+  the epochs that no later record speaks of are in doubt: as a rule the last one.
+- **Noted before it is told.** On a local disk each acknowledgement is noted before anybody learns of it, by writing in
+  place to a small file of the owner's own, ``acknowledged/OWNER.json``. The file outlives the process as surely as the
+  log does; writing takes some tens of microseconds. Such a note is *exact*: epochs that it does not cover were never
+  acknowledged. A note is exact for readers in the same start of the machine only, since a power cut may take the note
+  and leave the records. An owner that began with a guess notes nothing as exact until it has acknowledged all epochs
+  that the guess is about: otherwise the owner after it would take the guess for knowledge.
+- **Noted soon, elsewhere.** An object store has no such cheap write. There the note is put in the background, at most
+  twice a second and only where no later record says the same, and when the run is closed.
+- **In doubt, by the program.** Where no exact note tells, an epoch that fails now, in the very program that logged it,
+  failed then, since functions give the same result for the same input: it was not acknowledged. In another program that
+  does not follow, and the epoch counts as acknowledged (`Opening.reported` of `takeover`).
+- **One file for each owner.** An owner that was put out and does not know it overwrites nobody's note. Notes of
+  different owners are about the same epochs: the greatest counts.
 
 >>> from riverrun.storage.store import open_storage
 >>> storage = open_storage("memory:///")
@@ -61,11 +61,11 @@ class Note:
     owner: int
     epoch: int
     boot: str = ""
-    """Which start of the machine an exact note is of; empty for one that was put later."""
+    """The start of the machine for which the note is exact; empty for a note that is not exact."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether what the note does not cover was never acknowledged (law 2)."""
+        """Whether epochs that the note does not cover were never acknowledged (the law noted before it is told)."""
         return bool(self.boot) and self.boot == boot_id()
 
 
@@ -75,7 +75,7 @@ def note_name(owner: int) -> str:
 
 
 def put_note(storage: Storage, note: Note) -> None:
-    """Keep a note, in place of the one that its owner had."""
+    """Put a note, in place of the one that its owner had."""
     storage.put(note_name(note.owner), _encode(note))
 
 
@@ -94,16 +94,16 @@ def read_notes(storage: Storage) -> list[Note]:
 
 
 def _delete_older(storage: Storage, owner: int) -> None:
-    """Delete the notes of owners before, which are in the note of this one, and what they were killed at writing."""
+    """Delete the notes of earlier owners, which this owner's note includes, and files that they did not finish."""
     older = [note_name(note.owner) for note in read_notes(storage) if note.owner < owner]
     left = map(_UNFINISHED.fullmatch, storage.unfinished(FOLDER))
     storage.delete([*older, *(match[0] for match in left if match and int(match[1]) < owner)])
 
 
 def _encode(note: Note) -> bytes:
-    said = _said(note)
-    word = checksum(said.encode())
-    return f'{{{said}, "checksum": "{word}"}}'.encode().ljust(_SIZE - 1) + b"\n"
+    fields = _fields(note)
+    word = checksum(fields.encode())
+    return f'{{{fields}, "checksum": "{word}"}}'.encode().ljust(_SIZE - 1) + b"\n"
 
 
 def _decode(data: bytes) -> Note:
@@ -111,13 +111,13 @@ def _decode(data: bytes) -> Note:
     note = Note(body["owner"], body["epoch"], body["boot"])
     if type(note.owner) is not int or type(note.epoch) is not int or type(note.boot) is not str:
         raise ValueError("an owner and an epoch are integers, and a start of a machine is text")
-    if body["checksum"] != checksum(_said(note).encode()):
+    if body["checksum"] != checksum(_fields(note).encode()):
         raise ValueError("its checksum differs from the one it carries")
     return note
 
 
-def _said(note: Note) -> str:
-    """What a note says, as JSON without its braces; made by hand, since there is one for every epoch."""
+def _fields(note: Note) -> str:
+    """The fields of a note, as JSON without braces. Formatted by hand, since there is a note for every epoch."""
     return f'"owner": {note.owner}, "epoch": {note.epoch}, "boot": "{note.boot}"'
 
 
@@ -133,8 +133,8 @@ class Acknowledger:
         doubtful: int,
         logged: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`epoch` is how far those before have come, as far as that is known; that is a guess for epochs below
-        `doubtful`. `logged` says how far records of the log tell."""
+        """`epoch` is how many epochs earlier owners have acknowledged; where it is below `doubtful`, that is a guess.
+        `logged` says how many epochs the records of the log call acknowledged."""
         self._storage = storage
         self._owner = owner
         self._epoch, self._doubtful, self._noted = epoch, doubtful, 0
@@ -148,7 +148,8 @@ class Acknowledger:
                 _delete_older(storage, owner)
 
     def note(self, epoch: int) -> None:
-        """Epochs below are about to be acknowledged, or just were (laws 2 and 3)."""
+        """Epochs below this one are about to be acknowledged (the law noted before it is told), or just were (the law
+        noted soon, elsewhere)."""
         if epoch <= self._epoch:
             return
         self._epoch = epoch
@@ -170,7 +171,7 @@ class Acknowledger:
         self._lane.close(wait=CLOSING, drop=False)
 
     def _write(self) -> bool:
-        """Write in place; False where that cannot be: elsewhere than on a local disk, or just now."""
+        """Write in place; False where that fails, or where the storage is no local disk."""
         if not self._is_local:
             return False
         with self._writing:  # whoever writes last has the greatest epoch

@@ -1,37 +1,33 @@
 """Checkpoints: states saved to storage, a little at a time, and read back by any number of workers.
 
-A checkpoint has a number. Each worker *writes* its part: the files of those blocks that the
-checkpoint before did not have. Then one coordinator *publishes* a manifest that names all files
-(`manifest`). Blocks are immutable, so saving reads pinned batches and never stops the spine they
-came from. Laws:
+A checkpoint has a number. Each worker *writes* its part: the files of those blocks that the checkpoint before did not
+have. Then the coordinator *publishes* a manifest that names all files (`manifest`). Blocks are immutable, so saving
+reads pinned batches and never stops the spine they came from. Laws:
 
-1. **As of.** Restoring gives the state as it was pinned, with its `since` and `upper`, whatever the
-   number of workers that wrote it or read it (the state's part of law 6 of DESIGN).
-2. **Whole.** A manifest never names a file that is not whole: each is put before, and a put returns
-   when the store has it. What happens to a file later is found out: every restore compares size and
-   checksum, and names the file it refuses.
-3. **Atomic.** Publishing is one conditional create: readers see the checkpoint before or the new
-   one, and of two publishers of one number one is refused. What fails half way leaves the
-   checkpoint before as it was.
-4. **In use.** A file that a kept manifest names, or that a checkpoint being written has or will
-   name, is never collected.
-5. **Going back.** `again` publishes an older checkpoint under the next number, so it becomes the base
-   of those to come, and files that only newer ones name are referred to no more and collected in
-   time. No number is ever used twice: whoever remembers what a number stood for is right for ever.
+- **As of.** Restoring gives the state as it was pinned, with its `since` and `upper`, whatever the number of workers
+  that wrote the checkpoint or read it (the state's part of the *resume* law of DESIGN).
+- **Whole.** A manifest names only files that are whole: each file is put before the manifest, and a put returns when
+  the store has the file. A file that is damaged later is noticed: every restore compares size and checksum, and names
+  the file that it refuses.
+- **Atomic.** Publishing is one conditional create: readers see the checkpoint before or the new one, and of two
+  publishers of one number one is refused. A part or a publication that fails halfway leaves the checkpoint before as it
+  was.
+- **In use.** No file is collected that a retained manifest names, or that a checkpoint being written has or will name.
+- **Going back.** `again` publishes an older checkpoint under the next number, so later checkpoints build on that one;
+  files that only the skipped checkpoints name are collected in time. No number is ever used twice, so a number stands
+  for the same checkpoint for ever.
 
-Why law 4 holds, without clocks or locks: the number of a checkpoint is one more than that of the
-newest manifest, and the newest whole manifest is its *base*. It names files that it wrote, numbered
-like itself, and files that its base names; nothing else is taken for saved. `collect` keeps the
-newest whole manifests, the files they name, and all files with a greater number. So while nobody
-publishes n, nothing that n will name goes; and when somebody else has, our create of n fails. An
-old decision to delete, carried out late, does no harm either: what no kept manifest names, no later
-one can name.
+Why the law in use holds, without clocks or locks: the number of a checkpoint is one more than that of the newest
+manifest, and the newest whole manifest is its *base*. A checkpoint names files that its workers wrote, which have its
+number in their names, and files that its base names; no other file is taken for saved. `collect` keeps the newest whole
+manifests, the files they name, and all files with a greater number. So while nobody publishes n, no file goes that n
+will name; and when somebody else has published n, our create of n fails. A decision to delete that is carried out late
+does no harm either: a file that no retained manifest names cannot be named by a later one.
 
-Cost: saving copies each new block once and writes it, `parallel` at a time, which is also how many
-files it holds in memory. A small change to a large state writes the blocks of new batches, and of
-those that were merged since. Restoring reads each file of the range once; with `mapped` (local disk
-only) it is read to be verified, and then stays out of our memory. Both run at the speed of copying
-memory.
+Cost: saving copies each new block once and writes it, `parallel` at a time, which is also how many files it holds in
+memory. A small change to a large state writes the blocks of new batches, and of batches that were merged since.
+Restoring reads each file of the range once; with `mapped` (local disk only) the file is read to be verified, and then
+stays out of our memory. Both run at the speed of copying memory.
 
 >>> import pyarrow as pa
 >>> from riverrun.state.spine import Spine
@@ -97,7 +93,7 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class StatePart:
-    """What one worker wrote for a checkpoint, on its way to the one who publishes. Pickles."""
+    """The part of a checkpoint that one worker wrote, on its way to the publisher. Pickles."""
 
     number: int
     base: int
@@ -115,13 +111,13 @@ class Checkpoints:
         parallel: int = PARALLEL,
         scratch: Path | None = None,
     ) -> None:
-        """`scratch` is a local folder where restored blocks are kept, out of memory, rather than in it."""
+        """`scratch` is a local folder for restored blocks; without one, they are held in memory."""
         self.storage = storage if isinstance(storage, Storage) else open_storage(storage)
         self._parallel = parallel
         self._scratch = scratch
         self._cached: Manifest | None = None
         self._written: set[str] = set()  # files of parts that are whole
-        self._strays: set[str] = set()  # files that were named as no manifests of runs
+        self._strays: set[str] = set()  # files that are no manifests, and were logged as such
 
     def save(self, views: Mapping[str, View], about: Mapping[str, Any] | None = None) -> Manifest:
         """Write and publish the next checkpoint, where one worker has everything."""
@@ -137,9 +133,9 @@ class Checkpoints:
     def write(
         self, views: Mapping[str, View], number: int, ranges: Sequence[Range] = ((0, END),)
     ) -> StatePart:
-        """Put the files of the changes whose hash is in one of these ranges, those that the base has not.
+        """Put the files of the changes whose hash is in one of these ranges, except files that the base has.
 
-        Nothing refers to them until they are published.
+        No manifest names the files until they are published.
         """
         for low, high in ranges:
             _check_range(low, high)
@@ -178,13 +174,13 @@ class Checkpoints:
     ) -> Manifest:
         """Make the parts of all workers a checkpoint, at once. Safe to repeat when the answer was lost."""
         parts, attempt = list(parts), f"publish checkpoint {number}"
-        found: dict[str, list[Share]] = {}
+        shares_by_state: dict[str, list[Share]] = {}
         for part in parts:
             for name, shares in part.shares.items():
-                found.setdefault(name, []).extend(shares)
+                shares_by_state.setdefault(name, []).extend(shares)
         states = {
             name: tuple(sorted(shares, key=lambda share: share.low))
-            for name, shares in found.items()
+            for name, shares in shares_by_state.items()
         }
         check_whole(states, attempt)
         manifest = Manifest(number, states, {} if about is None else about)
@@ -210,7 +206,7 @@ class Checkpoints:
         return manifest
 
     def again(self, number: int, about: Mapping[str, Any]) -> Manifest:
-        """Publish an older checkpoint once more, as the newest one (law 5)."""
+        """Publish an older checkpoint once more, as the newest one (the law going back)."""
         old = self.load(number)
         while True:
             manifest = Manifest(self.next_number(), old.states, {**old.about, **about})
@@ -219,18 +215,18 @@ class Checkpoints:
                 return manifest
 
     def others(self, number: int, without: str) -> list[int]:
-        """Older checkpoints that do without a file, and whose own are all there, newest first."""
+        """Older checkpoints that do not need a file and have all their own, newest first."""
         listed = set(self.storage.names(BLOCKS))
-        found = []
+        others = []
         for older in reversed([n for n in self.numbers() if n < number]):
             with suppress(CheckpointError):  # it is torn
                 files = self.load(older).files
                 if without not in files and listed.issuperset(files):
-                    found.append(older)
-        return found
+                    others.append(older)
+        return others
 
     def numbers(self) -> list[int]:
-        """The numbers of all checkpoints, torn ones included, in order; other files there are named, once."""
+        """The numbers of all checkpoints, torn ones included, in order. Other files there are logged, once."""
         names = self.storage.names(MANIFESTS)
         numbers = {name: manifest_number(name) for name in names}
         strays = {name for name, number in numbers.items() if number is None} - self._strays
@@ -250,7 +246,7 @@ class Checkpoints:
         return self._cached
 
     def latest(self) -> Manifest | None:
-        """The newest manifest that is whole, and which newer ones are not; None when there is none."""
+        """The newest manifest that is whole, with the errors of newer ones that are torn; None when there is none."""
         newest = self._newest(self.numbers(), 1)
         return newest[0] if newest else None
 
@@ -265,10 +261,8 @@ class Checkpoints:
     ) -> View:
         """The changes of a state whose hash is in [low, high), as saved in the newest checkpoint or in `number`.
 
-        Workers that restore parts of one checkpoint are given one `number`, which `latest()` tells.
-
-        What several workers wrote is joined (`join_views`). With `mapped`, blocks stay in their
-        files.
+        Workers that restore parts of one checkpoint all pass the same `number`, which `latest()` tells. The shares of
+        several workers are joined (`join_views`). With `mapped`, blocks stay in their files.
         """
         return join_views(self.restore_shares(name, low, high, number=number, mapped=mapped))
 
@@ -281,7 +275,7 @@ class Checkpoints:
         number: int | None = None,
         mapped: bool = False,
     ) -> list[View]:
-        """The same, as one view for each worker that wrote a part of it, batches without rows included."""
+        """The same rows, as one view for each worker that wrote a part of them, batches without rows included."""
         _check_range(low, high)
         manifest = self._manifest(number)
         if name not in manifest.states:
@@ -303,39 +297,39 @@ class Checkpoints:
         blocks = self._in_parallel(
             lambda file: self._get_block(file, schema, mapped), list(files.values())
         )
-        found = dict(zip(files, blocks, strict=True))
-        return [_view(name, share, found, low, high) for share in shares]
+        blocks_by_file = dict(zip(files, blocks, strict=True))
+        return [_view(name, share, blocks_by_file, low, high) for share in shares]
 
     def check(self, file: StoredFile, schema: Schema, entries: Iterable[BlockEntry]) -> None:
-        """Read a file as restoring does, and raise why it is refused, if it is."""
+        """Read a file as restoring does; raise if restoring would refuse it."""
         block = self._get_block(file, schema, mapped=self.storage.root is not None)
         for entry in entries:
             _counted(block, entry)
 
     def collect(self, retain: int = 2) -> list[str]:
-        """Delete all manifests but the newest `retain`, and files that none of these names; return what went."""
+        """Delete all manifests but the newest `retain`, and files that none of these name; return the deleted names."""
         if retain < 1:
-            raise ValueError(f"at least one checkpoint is kept, not {retain}")
+            raise ValueError(f"at least one checkpoint is retained, not {retain}")
         numbers = self.numbers()
-        kept = self._newest(numbers, retain)
-        if not kept:
+        retained = self._newest(numbers, retain)
+        if not retained:
             return []
-        # Manifests first: should this be cut short, none is left that names a deleted file.
-        manifests = [manifest_name(n) for n in numbers if n < kept[-1].number]
+        # Manifests first: should this be cut short, no manifest is left that names a deleted file.
+        manifests = [manifest_name(n) for n in numbers if n < retained[-1].number]
         # Whoever was about to publish one of these is refused, or was killed.
         manifests += [
             name
             for name in self.storage.unfinished(MANIFESTS)
-            if (about := unfinished_number(name)) is not None and about <= kept[0].number
+            if (about := unfinished_number(name)) is not None and about <= retained[0].number
         ]
         self.storage.delete(manifests)
-        used = {name for manifest in kept for name in manifest.files}
+        used = {name for manifest in retained for name in manifest.files}
         listed = [*self.storage.names(BLOCKS), *self.storage.unfinished(BLOCKS)]
         parsed = [(name, parse_block_name(name)) for name in listed]
         files = [
             name
             for name, about in parsed
-            if about is not None and about[0] <= kept[0].number and name not in used
+            if about is not None and about[0] <= retained[0].number and name not in used
         ]
         self.storage.delete(files)
         return [*manifests, *files]
@@ -363,8 +357,9 @@ class Checkpoints:
         return self._newest(self.numbers(), count)
 
     def _newest(self, numbers: list[int], count: int) -> list[Manifest]:
-        """Up to `count` manifests that are whole, newest first; the first knows which newer ones are torn."""
-        found: list[Manifest] = []
+        """Up to `count` manifests that are whole, newest first; the first has the errors of newer ones that are
+        torn."""
+        manifests: list[Manifest] = []
         torn: list[CheckpointError] = []
         for number in reversed(numbers):
             try:
@@ -374,15 +369,15 @@ class Checkpoints:
                     return self._newest(again, count)  # it was collected since we looked
                 if error.code != "checkpoint.corrupt":
                     raise
-                if not found:
+                if not manifests:
                     torn.append(error)
                 continue
-            found.append(manifest if found else replace(manifest, skipped=tuple(torn)))
-            if len(found) == count:
+            manifests.append(manifest if manifests else replace(manifest, skipped=tuple(torn)))
+            if len(manifests) == count:
                 break
-        if found:
-            self._cached = found[0]
-        return found
+        if manifests:
+            self._cached = manifests[0]
+        return manifests
 
     def _base(self, number: int, attempt: str) -> Manifest | None:
         """The checkpoint that `number` comes after."""
@@ -397,14 +392,14 @@ class Checkpoints:
                 hint="write one checkpoint at a time; next_number() tells which",
                 number=number,
             )
-        found = self._newest(numbers, 1)
-        return found[0] if found else None
+        newest_whole = self._newest(numbers, 1)
+        return newest_whole[0] if newest_whole else None
 
     def _put_blocks(self, blocks: list[Block], number: int) -> list[StoredFile]:
-        """Put the files of a part. When that fails they go again: the disk may be full of them.
+        """Put the files of a part. When that fails they are deleted again: they may have filled the disk.
 
-        Nobody can name them then: a part that failed is not published, and blocks have names of their own. Those of a
-        part that was whole stay, since whoever was about to publish that one may be slow.
+        No manifest can name them then: a part that failed is not published, and the files of blocks have names of their
+        own. Files of a part that was written whole stay, since its publisher may only be slow.
         """
         try:
             written = self._in_parallel(lambda block: self._put_block(block, number), blocks)
@@ -455,16 +450,18 @@ def _batch_entry(batch: Batch, saved: Mapping[str, StoredFile]) -> BatchEntry:
     return BatchEntry(batch.lower, batch.upper, batch.since, blocks)
 
 
-def _view(name: str, share: Share, found: Mapping[str, Block], low: int, high: int) -> View:
+def _view(
+    name: str, share: Share, blocks_by_file: Mapping[str, Block], low: int, high: int
+) -> View:
     batches = []
     for entry in share.batches:
         blocks = []
         for part in entry.blocks:
-            if part.file.name in found and part.low < high and low < part.high:
-                rows = _counted(found[part.file.name], part)
+            if part.file.name in blocks_by_file and part.low < high and low < part.high:
+                rows = _counted(blocks_by_file[part.file.name], part)
                 blocks.append(rows.slice(low, high))
-        kept = tuple(block for block in blocks if block is not None)
-        batches.append(Batch(share.schema, kept, entry.lower, entry.upper, entry.since))
+        counted = tuple(block for block in blocks if block is not None)
+        batches.append(Batch(share.schema, counted, entry.lower, entry.upper, entry.since))
     return View(name, share.schema, tuple(batches), share.since, share.upper)
 
 

@@ -1,15 +1,15 @@
-"""A local directory as files are written to it: whole or not at all, and never to another one in its place.
+"""A local directory in which files are written whole or not at all, and never into another directory at its path.
 
-A path may come to lead somewhere else: a directory is moved, a disk is not mounted. Whoever then makes the
-path anew writes where nobody will look for it. So a file is written through the directory itself, opened and
-looked at first, not through its path. Laws:
+A storage on local disk writes through one. A path may come to lead somewhere else: a directory is moved, a disk
+is not mounted. A process that then made the path anew would write where nobody looks for the file. So a file is written
+through the directory itself, which is opened and compared with the one seen first, and not through its path. Laws:
 
-1. What is written is in the directory that the path led to in the beginning, wherever that is by now; or it is an
-   error.
-2. Readers see a whole file or none. Of several who write a *fresh* one, one succeeds.
-3. With `synced`, what was written is on the disk when that is said: first the bytes, then, when the file has its name,
-   the folder with the name (the first time also those around it). A file that somebody finds there already is put on
-   the disk too.
+- **Same directory.** A written file is in the directory that the path led to in the beginning, wherever that directory
+  is by now; otherwise the write is an error.
+- **Whole or none.** Readers see a whole file or none. Of several writers of a *fresh* file, one succeeds.
+- **Synced.** With `synced`, a write returns when the file is on the disk: first the bytes, then, when the file has its
+  name, the folder with the name (the first time also the folders around that one). A file that a fresh write finds
+  there already is put on the disk too.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as place:
@@ -20,7 +20,7 @@ looked at first, not through its path. Laws:
 ...     again, (Path(place) / "there" / "log" / "1").read_bytes(), directory.is_there
 (False, b'one', False)
 
-What a killed process was writing is left beside the file, as NAME#123.
+A process that is killed while it writes leaves an unfinished file beside the target, as NAME#123.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ class Directory:
         self.path = path
         if make:
             path.mkdir(parents=True, exist_ok=True)
-        self._identity = self._found()
-        self._synced: set[str] = set()  # folders whose names are on the disk
+        self._identity = self._device_and_inode()
+        self._synced: set[str] = set()  # folders whose own names are on the disk
 
     @property
     def is_there(self) -> bool:
-        """Whether the path still leads to it."""
-        return self._identity is not None and self._identity == self._found()
+        """Whether the path still leads to this directory."""
+        return self._identity is not None and self._identity == self._device_and_inode()
 
     def check(self) -> None:
-        """Raise if the path does not lead to it any more."""
+        """Raise if the path does not lead to this directory any more."""
         if not self.is_there:
             raise _moved()
 
     def write(self, name: str, data: Any, *, fresh: bool, synced: bool = False) -> bool:
-        """Write bytes to a file, in place of what is there; or, `fresh`, only where nothing is, and say whether.
+        """Write bytes to a file, in place of a file that is there; or, with `fresh`, only where none is, and return
+        whether.
 
-        With `synced`, they and their name are on the disk when this returns.
+        With `synced`, the bytes and the name are on the disk when this returns.
         """
         *folders, file = _parts(name)
         for more in (True, True, False):
             try:
                 return self._write(folders, file, data, fresh, synced)
-            except FileNotFoundError as error:  # not that there is nothing to read
+            except FileNotFoundError as error:  # not an error of the caller's, who writes
                 if not more:
                     raise OSError("the folder or the file was taken away meanwhile") from error
-                # Somebody who starts at this moment takes what is beside a file for what a killed process has left.
+                # A run that starts now may delete the unfinished file: it looks like that of a killed process.
         raise AssertionError("not reached")
 
     def _write(self, folders: list[str], file: str, data: Any, fresh: bool, synced: bool) -> bool:
@@ -81,23 +82,23 @@ class Directory:
                     _fill(descriptor, data, synced)
                 if not fresh:
                     os.replace(beside, file, src_dir_fd=here, dst_dir_fd=here)
-                made = fresh and _linked(beside, file, here)
+                created = fresh and _linked(beside, file, here)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(beside, dir_fd=here)
             if synced:
-                if fresh and not made:
-                    # It may be ours, of a try that failed before it was on the disk: whoever finds it relies on it.
+                if fresh and not created:
+                    # The file may be from an earlier try of ours that was not synced, and callers rely on it.
                     with _open(file, os.O_RDONLY, here) as descriptor:
                         os.fsync(descriptor)
                 around = 1 if "/".join(folders) in self._synced else len(chain)
                 for each in chain[: -around - 1 : -1]:
                     os.fsync(each)
                 self._synced.add("/".join(folders))
-        return made or not fresh
+        return created or not fresh
 
     def sync(self, folders: Iterable[str]) -> None:
-        """See that what these folders hold, and hold no more, is on the disk."""
+        """Put on the disk which files these folders have, and have no more."""
         with self._opened() as root:
             for folder in sorted(folders):
                 with (
@@ -107,9 +108,9 @@ class Directory:
                     os.fsync(each)
 
     def write_in_place(self, name: str, data: bytes) -> None:
-        """Write a few bytes over the beginning of a file where it lies, which is made if need be.
+        """Write a few bytes over the beginning of a file, which is made if need be.
 
-        They are written at once, so they outlive the process; for what is of use only as long as the machine is up.
+        The bytes outlive the process, but maybe not a power cut: for notes of use only as long as the machine is up.
         """
         _parts(name)
         try:  # as a rule the file is there
@@ -119,23 +120,23 @@ class Directory:
         except FileNotFoundError:
             self.write(name, data, fresh=False)
 
-    def _found(self) -> tuple[int, int] | None:
+    def _device_and_inode(self) -> tuple[int, int] | None:
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """The directory itself, as long as it is used (law 1)."""
+        """An open descriptor of the directory itself (the law same directory)."""
         try:
             descriptor = os.open(self.path, os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise _moved() from error
         try:
-            found = os.fstat(descriptor)
-            if (found.st_dev, found.st_ino) != self._identity:
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) != self._identity:
                 raise _moved()
             yield descriptor
         finally:
@@ -151,7 +152,7 @@ def _parts(name: str) -> list[str]:
 
 
 def sync_folder(path: Path) -> None:
-    """See that the names in a folder are on the disk."""
+    """Put the names in a folder on the disk."""
     with _open(path, os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
 

@@ -1,19 +1,20 @@
-"""Inspecting: what lies at a checkpoint path, and whether it is whole. Nothing is changed there.
+"""Inspecting: a list of the files at a checkpoint path, and a check of whether they are whole. Nothing there is
+changed.
 
-`look` lists: the checkpoints, the log, the parcels, and files that nobody names. `verify` reads all of
-it. Laws:
+`riverrun checkpoints` uses it. `look` lists the checkpoints, the log, the parcels, and files that no manifest and no
+record names. `verify` reads all files. Laws:
 
-1. **Looking is harmless.** Nothing is written, made or taken over; a run may be alive meanwhile. What it
-   publishes or collects while we read is looked at again, and never taken for damage.
-2. **As restoring does.** A file is whole when restoring takes it: it is there, with the size and
-   checksum of the manifest, a block of the state's schema, and has the rows that count.
-3. **Whole.** A checkpoint is whole when its manifest is, and every file that it names. `whole` lists
-   those; the last of them is the one to go back to.
-4. **The log** stands without a gap from the position at which the oldest checkpoint ends. A torn record
-   is damage, but where a later owner has declared it void.
+- **Looking is harmless.** Nothing is written, made or taken over; a run may be alive meanwhile. Files that it publishes
+  or collects during the reading are looked at again, and never taken for damage.
+- **As restoring does.** A file is whole when restoring takes it: the file is there, with the size and checksum of the
+  manifest, holds a block of the state's schema, and has the rows that count.
+- **Whole checkpoints.** A checkpoint is whole when its manifest is, and every file that the manifest names. `whole`
+  lists the whole checkpoints; the last of them is the one to go back to.
+- **Whole log.** The log stands without a gap from the position at which the oldest checkpoint ends. A torn record is
+  damage, unless a later owner has declared it void.
 
-Cost: looking reads the manifests and the first bytes of each record. Verifying reads every file once,
-`parallel` at a time, which is also how many it holds in memory (of a local disk: mapped).
+Cost: looking reads the manifests and the first bytes of each record. Verifying reads every file once, `parallel` at a
+time, which is also how many it holds in memory (of a local disk: mapped).
 
 >>> import pyarrow as pa
 >>> from riverrun.state.schema import Schema
@@ -22,10 +23,7 @@ Cost: looking reads the manifests and the first bytes of each record. Verifying 
 >>> stock.insert(pa.table({"item": ["rope", "sail"], "left": [5, 2]}), time=(0,))
 >>> checkpoints = Checkpoints("memory:///")
 >>> manifest = checkpoints.save({"stock": stock.view()}, about={"epoch": 1})
->>> [
-...     (found.number, found.epoch, found.states, found.rows)
-...     for found in look(checkpoints).checkpoints
-... ]
+>>> [(each.number, each.epoch, each.states, each.rows) for each in look(checkpoints).checkpoints]
 [(1, 1, 1, 2)]
 >>> verify(checkpoints).whole
 (1,)
@@ -70,21 +68,22 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFound:
-    """A checkpoint as a list shows it; of a torn one, or one of another version, only `error` says more."""
+    """A checkpoint in a list. Where its manifest is torn, or of another version, `error` says so and the rest is
+    empty."""
 
     number: int
     published: datetime | None
     epoch: int | None = None
-    """It has the epochs below this one."""
+    """The checkpoint has the epochs below this one."""
     workers: int | None = None
     states: int = 0
     rows: int = 0
-    """Changes that are kept: at least the rows."""
+    """How many changes are stored, at least as many as rows."""
     bytes: int = 0
     fresh: int = 0
     """Bytes of files that this checkpoint was the first to write."""
     version: str | None = None
-    """The version of Riverrun that wrote it."""
+    """The version of Riverrun that wrote the checkpoint."""
     error: CheckpointError | None = None
 
 
@@ -97,10 +96,10 @@ class LogFound:
     first: int | None = None
     last: int | None = None
     epochs: tuple[int, int] | None = None
-    """The first and the last epoch that it has the input of."""
+    """The first and the last epoch whose input is in the log."""
     refused: int = 0
     owner: int | None = None
-    """The position of the last record that says who owns the path."""
+    """The position of the last ``opened`` record."""
     identity: str | None = None
     opened: datetime | None = None
     torn: tuple[str, ...] = ()
@@ -116,7 +115,7 @@ class ParcelsFound:
 
 @dataclass(frozen=True, slots=True)
 class PathContents:
-    """What lies at a path."""
+    """The files at a checkpoint path, as `look` lists them."""
 
     checkpoints: tuple[CheckpointFound, ...]
     log: LogFound
@@ -131,7 +130,7 @@ class PathContents:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is not as it should be, why, and which checkpoints need it."""
+    """A damaged file, what is wrong with it, and which checkpoints need it."""
 
     file: str
     why: str
@@ -140,12 +139,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What verifying found."""
+    """The answer of `verify`."""
 
     numbers: tuple[int, ...]
     """The checkpoints that were looked at."""
     whole: tuple[int, ...]
-    """Those of them that are whole, in order."""
+    """The numbers of whole checkpoints, in order."""
     damages: tuple[Damage, ...]
     files: int
     bytes: int
@@ -162,19 +161,19 @@ class Verified:
 
 
 def look(checkpoints: Checkpoints) -> PathContents:
-    """What lies there."""
+    """List the files of a run at its checkpoint path."""
     storage = checkpoints.storage
     manifests, errors = _manifests(checkpoints, None)
     when = {file.name: file.modified for file in storage.files(MANIFESTS)}
-    found = [_summary(m, when.get(manifest_name(m.number))) for m in manifests.values()]
-    found += [
+    summaries = [_summary(m, when.get(manifest_name(m.number))) for m in manifests.values()]
+    summaries += [
         CheckpointFound(number, when.get(manifest_name(number)), error=error)
         for number, error in errors.items()
     ]
     log, parcels = _look_at_log(storage)
     stored = storage.files(PARCELS)
     return PathContents(
-        tuple(sorted(found, key=lambda each: each.number)),
+        tuple(sorted(summaries, key=lambda each: each.number)),
         log,
         ParcelsFound(len(stored), sum(file.size for file in stored)),
         _unreferenced(storage, manifests.values(), parcels),
@@ -195,13 +194,13 @@ def _manifests(
         try:
             manifests[number] = checkpoints.load(number)
         except CheckpointError as error:
-            if error.code != "checkpoint.missing":  # that one was collected since
+            if error.code != "checkpoint.missing":  # it was collected since the listing
                 errors[number] = error
     return manifests, errors
 
 
 def check_number(numbers: Iterable[int], number: object) -> None:
-    """Refuse a checkpoint that is not there."""
+    """Refuse the number of a checkpoint that is not there."""
     listed = list(numbers)
     if not isinstance(number, int) or isinstance(number, bool):
         raise CheckpointError(
@@ -246,30 +245,30 @@ def _look_at_log(storage: Storage) -> tuple[LogFound, set[str]]:
     files = {file.name: file for file in storage.files(LOG)}
     positions = [at for at in log.positions() if record_name(at) in files]
 
-    def header(position: int) -> Mapping[str, Any] | None:
+    def read_header(position: int) -> Mapping[str, Any] | None:
         try:
             return log.header(position, files[record_name(position)].size)
         except CheckpointError as error:
             return None if error.code == "checkpoint.missing" else {"kind": "torn"}
 
-    read = zip(positions, _in_parallel(header, positions), strict=True)
-    headers = {at: told for at, told in read if told is not None}
-    owner = max((at for at, told in headers.items() if told["kind"] == "opened"), default=None)
-    epochs = [int(told["epoch"]) for told in headers.values() if told["kind"] == "epoch"]
-    found = LogFound(
+    read = zip(positions, _in_parallel(read_header, positions), strict=True)
+    headers = {at: header for at, header in read if header is not None}
+    owner = max((at for at, header in headers.items() if header["kind"] == "opened"), default=None)
+    epochs = [int(header["epoch"]) for header in headers.values() if header["kind"] == "epoch"]
+    summary = LogFound(
         records=len(headers),
         bytes=sum(files[record_name(at)].size for at in headers),
         first=min(headers, default=None),
         last=max(headers, default=None),
         epochs=(min(epochs), max(epochs)) if epochs else None,
-        refused=sum(told["kind"] == "refused" for told in headers.values()),
+        refused=sum(header["kind"] == "refused" for header in headers.values()),
         owner=owner,
         identity=None if owner is None else headers[owner].get("identity"),
         opened=None if owner is None else files[record_name(owner)].modified,
-        torn=tuple(record_name(at) for at, told in headers.items() if told["kind"] == "torn"),
+        torn=tuple(record_name(at) for at, header in headers.items() if header["kind"] == "torn"),
     )
-    named = {parcel["file"] for told in headers.values() for parcel in _parcels(told)}
-    return found, named
+    named = {parcel["file"] for header in headers.values() for parcel in _parcels(header)}
+    return summary, named
 
 
 def _parcels(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -289,7 +288,7 @@ def _unreferenced(
 
 
 def is_collected(name: str) -> bool:
-    """Whether runs make files of such names, and remove them once they are left over; others' files stay for ever."""
+    """Whether runs remove a leftover file of such a name. Files of other names stay for ever."""
     parsed = (parse_block_name(name), unfinished_number(name))
     return any(about is not None for about in parsed) or is_logs_own(name)
 
@@ -298,14 +297,14 @@ def is_collected(name: str) -> bool:
 
 
 def verify(checkpoints: Checkpoints, number: int | None = None) -> Verified:
-    """Read one checkpoint, or all of them and the log, and say what is damaged."""
+    """Read one checkpoint, or all of them and the log; return which files are damaged."""
     for _ in range(TRIES):
         before = checkpoints.numbers()
-        found = _verify(checkpoints, number)
-        if not found.damages or checkpoints.numbers() == before:
+        verified = _verify(checkpoints, number)
+        if not verified.damages or checkpoints.numbers() == before:
             break
         checkpoints = Checkpoints(checkpoints.storage)  # a run went on meanwhile, and collected
-    return found
+    return verified
 
 
 def _verify(checkpoints: Checkpoints, only: int | None) -> Verified:
@@ -339,7 +338,7 @@ def _verify(checkpoints: Checkpoints, only: int | None) -> Verified:
 
 @dataclass
 class _Use:
-    """What manifests say of a file."""
+    """A file of a block, the manifests that name it, and their entries."""
 
     file: StoredFile
     schema: Schema
@@ -348,15 +347,15 @@ class _Use:
 
 
 def _uses(manifests: Iterable[Manifest]) -> list[_Use]:
-    found: dict[tuple[StoredFile, str], _Use] = {}
+    uses: dict[tuple[StoredFile, str], _Use] = {}
     for manifest in manifests:
         for name, shares in manifest.states.items():
             for share in shares:
                 for entry in share.blocks:
-                    use = found.setdefault((entry.file, name), _Use(entry.file, share.schema))
+                    use = uses.setdefault((entry.file, name), _Use(entry.file, share.schema))
                     use.numbers.add(manifest.number)
                     use.entries.add(entry)
-    return list(found.values())
+    return list(uses.values())
 
 
 def _refusal(checkpoints: Checkpoints, use: _Use) -> str | None:

@@ -1,17 +1,18 @@
-"""A lease: who uses a checkpoint path, so that a second application is told instead of taking it away.
+"""A lease: a file that says which run uses a checkpoint path, so that a second run is refused.
 
-The owner of a path keeps a small file there, ``owner.json``: who it is, and a counter that goes up every
-two seconds. It is a courtesy, not a lock: what makes a second owner harmless is the log (laws 3 and 4 of
-`state.log`), whatever stands in this file. So nothing waits for it, and a lease that cannot be renewed
-does no harm. Laws:
+The owner of a path keeps a small file there, ``owner.json``: who the owner is, and a counter that goes up every two
+seconds. The lease is a courtesy, not a lock. Two owners do no harm because of the log, whatever stands in this file
+(the laws *repeatable* and *one owner* of `storage.log`). So nothing waits for the lease, and a lease that cannot be
+renewed does no harm. Laws:
 
-1. **Refused while it lives.** `acquire` refuses when the owner in the file lives. On the same machine (host, boot and
-   process namespace) its process tells; elsewhere the counter, which is watched for six seconds.
-2. **Gone when it is over.** A run that is closed, that ends, or that is thrown away takes its file with it; where the
-   storage fails at that moment, as soon as it does not, while the process lives. Nobody waits for that, and in
-   this process the path is free at once. One whose process was killed leaves its file, and law 1 finds out.
-3. **Later terms win.** Each lease has a term greater than the one it found. A holder that finds a later one in the file
-   renews no more; one that finds an earlier one, which was written late, writes its own again.
+- **Refused while it lives.** `acquire` refuses when the owner in the file lives. Where that owner runs on this machine
+  (same host, boot and process namespace), its process is looked for; elsewhere the counter is watched for six seconds.
+- **Gone when it is over.** A run that is closed, that ends, or whose object is thrown away deletes its file. Where the
+  storage fails at that moment, a thread tries again until the storage works or the process ends. Nobody waits for that
+  thread, and for runs in this process the path is free at once. A process that is killed leaves its file, and the next
+  run finds that the owner is dead (the law refused while it lives).
+- **Later terms win.** Each lease has a term greater than that of the lease it replaces. A holder that reads a later
+  term in the file renews no more. A holder that reads an earlier term, which was written late, writes its own again.
 
 >>> from riverrun.storage.store import open_storage
 >>> storage = open_storage("memory:///")
@@ -53,35 +54,35 @@ from riverrun.storage.scratch import boot_id
 from riverrun.storage.store import PASSING, Storage
 
 OWNER = "owner.json"
-PASSING.add(OWNER)  # a sign of life: after a power cut nobody lives
+PASSING.add(OWNER)  # a sign of life need not outlive a power cut
 VERSION = 1
 BEAT = 2.0  # seconds between signs of life
 WATCH = 3 * BEAT  # seconds without one, after which an owner elsewhere is thought dead
 RELEASE = 2.0  # seconds that a clean end may take here
-TRIES = 100  # to see a file that is there
+TRIES = 100  # times to read a file that cannot be created since it is there
 
 _LOG = logging.getLogger(__name__)
 _HELD: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()
 """The leases of this process, by identity."""
 _KEEPERS: dict[str, Event] = {}
-"""The threads that keep them, until they have taken the file away."""
+"""For each thread that keeps a lease: set once it has tried to delete the file. By identity of the lease."""
 forget_in_child(_HELD, _KEEPERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What the file says."""
+    """The content of the file: which run owns the path."""
 
     identity: str
     application: str
     host: str
     boot: str
-    """Which start of the machine this is; empty where that is not known."""
+    """The start of the machine; empty where it is not known."""
     namespace: str
-    """Whose process numbers these are: containers have their own."""
+    """The namespace that `pid` belongs to: containers have their own process numbers."""
     pid: int
     started: str
-    """When the process began, in the words of the system: numbers are used again."""
+    """When the process began, as the system says it: process numbers are used again."""
     since: float
     """Seconds since 1970, by the owner's clock."""
     term: int = 1
@@ -90,13 +91,13 @@ class Owner:
 
     @property
     def is_local(self) -> bool:
-        """Whether its process is one that can be looked for here."""
+        """Whether the owner's process is on this machine, so that it can be looked for."""
         here = (platform.node(), boot_id(), _namespace())
         return (self.host, self.boot, self.namespace) == here
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process lives and, where it is this one, still uses the path."""
+        """Whether the owner's process lives and, where that is this process, the run still uses the path."""
         if self.pid != os.getpid() or self.started != _started(self.pid):
             return _is_running(self.pid) and _started(self.pid) == self.started
         if self.identity in _HELD:
@@ -105,7 +106,7 @@ class Owner:
 
 
 class Lease:
-    """The path is ours, as far as this file goes. `Lease.acquire` makes one."""
+    """The claim of a run of this process to a path. `Lease.acquire` makes one."""
 
     def __init__(self, storage: Storage, owner: Owner) -> None:
         self.owner = owner
@@ -114,11 +115,11 @@ class Lease:
         self._tried, self._gone = Event(), Event()
         self._thread: Thread | None = None
         _HELD[owner.identity] = self
-        # Thrown away without an end: the thread, which does not know this object, is told all the same.
+        # The thread does not refer to this object; so it is stopped also when the object is thrown away unreleased.
         finalize(self, self._stop.set).atexit = False
 
     def start(self) -> Self:
-        """The file is there: keep it alive."""
+        """Start the thread that renews the file, which is there."""
         _KEEPERS[self.owner.identity] = self._tried
         self._thread = Thread(
             target=_keep,
@@ -133,7 +134,7 @@ class Lease:
     def acquire(
         cls, storage: Storage, identity: str, *, application: str = "", take_over: bool = False
     ) -> Self:
-        """Use a path, or refuse to since somebody else does; with `take_over`, use it anyway."""
+        """Claim a path; raise if another run uses it. With `take_over`, claim it anyway."""
         pid = os.getpid()
         owner = Owner(
             identity, application, platform.node(), boot_id(), _namespace(), pid, _started(pid),
@@ -141,17 +142,17 @@ class Lease:
         )  # fmt: skip
         lease = cls(storage, owner)  # before the file is there: other threads find it alive
         for _ in range(TRIES):
-            found = read_owner(storage)
-            if found is not None and found.identity == identity:
-                break  # ours: the answer to an earlier try was lost
-            if found is not None and not take_over:
-                found = _await_death(storage, found)
-            if found is not None:
-                lease.owner = replace(owner, term=found.term + 1)
+            holder = read_owner(storage)
+            if holder is not None and holder.identity == identity:
+                break  # this lease's own file: the answer to an earlier try was lost
+            if holder is not None and not take_over:
+                holder = _await_death(storage, holder)
+            if holder is not None:
+                lease.owner = replace(owner, term=holder.term + 1)
                 _write(storage, lease.owner)
                 break
             if storage.create(OWNER, _encode(owner)):
-                break  # else somebody else has come at the same time
+                break  # else another run has created the file at the same time
         else:
             lease.stop()
             raise CheckpointError(
@@ -165,12 +166,12 @@ class Lease:
         return lease.start()
 
     def stop(self) -> None:
-        """Give the path back soon, without waiting for it."""
+        """Give the path back soon, without waiting until the file is gone."""
         _HELD.pop(self.owner.identity, None)
         self._stop.set()
 
     def release(self) -> None:
-        """Give the path back; a storage that hangs or fails is not waited for. May be called again."""
+        """Give the path back, and wait for a moment until the file is gone. May be called again."""
         self.stop()
         if self._thread is not None:
             self._tried.wait(RELEASE)
@@ -180,7 +181,7 @@ class Lease:
 
 @atexit.register
 def _release_all() -> None:
-    """The process ends, and has not closed its runs."""
+    """The process ends with runs that were not closed: give their paths back."""
     held = list(_HELD.values())
     for lease in held:
         lease.stop()
@@ -189,7 +190,7 @@ def _release_all() -> None:
 
 
 def read_owner(storage: Storage) -> Owner | None:
-    """Who uses a path, as far as its file says; None where nobody does."""
+    """Who uses a path, by the file there; None where there is no file, or one that is no lease and is deleted."""
     try:
         return _decode(storage.get(OWNER).to_pybytes())
     except CheckpointError as error:
@@ -202,12 +203,12 @@ def read_owner(storage: Storage) -> Owner | None:
 
 
 def _keep(storage: Storage, owner: Owner, stop: Event, tried: Event, gone: Event) -> None:
-    """In a thread: show that the owner lives, until it is over; then take the file away, for as long as it takes."""
+    """In a thread: renew the file until the lease is stopped; then delete it, however long that takes."""
     try:
         if not _beat(storage, owner, stop):
             return
         failures = 0
-        while not _taken_away(storage, owner):
+        while not _try_delete(storage, owner):
             tried.set()
             failures += 1
             time.sleep(pause(failures))
@@ -218,22 +219,22 @@ def _keep(storage: Storage, owner: Owner, stop: Event, tried: Event, gone: Event
 
 
 def _beat(storage: Storage, owner: Owner, stop: Event) -> bool:
-    """Show that the owner lives until it does not; whether the file may still be its own."""
+    """Renew the file until the lease is stopped; return whether the file may still be the owner's."""
     while not stop.wait(BEAT):
         owner = replace(owner, beat=owner.beat + 1)
-        with suppress(RiverrunError):  # the log protects
-            found = read_owner(storage)
-            if found is not None and found.term > owner.term:
+        with suppress(RiverrunError):  # a lease that is not renewed does no harm
+            holder = read_owner(storage)
+            if holder is not None and holder.term > owner.term:
                 return False
             _write(storage, owner)
     return True
 
 
-def _taken_away(storage: Storage, owner: Owner) -> bool:
-    """Delete the file, unless it is somebody else's; False when the storage fails (law 2)."""
+def _try_delete(storage: Storage, owner: Owner) -> bool:
+    """Delete the file, unless it is another run's; False when the storage fails (the law gone when it is over)."""
     try:
-        found = read_owner(storage)
-        if found is not None and found.identity == owner.identity:
+        holder = read_owner(storage)
+        if holder is not None and holder.identity == owner.identity:
             storage.delete([OWNER])
     except RiverrunError:
         return False
@@ -250,11 +251,11 @@ _END_OF_TIME = 253402300800  # the year 10000, in seconds since 1970
 
 
 def _decode(data: bytes) -> Owner:
-    """What the file says; a ValueError where it is no file of ours, whatever it is."""
-    said = read_json(data)
-    if not isinstance(said, dict):
-        raise ValueError(f"it holds {type(said).__name__}, not an object")
-    fields: dict[str, Any] = {"term": 1, "beat": 0, "version": VERSION} | said
+    """The owner in the file; a ValueError where the file is not one of ours."""
+    content = read_json(data)
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds {type(content).__name__}, not an object")
+    fields: dict[str, Any] = {"term": 1, "beat": 0, "version": VERSION} | content
     for key in _TEXTS:
         if not isinstance(fields.get(key), str):
             raise ValueError(f"its {key} is {str(fields.get(key))[:80]!r}, no text")
@@ -271,47 +272,48 @@ def _encode(owner: Owner) -> bytes:
     return json.dumps(asdict(owner), indent=1).encode()
 
 
-def _await_death(storage: Storage, found: Owner) -> Owner | None:
-    """Return when the owner is dead; raise when it lives (law 1)."""
-    if found.is_local:
-        if found.is_alive:
-            ours = found.pid == os.getpid()
+def _await_death(storage: Storage, owner: Owner) -> Owner | None:
+    """Wait until it is known whether the owner in the file is dead: raise when it lives (the law refused while it
+    lives). Returns the owner that is in the file by then, None where there is no file any more."""
+    if owner.is_local:
+        if owner.is_alive:
+            ours = owner.pid == os.getpid()
             why = "that is this process, in which it was not closed" if ours else "it is alive"
-            raise _in_use(storage, found, why)
-        tried = _KEEPERS.get(found.identity)
-        if tried is not None:  # it was thrown away just now, and its file is about to go, or cannot
+            raise _in_use(storage, owner, why)
+        tried = _KEEPERS.get(owner.identity)
+        if tried is not None:  # released just now: its thread is about to delete the file
             tried.wait(RELEASE)
             now = read_owner(storage)
-            if now is not None and now.identity != found.identity:
+            if now is not None and now.identity != owner.identity:
                 return _await_death(storage, now)
             return now
-        return found
+        return owner
     deadline = time.monotonic() + WATCH
     while time.monotonic() < deadline:
         interrupts.sleep(BEAT / 4)
         now = read_owner(storage)
         if now is None:
             return None
-        if (now.identity, now.beat) != (found.identity, found.beat):
+        if (now.identity, now.beat) != (owner.identity, owner.beat):
             raise _in_use(storage, now, "it has just given a sign of life")
     _LOG.info(
         "%r was used by %s, which has given no sign of life for %g s: taken over",
-        storage, _told(found), WATCH,
+        storage, _describe_owner(owner), WATCH,
     )  # fmt: skip
-    return found
+    return owner
 
 
 def _in_use(storage: Storage, owner: Owner, why: str) -> CheckpointError:
     return CheckpointError(
         "checkpoint.in_use",
-        f"cannot use {storage.where}: it is in use by {_told(owner)}; {why}",
+        f"cannot use {storage.where}: it is in use by {_describe_owner(owner)}; {why}",
         hint="stop that run, or wait for its end; or give this one another path; flow.run(..., take_over=True) takes "
         "it away from that run, which then ends",
         owner=asdict(owner),
     )
 
 
-def _told(owner: Owner) -> str:
+def _describe_owner(owner: Owner) -> str:
     since = datetime.fromtimestamp(owner.since, UTC).isoformat(" ", "seconds")
     name = repr(owner.application) if owner.application else "another run"
     return f"{name}, process {owner.pid} on {owner.host}, since {since}"
@@ -325,15 +327,17 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """The time at which a process began, in ticks since the boot; empty where nobody tells."""
+    """The time at which a process began, in ticks since the boot; empty where the system does not tell."""
     stat = _content(f"/proc/{pid}/stat")
-    fields = stat[stat.rfind(")") + 2 :].split()  # the name before may hold anything
+    fields = stat[
+        stat.rfind(")") + 2 :
+    ].split()  # field 2, the name, may hold spaces and parentheses
     return fields[19] if len(fields) > 19 else ""
 
 
 def _is_running(pid: int) -> bool:
     stat = _content(f"/proc/{pid}/stat")
-    if stat:  # a zombie is dead, and waits for its parent to notice
+    if stat:  # a zombie is dead
         return stat[stat.rfind(")") + 2 :][:1] not in ("Z", "X")
     try:
         os.kill(pid, 0)

@@ -1,36 +1,37 @@
-"""The input log: what a run was given and has in no checkpoint yet. `takeover` reads it when a run begins.
+"""The log of a run: the input of each epoch, written before the epoch is worked on.
 
-A log is a sequence of records, one file each, named by its position (`records`). A record is created and never changed:
-`Storage.create` lets one caller have a position, and the next position is used only when this one is known to be there.
-Three kinds:
+A log is a sequence of records, one file each, named by its position (`records`). The coordinator appends them, and
+`takeover` reads them when the next run begins at the path. A record is created and never changed: `Storage.create`
+lets one caller have a position, and the next position is used only when this one is known to be there. There are three
+kinds of records:
 
-- ``opened``: a run owns the path from here on; with what it was promised at its start;
+- ``opened``: a run owns the path from here on; with the promises that were made at its start;
 - ``epoch``: the input of an epoch, an Arrow batch for each input;
 - ``refused``: the epoch at that position failed, and its rows do not count.
 
 Laws:
 
-- **In order.** Records stand without a gap, from the first that is kept up to the last.
-- **Whole or refused.** A damaged record is named and refused, except a torn one at the very end: the next owner
-  declares that one void, with a warning. A record that has its full length was written whole, and its epoch may have
-  been answered for.
-- **Repeatable.** Appending the same record again does nothing: that is how a lost answer is found out. Somebody else's
-  record at the position means that the path has another owner.
-- **One owner.** The run whose ``opened`` record is last owns the path. An owner before it appends next where that
-  record stands, and is refused. ``opened`` records are never deleted, since otherwise a position would become free
-  again under somebody who has slept for long; there is one for each start of the run. And whoever takes over looks at
-  the newest checkpoint once more: if that covers the position of the new record, the position had been used and
-  collected, and the end of the log is elsewhere. (The checkpoint that covers it was published before, and later ones
-  cover no less.)
-- **Going back.** The log is kept from where the oldest checkpoint that is there ends: whoever collects
-  (`runtime.storage_calls`) deletes the manifests of older ones first, and records then. So from every checkpoint that
-  can be listed all epochs can be done again, also when newer ones are damaged. The one that was gone back to is
-  published once more, as the newest, though it covers less of the log than the damaged ones: the one-owner law, and
-  those who collect late, need only that it covers every record that anybody has decided to delete, and that holds for
-  all that are listed.
-- **Promised at the start.** What later runs at the path rely on, and a user says once, is in the ``opened`` record, so
-  it is durable before the first epoch is: whether the log is kept whole (``kept``), and what the program and its inputs
-  are (``fingerprint``). The last ``opened`` record counts; what a checkpoint says is older.
+- **In order.** From the position at which the oldest checkpoint ends, or from 0, records stand without a gap.
+- **Whole or refused.** A damaged record is an error that names its file, except a torn record at the very end: the next
+  owner leaves that one out with a warning, and declares it void. A record that has its full length was written whole,
+  and its epoch may have been acknowledged, so it is never left out.
+- **Repeatable.** Appending the same record again does nothing, so an append whose answer was lost is just repeated. A
+  different record at the position means that the path has another owner.
+- **One owner.** The run whose ``opened`` record is the last one owns the path. A former owner would append its next
+  record where the ``opened`` record of its successor stands, and is refused. ``opened`` records are never deleted:
+  otherwise a position would become free for a former owner that has slept for long. There is one for each start of a
+  run. A run that takes over also looks at the newest checkpoint after it has created its record. If that checkpoint
+  covers the position of the record, the position had been used and collected, and the end of the log is elsewhere. (The
+  checkpoint was published before that collection, and later checkpoints cover no less.)
+- **Going back.** The log is kept from the position at which the oldest checkpoint ends: whoever collects
+  (`runtime.storage_calls`) deletes the manifests of older checkpoints first, and records then. So all epochs since any
+  listed checkpoint can be done again, also when newer checkpoints are damaged. A checkpoint that a run goes back to is
+  published once more, as the newest one, though the damaged ones cover more of the log. That is safe: the law one
+  owner, and collections that are carried out late, need only a newest checkpoint that covers every record which anybody
+  has decided to delete. Every listed checkpoint does.
+- **Promised at the start.** Promises that later runs rely on are in the ``opened`` record, so they are durable before
+  the first epoch is: whether the log is kept whole (``kept``: the first epoch that it has), and what the program and
+  its inputs are (``fingerprint``). The last ``opened`` record counts before anything that a checkpoint says.
 
 >>> from riverrun.storage import Checkpoints
 >>> from riverrun.storage.store import open_storage
@@ -91,13 +92,13 @@ class Log:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self._opened: set[int] = set()  # positions below which nothing else is kept
-        self._others: set[int] = set()  # positions that are known to hold another kind
-        self._unreadable: set[int] = set()  # positions that are kept, whatever they hold
-        self._files: dict[int, list[str]] = {}  # what the rows of an epoch are in besides
+        self._opened: set[int] = set()  # positions of `opened` records
+        self._others: set[int] = set()  # positions of records of another kind, as far as known
+        self._unreadable: set[int] = set()  # positions of damaged records, which stay
+        self._files: dict[int, list[str]] = {}  # parcels with rows of an epoch, by position
         self._owner: int | None = None
         self.acknowledged = 0
-        """Epochs below were acknowledged, by the word of a record that was appended here."""
+        """Epochs below this one were acknowledged, as the records say that were appended here."""
 
     def append(
         self, position: int, header: Mapping[str, Any], inputs: Mapping[str, pa.RecordBatch]
@@ -126,7 +127,7 @@ class Log:
             self._files[position] = files
 
     def create(self, position: int, data: bytes) -> bool:
-        """Put some bytes at a position; False when it has others."""
+        """Put these bytes at a position; False when other bytes are there."""
         name = record_name(position)
         if self.storage.create(name, data):
             return True
@@ -145,7 +146,8 @@ class Log:
         return record
 
     def header(self, position: int, size: int) -> Mapping[str, Any]:
-        """The header of the record at a position, a file of so many bytes, without its rows; unverified."""
+        """The header of the record at a position, without its rows. `size` is that of the file; no checksum is looked
+        at."""
         name = record_name(position)
         data = self.storage.head(name, min(size, _HEAD))
         start = (len(_OLD) + _SUM if data.startswith(_OLD) else _BODY) + _LENGTH
@@ -160,8 +162,8 @@ class Log:
             raise _corrupt(name, f"it has another shape: {error}") from error
 
     def collect(self, floor: int) -> list[int]:
-        """Delete the records below a position, but those that say who owned the path ("One owner"); none by who is not
-        the owner any more ("Someone runs")."""
+        """Delete the records below a position, except ``opened`` records (the law one owner). An owner that has a
+        successor deletes nothing (the *someone runs* law of `takeover`). Returns the deleted positions."""
         gone: list[int] = []
         positions = self.positions()
         if self.has_successor(positions):
@@ -177,42 +179,43 @@ class Log:
                 except CheckpointError as error:
                     if error.code != "log.corrupt":
                         raise
-                    self._unreadable.add(position)  # it cannot be told what it was
+                    self._unreadable.add(position)  # it may be an `opened` record
             if position not in self._opened and position not in self._unreadable:
                 gone.append(position)
-        # The records first: one that is there names files that are there.
+        # Records first: the files that a record names are there as long as the record is.
         self.storage.delete(map(record_name, gone))
         self.storage.delete([file for at in gone for file in self._files.pop(at, ())])
-        # What killed owners left: the one that lives is past these positions.
+        # Unfinished files of killed owners: the living owner is past these positions.
         left = map(_UNFINISHED.fullmatch, self.storage.unfinished(LOG))
         self.storage.delete([match[0] for match in left if match and int(match[1]) < floor])
         self._others.difference_update(gone)
         return gone
 
     def has_successor(self, positions: Sequence[int] | None = None) -> bool:
-        """Whether somebody has taken the path over since whoever uses this did."""
+        """Whether another run has taken the path over since the run that uses this log did."""
         ours = self._owner
         if ours is None:
             return False
         if positions is None:
             positions = self.positions()
-        # One that cannot be read is being written, by us or by the other.
+        # A record that cannot be read is being written, by this run or by the other.
         return any(self.is_opened(position) for position in positions if position > ours)
 
     def own(self, position: int) -> None:
-        """Whoever uses this owns the path, by the record at a position."""
+        """Note that the run that uses this log owns the path, by its ``opened`` record at a position."""
         self._owner = position
         self._opened.add(position)
 
     def is_opened(self, position: int) -> bool:
-        """Whether the record at a position says that a run owns the path."""
+        """Whether the record at a position is an ``opened`` record."""
         if position not in self._opened and position not in self._others:
             with suppress(CheckpointError):
                 self.read(position)
         return position in self._opened
 
     def sweep(self, owner: int) -> list[str]:
-        """Delete rows that were handed in to owners before this one, and that no record names."""
+        """Delete parcels that were handed in to earlier owners than this one, and that no record names; return their
+        names."""
         left = [
             name
             for name in (*self.storage.names(PARCELS), *self.storage.unfinished(PARCELS))
@@ -229,5 +232,5 @@ class Log:
 
 
 def is_logs_own(name: str) -> bool:
-    """Whether a log makes files of such names that may be left over: rows handed in, and records cut short."""
+    """Whether a file may be a leftover of a log, by its name: a parcel, or a record that was not finished."""
     return any(pattern.fullmatch(name) is not None for pattern in (_PARCEL, _UNFINISHED))

@@ -1,17 +1,16 @@
-"""A manifest: what one checkpoint consists of, as a small JSON file.
+"""A manifest: a small JSON file that says what one checkpoint consists of.
 
-It lists, per state, the *shares* that workers held (a hash range each), the batches of each share
-with their frontiers, and the blocks of each batch: which file, its size and checksum, and which
-hashes of it count. A block that was cut when its range was split counts in part, and its file is
-still that of the whole. Laws:
+`checkpoint` writes and reads manifests. A manifest lists, per state, the *shares* that workers held (a range of hashes
+each), the batches of each share with their frontiers, and the blocks of each batch: the file, its size and checksum,
+and which hashes of the block count. (Where a range was split, only a part of a block counts, and its file is still the
+file of the whole block.) Laws:
 
-1. **Whole or refused.** A manifest carries a checksum over the rest of it; a torn one is not read.
-2. **Whole states.** The shares of a state are adjacent hash ranges from 0 up to 2**64, with one
-   schema and one `upper`.
-3. **Names are checked.** A file is called ``blocks/NUMBER-UID.arrow``, after the checkpoint that
-   first wrote it and the block; nothing else is ever opened or deleted.
-4. **Numbers are plausible.** A manifest whose number is above `LAST` was not published by a run, which would need 31
-   years for it at a checkpoint each second; it is a file like any other that is not ours.
+- **Whole or refused.** A manifest carries a checksum over the rest of it; a torn manifest is refused.
+- **Whole states.** The shares of a state are adjacent hash ranges from 0 up to 2**64, with one schema and one `upper`.
+- **Names are checked.** The file of a block is called ``blocks/NUMBER-UID.arrow``, after the checkpoint that first
+  wrote it and the block; no other file is ever opened or deleted as a block.
+- **Numbers are plausible.** A manifest whose number is above `LAST` was not published by a run, which would need 31
+  years for that at a checkpoint each second. Such a file is passed over like any other file that is not ours.
 
 >>> manifest = Manifest(7, {}, {"epoch": 12})
 >>> decode_manifest(manifest_name(7), encode_manifest(manifest)) == manifest
@@ -75,7 +74,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class BlockEntry:
-    """The rows of a block whose hash is in [low, high), and how many they are."""
+    """The rows of a block whose hash is in [low, high), with their number."""
 
     file: StoredFile
     rows: int
@@ -111,17 +110,17 @@ class Share:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint. `about` is what its publisher wants kept beside the states: JSON."""
+    """A checkpoint. `about` is JSON that the publisher wants stored beside the states."""
 
     number: int
     states: Mapping[str, tuple[Share, ...]]
     about: Mapping[str, Any] = field(default_factory=dict)
     skipped: tuple[CheckpointError, ...] = field(default=(), compare=False)
-    """Newer manifests that are torn, where this is the answer to `latest`."""
+    """Errors of newer manifests that are torn, where `Checkpoints.latest` returned this one."""
 
     @property
     def version(self) -> str | None:
-        """The version of Riverrun that wrote it, where it says so."""
+        """The version of Riverrun that wrote the checkpoint, where it says so."""
         version = self.about.get("riverrun")
         return None if version is None else str(version)
 
@@ -138,13 +137,13 @@ def manifest_name(number: int) -> str:
 
 
 def manifest_number(name: str) -> int | None:
-    """The number in the name of a manifest; None for any other file (law 4)."""
+    """The number in the name of a manifest; None for any other file (the law numbers are plausible)."""
     match = _MANIFEST.fullmatch(name)
     return int(match[1]) if match and int(match[1]) <= LAST else None
 
 
 def unfinished_number(name: str) -> int | None:
-    """The number in the name of what a killed publisher left; None for any other file."""
+    """The number in the name of a manifest that a killed publisher left unfinished; None for any other file."""
     match = _UNFINISHED.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -164,7 +163,7 @@ def parse_block_name(name: str) -> tuple[int, str] | None:
 
 
 def check_whole(states: Mapping[str, tuple[Share, ...]], attempt: str) -> None:
-    """Refuse states whose shares do not make up a whole (law 2); shares are sorted by hash."""
+    """Refuse states whose shares do not make up a whole (the law whole states); shares are sorted by hash."""
     for name, shares in states.items():
         ends = [0, *(share.high for share in shares)]
         if ends[-1] != END or any(s.low != at for s, at in zip(shares, ends, strict=False)):
@@ -176,16 +175,16 @@ def check_whole(states: Mapping[str, tuple[Share, ...]], attempt: str) -> None:
                 hint="every hash belongs to one worker; publish when every worker has written its share",
                 state=name,
             )
-        for what, given in (
+        for what, per_share in (
             ("schema", [share.schema for share in shares]),
             ("upper", [share.upper for share in shares]),
         ):
-            other = next((x for x in given if x != given[0]), None)
+            other = next((each for each in per_share if each != per_share[0]), None)
             if other is not None:
                 raise CheckpointError(
                     "checkpoint.incompatible",
                     f"cannot {attempt}: the shares of state {name!r} differ in {what}: "
-                    f"{given[0]} and {other}",
+                    f"{per_share[0]} and {other}",
                     hint="all workers write the same state as of the same frontier",
                     state=name,
                 )
@@ -246,7 +245,7 @@ _OBJECTS = ("fingerprint", "code", "application", "offsets", "outputs")
 
 
 def _check_about(about: Any) -> dict[str, Any]:
-    """What a run keeps beside its states, if it has the shape that those who resume it rely on."""
+    """The `about` of a manifest, checked: a ValueError where a resume could not rely on its shape."""
     if not isinstance(about, dict):
         raise ValueError(f"what it says about itself is {type(about).__name__}, not an object")
     for key in _COUNTS:
@@ -259,7 +258,7 @@ def _check_about(about: Any) -> dict[str, Any]:
 
 
 def say_version(manifest: Manifest) -> None:
-    """Say that another version of Riverrun wrote a checkpoint that is about to be used."""
+    """Warn if another version of Riverrun wrote a checkpoint that is about to be used."""
     if manifest.version not in (None, __version__):
         _LOG.warning(
             "checkpoint %d was written by riverrun %s, and this is %s",

@@ -1,13 +1,14 @@
-"""Stored: a state in a checkpoint, to be read as of an epoch, with no run alive.
+"""Reading a state from a checkpoint, as of an epoch, with no run alive.
 
-A run says in its checkpoints which outputs it has, and which state each is in (`about["outputs"]`).
-Laws:
+`rr.read_checkpoint` and Spark's data source read stored outputs through this module. A run says in its checkpoints
+which outputs it has, and which state each is in (`about["outputs"]`). Laws:
 
-1. A checkpoint *holds* an epoch of a state when it can tell it apart: from the state's `since` up to,
-   not including, its `upper`. The last complete epoch is always held: it is the state as it stands.
-2. What is read as of an epoch is what the run gave as of it, whichever checkpoint that holds it is taken.
-3. `cuts` are hash ranges that together are the state. None crosses the shares of two workers, and they
-   are cut between the blocks of the largest batch, so most files are read once.
+- **Held epochs.** A checkpoint *holds* the epochs of a state that it can tell apart: those from the state's `since` up
+  to, not including, its `upper`. The last complete epoch is always held: that is the state as it stands.
+- **Same rows.** The rows read as of an epoch are those that the run gave as of that epoch, whichever checkpoint that
+  holds the epoch they are read from.
+- **Cuts make a whole.** `cuts` are hash ranges that together are the state. No range crosses the shares of two workers.
+  They are cut between the blocks of the largest batch, so most files are read once.
 
 >>> import pyarrow as pa
 >>> from riverrun.state.spine import Spine
@@ -56,18 +57,18 @@ class StoredState:
     state: str
     epoch: int
     output: str | None
-    """The output that it is; None where the state itself is asked for."""
+    """The name of the output; None where the state itself was asked for."""
     columns: pa.Schema
     shares: tuple[Share, ...]
 
     def cuts(self, rows: int = CUT_ROWS) -> list[tuple[int, int]]:
-        """Hash ranges to be read apart from each other, each of about so many rows, if there are so many."""
+        """Hash ranges that can be read apart from each other, each of about `rows` rows, if there are so many."""
         return [cut for share in self.shares for cut in _cuts(share, rows)]
 
     def open(
         self, checkpoints: Checkpoints, low: int = 0, high: int = END
     ) -> tuple[View, Timestamp]:
-        """A hash range of it, and the time as of which to read that."""
+        """A view of a hash range of the state, and the time as of which to read the view."""
         mapped = checkpoints.storage.root is not None
         view = checkpoints.restore(self.state, low, high, number=self.number, mapped=mapped)
         (upper,) = view.upper
@@ -75,13 +76,13 @@ class StoredState:
         time = (self.epoch, *rounds)
         if view.since.less_equal(time):
             return view, time
-        # As it stands: times before `upper` were advanced to it, and nothing else is there.
+        # The state as it stands: times before `upper` were advanced to it, and there are no others.
         after = Antichain([(upper[0] + 1, *upper[1:])])
         return view.with_frontiers(view.since, after), (upper[0], *rounds)
 
 
 def look_into(place: str | Path) -> Checkpoints:
-    """The checkpoints at a path or URL, to be read; nothing is made there."""
+    """The checkpoints at a path or URL, to be read; no directory is made."""
     checkpoints = Checkpoints(open_storage(place, make=False))
     if not checkpoints.numbers():
         raise (
@@ -105,9 +106,9 @@ def held(shares: tuple[Share, ...]) -> range:
 
 
 def outputs(manifest: Manifest) -> Mapping[str, Mapping[str, Any]]:
-    """The outputs that a checkpoint says it has: of each its state, its columns and their schema."""
-    found = manifest.about.get("outputs", {})
-    return found if isinstance(found, dict) else {}
+    """The outputs that a checkpoint says it has: the state, columns and schema of each."""
+    listed = manifest.about.get("outputs", {})
+    return listed if isinstance(listed, dict) else {}
 
 
 def choose(
@@ -118,7 +119,7 @@ def choose(
     epoch: int | None = None,
     number: int | None = None,
 ) -> StoredState:
-    """What is meant: by default the only output, as of the newest epoch that the newest checkpoint holds."""
+    """The state to read: by default the only output, as of the newest epoch that the newest checkpoint holds."""
     if output is not None and state is not None:
         raise CheckpointError(
             "checkpoint.output",
@@ -130,7 +131,7 @@ def choose(
         try:
             name, columns, shown = _meant(manifest, output, state)
         except CheckpointError:
-            if ranges:  # the program was another one then
+            if ranges:  # a newer checkpoint has it: this one is of another program
                 continue
             raise
         shares = manifest.states[name]
@@ -146,13 +147,13 @@ def choose(
 
 
 def _candidates(checkpoints: Checkpoints, number: int | None) -> Iterator[Manifest]:
-    """The checkpoints that may be meant, newest first; torn ones are left out where another may do."""
+    """The checkpoints to look into, newest first; without a `number`, torn ones are left out."""
     numbers = checkpoints.numbers()
     if number is not None:
         check_number(numbers, number)
         yield checkpoints.load(number)
         return
-    newest = checkpoints._manifest(None)  # says which newer ones are torn, and raises if all are
+    newest = checkpoints._manifest(None)  # logs which newer ones are torn, and raises if all are
     yield newest
     for older in reversed([each for each in numbers if each < newest.number]):
         try:
@@ -165,7 +166,7 @@ def _candidates(checkpoints: Checkpoints, number: int | None) -> Iterator[Manife
 def _meant(
     manifest: Manifest, output: str | None, state: str | None
 ) -> tuple[str, pa.Schema, str | None]:
-    """The state that is meant, its columns, and which output that is."""
+    """The name of the state to read, its columns, and the output that it is, if any."""
     if state is not None:
         if state not in manifest.states:
             raise _unknown("state", state, manifest, manifest.states)
@@ -194,7 +195,7 @@ def _meant(
 
 
 def with_count(schema: Schema) -> pa.Schema:
-    """The columns of a state, key first, and a last one that says how often each row is there."""
+    """The columns of a state, key first, and a last column with how often each row is there."""
     columns = [*schema.key, *schema.value]
     count = free_name("count", [column.name for column in columns], any_case=True)
     return pa.schema([*columns, pa.field(count, pa.int64())])
@@ -227,14 +228,14 @@ def _unknown(what: str, name: str, manifest: Manifest, known: Mapping[str, Any])
 def _not_held(
     epoch: int | None, ranges: list[tuple[int, range]], name: str | None
 ) -> TimeViolation:
-    told = "; ".join(
+    held_epochs = "; ".join(
         f"checkpoint {number}: {_shown(epochs)}" for number, epochs in reversed(ranges)
     )
     what = "the only output" if name is None else repr(name)
     when = "" if epoch is None else f" as of epoch {epoch}"
     return TimeViolation(
         "time.not_held",
-        f"cannot read {what}{when}: the checkpoints hold: {told}",
+        f"cannot read {what}{when}: the checkpoints hold: {held_epochs}",
         hint="a run with a longer history= keeps more epochs apart; older checkpoints are collected",
         epoch=epoch,
     )

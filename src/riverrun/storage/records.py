@@ -1,10 +1,11 @@
 """Records: the files of the log, as bytes and back.
 
 A record is one file: a head with its length and two checksums, a header (JSON, which says what kind it is), and the
-rows of an epoch, an Arrow stream for each input. The log writes records and reads them; `takeover` reads them all. Law
-**whole or refused**: a record carries its length and checksums, of its head, which says the length, and of the rest.
-What is damaged is refused with `CheckpointError`, and the error says whether the file is *torn*: shorter than it says,
-or nothing but zeros, which is what a power cut leaves of a file that was not `synced`.
+rows of an epoch, an Arrow stream for each input. `log` writes and reads records; `takeover` reads all of them. Law:
+
+- **Whole or refused.** A record carries its length and two checksums: one of its head, which has the length, and one of
+  the rest. A damaged record is refused with `CheckpointError`, and the error says whether the file is *torn*: shorter
+  than its length, or nothing but zeros, as a power cut leaves a file that was not `synced`.
 
 >>> rows = pa.record_batch({"n": [1, 2]})
 >>> data = encode_record(Record({"kind": "epoch", "epoch": 7}, {"numbers": rows}))
@@ -37,34 +38,16 @@ LOG = "log"
 
 
 PARCELS = "parcels"
-"""Where rows are that an epoch takes by name; the name begins with the owner they were handed in to."""
-
-
+"""The folder of parcels: rows that an epoch takes by name. A name begins with the owner the rows were handed in to."""
 VERSION = 2
-
-
 MAGIC = b"riverrun log %d\n" % VERSION
-
-
-_OLD = b"riverrun log 1\n"  # the same without its length and the checksum of its head
-
-
+_OLD = b"riverrun log 1\n"  # version 1 had no length and no checksum of its head
 _MAGIC = re.compile(rb"riverrun log (\d+)\n")
-
-
 _PARCEL = re.compile(rf"{PARCELS}/(\d+)\..*")
-
-
 _PARCEL_KEYS = frozenset(("name", "holder", "rows", "file", "checksum"))
-
-
 _SUM = 32  # a checksum in hex
-
-
 _LENGTH = 8
-
-
-_BODY = len(MAGIC) + _LENGTH + 2 * _SUM  # where what the head is about begins
+_BODY = len(MAGIC) + _LENGTH + 2 * _SUM  # where the part behind the head begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +109,8 @@ def decode_record(name: str, data: pa.Buffer) -> Record:
 
 
 def _body(name: str, data: pa.Buffer, begin: bytes) -> tuple[pa.Buffer, bytes]:
-    """What the head of a record is about, and its checksum there; refused where the length is not that of the head."""
+    """The part of a record behind its head, and the checksum that the head has of it; refused where the length is not
+    that of the head."""
     if len(begin) < _BODY or not any(begin):
         whole = data.size <= _BODY or not any(data.to_pybytes())
         raise _corrupt(name, f"it ends after {data.size} bytes, or is empty", torn=whole)
@@ -149,7 +133,7 @@ def _old_body(name: str, data: pa.Buffer, begin: bytes) -> tuple[pa.Buffer, byte
 
 
 def _check_header(header: Any) -> Mapping[str, Any]:
-    """The header of a record, if it has the shape of one; a ValueError says what it has not."""
+    """The header of a record, checked; a ValueError says which part of its shape is wrong."""
     if not isinstance(header, dict):
         raise ValueError(f"its header is {type(header).__name__}, not an object")
     kind = header.get("kind")

@@ -1,18 +1,18 @@
 """Scratch: temporary folders that do not outlive their process for long.
 
 State beyond the memory budget, restored blocks and uploads that wait lie in folders below the temporary folder of the
-system (``TMPDIR``, usually /tmp). A process that ends takes its folders with it. A process that is killed cannot; what
-it leaves is removed by the next run on the same machine, which asks the kernel whether the process lives. Laws:
+system (``TMPDIR``, usually /tmp). A process that ends removes its folders. A process that is killed cannot; the next
+run on the same machine removes them, after it has asked the kernel whether the process lives. Laws:
 
-- **A lock that dies.** The folder itself is locked (flock) as long as its process lives. The kernel lets go of the lock
-  when the process is gone, however it ended; no number of a process is looked at, which another may have by now.
-- **Nobody else's.** A folder is removed by whoever gets its lock, and only if it is a folder (no link to one), belongs
-  to the same user, and was made on this kernel or on this host: locks of other machines, in a temporary folder that
-  several share, may not be seen here.
-- **Never half locked.** A folder gets the name under which it is looked for when it is locked, not before.
+- **A lock that dies.** The folder itself is locked (flock) as long as its process lives. The kernel releases the lock
+  when the process is gone, however it ended. Process numbers do not count: another process may have the number by now.
+- **Nobody else's.** A folder is removed by a process that gets its lock, and only if it is a folder (no link to one),
+  belongs to the same user, and was made on this kernel or on this host: locks of other machines, in a temporary folder
+  that several share, may not be seen here.
+- **Never half locked.** A folder gets the name under which runs look for it when it is locked, not before.
 
-A file system without such locks (some that are shared over a network) is no obstacle: folders there are removed when
-their process ends, and otherwise stay. A child that was forked keeps the lock of its parent, and so its folders.
+On a file system without such locks (some that are shared over a network) folders are removed when their process ends,
+and otherwise stay. A child that was forked keeps the lock of its parent, and so the folders of its parent.
 
 >>> folder = Scratch()
 >>> folder.path.is_dir(), collect_abandoned()
@@ -21,7 +21,7 @@ their process ends, and otherwise stay. A child that was forked keeps the lock o
 >>> folder.path.exists()
 False
 
-Cost: a folder costs 0.1 ms and a file descriptor; to look for abandoned ones is to list the temporary folder, once.
+Cost: a folder costs 0.1 ms and a file descriptor; looking for abandoned ones lists the temporary folder once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from threading import Lock, Thread
 
 _MAKING = "riverrun-making-"
 _NAME = re.compile(r"riverrun-scratch-([0-9a-f]{12})-([0-9a-f]{12})-.+")
-_STALE = 3600.0  # seconds after which a folder that never was locked is nobody's
+_STALE = 3600.0  # seconds after which a folder without its final name counts as abandoned
 _LOG = logging.getLogger(__name__)
 _SWEEPS = Lock()
 _AGAIN = 600.0  # seconds between two sweeps
@@ -52,7 +52,7 @@ _SWEPT: list[float] = []  # when the last one was
 
 
 class Scratch:
-    """A temporary folder of this process; it goes when this object does, at the latest."""
+    """A temporary folder of this process; it is removed with this object at the latest."""
 
     def __init__(self, parent: str | Path | None = None) -> None:
         kernel, host = _machine()
@@ -72,14 +72,14 @@ class Scratch:
 
 
 def _remove(path: Path, lock: int, maker: int) -> None:
-    if os.getpid() == maker:  # a forked child has the same objects, and its parent lives
+    if os.getpid() == maker:  # not in a forked child: its parent uses the folder
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         os.close(lock)
 
 
 def collect_abandoned(parent: str | Path | None = None) -> list[Path]:
-    """Remove the folders of processes that are gone, and say which."""
+    """Remove the folders of processes that are gone; return their paths."""
     parent = Path(tempfile.gettempdir() if parent is None else parent)
     gone = []
     try:
@@ -99,8 +99,8 @@ def collect_abandoned(parent: str | Path | None = None) -> list[Path]:
 
 
 def sweep() -> None:
-    """Have what killed processes left removed, by a thread: for the first run of this process, and later ones now and
-    then."""
+    """Have a thread remove what killed processes left: at the first run of this process, and at later runs if the last
+    time was ten minutes ago."""
     with _SWEEPS:
         now = time.monotonic()
         if _SWEPT and now - _SWEPT[-1] < _AGAIN:
@@ -114,7 +114,7 @@ def _collected(path: Path, name: str) -> bool:
     ours = match is not None and (match[1] == machine[0] or match[2] == machine[1])
     if not ours and not name.startswith(_MAKING):
         return False
-    # One that has no name of its own yet may be locked in a moment.
+    # A folder that has not its final name yet may be about to be locked.
     with locked_leftover(path, folder=True, idle=0.0 if ours else _STALE) as about:
         if about is None or about.st_uid != os.getuid():
             return False
@@ -126,10 +126,11 @@ def _collected(path: Path, name: str) -> bool:
 def locked_leftover(
     path: Path, *, folder: bool = False, idle: float = 0.0
 ) -> Iterator[os.stat_result | None]:
-    """What is at a path, locked, if its process is gone; None where that process lives, or it is a link, or gone too.
+    """Lock a file or folder whose process is gone, and yield its status; None where that process lives, or nothing is
+    there.
 
-    With `idle`, what was changed less than so many seconds ago is not even locked. Raises `OSError` where the file
-    system has no locks.
+    With `idle`, a path that was changed less than so many seconds ago is not even locked. Raises `OSError` for a link,
+    and where the file system has no locks.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_DIRECTORY if folder else 0)
     try:
@@ -156,7 +157,7 @@ def locked_leftover(
 
 
 def boot_id() -> str:
-    """What this start of this kernel is called; empty where nobody tells."""
+    """The identifier of this start of the kernel; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except (OSError, ValueError):

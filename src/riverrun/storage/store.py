@@ -1,14 +1,14 @@
-"""Where checkpoints are kept: a few named files in an object store, through obstore.
+"""Storage: a few named files in an object store, through obstore. Checkpoints, log and leases are kept in one.
 
-A storage knows seven verbs: put, create, get (or its head), map, take, list, delete. Names are paths below a prefix. A
-put is atomic: readers see the whole file or none, and when it returns, the store has it. `create`
-is a put that succeeds for one caller only; it is what publishing rests on.
+A storage has these verbs: put, create, get (or the head of a file), map, take, list, delete. Names are paths below a
+prefix. A put is atomic: readers see the whole file or none, and when the put returns, the store has the file. `create`
+is a put that succeeds for one caller only; publishing rests on it.
 
-**Durability.** In S3, Google Cloud Storage and Azure, what was put survives. On local disk a file is
-written beside the target and renamed (or linked, to create; `directory`), with *no* fsync: what
-was put survives the death of any process, but after a power cut a file may be empty. Its checksum
-tells, and the checkpoint is lost. ``open_storage(path, synced=True)`` makes each put wait until the
-file and its name are on the disk, at the disk's speed, and each delete until the names are gone from it.
+**Durability.** In S3, Google Cloud Storage and Azure, files that were put survive. On local disk a file is written
+beside its target and renamed (or linked, to create; `directory`), with *no* fsync: the file survives the death of any
+process, but after a power cut it may be empty. Its checksum shows that, and the checkpoint is lost.
+``open_storage(path, synced=True)`` makes each put wait until the file and its name are on the disk, at the disk's
+speed, and each delete until the names are gone from it.
 
 >>> storage = open_storage("memory:///")
 >>> storage.create("log/1", b"one"), storage.create("log/1", b"two")
@@ -56,14 +56,14 @@ RETRIES: Any = {
         "base": 2,
     },
 }
-"""What obstore tries again by itself: for a moment. Its own three minutes would be silent, and come on top of those of
-`retry`, which says what it waits for and knows the deadline."""
+"""How long obstore itself tries again: for a moment. Its default of three minutes would be silent, and be added to the
+time of `retry`, which logs what it waits for and knows the deadline."""
 PASSING: set[str] = set()
 """Names of files that need not outlive a power cut."""
 _WORD = 8  # kernels read words where they lie
 _UNFINISHED = re.compile(r"#\d+$")
 
-# What trying again cannot mend.
+# Errors that trying again cannot mend.
 _REFUSED = (
     exceptions.InvalidPathError,
     exceptions.NotSupportedError,
@@ -127,7 +127,7 @@ def open_storage(
 
 
 def nothing_at(place: object) -> CheckpointError:
-    """What is looked at is not there."""
+    """The error for a path that has nothing of a run."""
     return CheckpointError(
         "checkpoint.nothing",
         f"there is nothing at {place}",
@@ -163,7 +163,7 @@ class Storage:
         return None
 
     def put(self, name: str, data: Any) -> None:
-        """Keep some bytes under a name, in place of what was there."""
+        """Put bytes under a name, in place of those that were there."""
         with self._translated("write", name):
             if self._directory is not None:
                 synced = self.synced and name not in PASSING
@@ -172,7 +172,7 @@ class Storage:
                 obstore.put(self.store, self.prefix + name, _octets(data))
 
     def create(self, name: str, data: Any) -> bool:
-        """Keep some bytes under a name nobody has used: False when somebody has."""
+        """Put bytes under a name that is free; False when it is not."""
         with self._translated("create", name):
             if self._directory is not None:
                 return self._write(self._directory, name, data, fresh=True, synced=self.synced)
@@ -188,8 +188,8 @@ class Storage:
         return directory.write(self.prefix + name, _octets(data), fresh=fresh, synced=synced)
 
     def write_in_place(self, name: str, data: bytes) -> bool:
-        """Write a few bytes over those under a name, at once; False where that cannot be, as a rule since files are
-        not on local disk."""
+        """Write a few bytes over those under a name; False where that fails, as a rule since files are not on local
+        disk."""
         if self._directory is None:
             return False
         try:
@@ -205,7 +205,7 @@ class Storage:
         return data if data.address % _WORD == 0 else pa.py_buffer(data.to_pybytes())
 
     def head(self, name: str, size: int) -> bytes:
-        """The first bytes under a name, of a file that has so many."""
+        """The first `size` bytes under a name; the file has at least as many."""
         with self._translated("read", name):
             return bytes(obstore.get_range(self.store, self.prefix + name, start=0, length=size))
 
@@ -222,11 +222,12 @@ class Storage:
             return _mapped(self._path(self.root, name))
 
     def take(self, name: str, folder: Path) -> pa.Buffer:
-        """The same bytes in a file of our own in a local folder, mapped; nobody else can change it or take it away.
+        """The bytes under a name, mapped from a file of our own in a local folder, which nobody else can delete.
 
-        Linked where that can be, otherwise copied. The file has no name when this returns, and goes with the buffer.
+        The file is linked where that works, otherwise copied. It has no name when this returns, and goes with the
+        buffer.
         """
-        folder.mkdir(parents=True, exist_ok=True)  # it is empty, and may have been tidied away
+        folder.mkdir(parents=True, exist_ok=True)  # a cleaner may have deleted it while empty
         own = folder / uuid4().hex
         with self._translated("take", name):
             try:
@@ -249,22 +250,23 @@ class Storage:
         return [file.name for file in self.files(folder)]
 
     def files(self, folder: str) -> list[FileFound]:
-        """The same, with their sizes and when they were written."""
+        """All files in a folder, sorted by name, with their sizes and when they were written."""
         start = len(self.prefix)
         with self._translated("list", folder):
             if self.root is not None:
-                found = list(_local_files(self.root, folder))
-                return sorted(found, key=lambda file: file.name)
+                local = list(_local_files(self.root, folder))
+                return sorted(local, key=lambda file: file.name)
             chunks = obstore.list(self.store, self.prefix + folder)
-            found = [
+            listed = [
                 FileFound(meta["path"][start:], meta["size"], meta["last_modified"])
                 for chunk in chunks
                 for meta in chunk
             ]
-        return sorted(found, key=lambda file: file.name)
+        return sorted(listed, key=lambda file: file.name)
 
     def unfinished(self, folder: str, name: str = "*") -> list[str]:
-        """What killed processes left on local disk in place of a file: NAME#1, which obstore does not list."""
+        """The names of files that killed processes left unfinished on local disk: NAME#1, which obstore does not
+        list."""
         if self.root is None:
             return []
         start = f"{folder}/" if folder else ""
@@ -272,18 +274,18 @@ class Storage:
         return sorted(start + each for each in left if each.isprintable())
 
     def unfinished_files(self, folder: str) -> list[FileFound]:
-        """The same, with their sizes and when they were written."""
-        found = []
+        """Unfinished files, with their sizes and when they were written."""
+        files = []
         for name in self.unfinished(folder):
             assert self.root is not None
-            with suppress(FileNotFoundError):  # it is finished by now
+            with suppress(FileNotFoundError):  # its writer has finished it by now
                 about = self._path(self.root, name).stat()
                 modified = datetime.fromtimestamp(about.st_mtime, UTC)
-                found.append(FileFound(name, about.st_size, modified))
-        return found
+                files.append(FileFound(name, about.st_size, modified))
+        return files
 
     def delete(self, names: Iterable[str]) -> None:
-        """Forget these files; those that are gone already are not missed."""
+        """Delete these files; files that are gone already are no error."""
         names = list(names)
         for name in names:
             with self._translated("delete", name):
@@ -294,9 +296,7 @@ class Storage:
                         obstore.delete(self.store, self.prefix + name)
                 except FileNotFoundError:
                     pass
-        if (
-            self.synced and self._directory is not None
-        ):  # whoever deletes more relies on this being gone
+        if self.synced and self._directory is not None:  # later deletes rely on this one
             with self._translated("delete", ", ".join(names[:1])):
                 self._directory.sync({(self.prefix + name).rpartition("/")[0] for name in names})
 
@@ -308,7 +308,7 @@ class Storage:
 
     @property
     def where(self) -> str:
-        """The path, or the store and what names begin with there: for people."""
+        """The path, or the store and the prefix in it: for people."""
         if self.root is not None:
             return str(self.root)
         shown = repr(self.store)  # the bucket and the prefix, where there is one
@@ -324,8 +324,8 @@ class Storage:
 
 
 def _local_files(root: Path, folder: str) -> Iterator[FileFound]:
-    """The files in a local folder. What no store could have is passed over: names that are not UTF-8 or not printable,
-    pipes, links that lead nowhere; and what is being written."""
+    """The files in a local folder. Passed over are entries that no object store could have (names that are not UTF-8 or
+    not printable, pipes, links that lead nowhere) and unfinished files."""
     try:
         with os.scandir(root / folder) as entries:
             listed = list(entries)
@@ -341,7 +341,7 @@ def _local_files(root: Path, folder: str) -> Iterator[FileFound]:
             elif entry.is_file() and not _UNFINISHED.search(name):
                 about = entry.stat()
                 yield FileFound(name, about.st_size, datetime.fromtimestamp(about.st_mtime, UTC))
-        except OSError:  # it is gone by now, or a link in a circle
+        except OSError:  # the entry is gone by now, or a link in a circle
             continue
 
 
@@ -353,17 +353,17 @@ def _mapped(path: Path) -> pa.Buffer:
 
 
 def _octets(data: Any) -> memoryview:
-    """Bytes as obstore wants them: Arrow's buffers say that theirs are signed."""
+    """Bytes as obstore wants them: unsigned, where Arrow's buffers have signed ones."""
     return memoryview(data).cast("B")
 
 
 @contextmanager
 def _translated(verb: str, name: str, where: str) -> Iterator[None]:
-    """Errors of the store as ours."""
+    """Raise errors of the store as errors of Riverrun."""
     try:
         yield
     except FileNotFoundError as error:
-        if verb in ("write", "create"):  # the bucket, or what it is in, is away
+        if verb in ("write", "create"):  # the bucket itself is not there
             raise _unreachable(verb, name, where, error) from error
         raise CheckpointError(
             "checkpoint.missing",

@@ -1,31 +1,31 @@
-"""Taking over: a run owns its checkpoint path from here on, and learns what the path has for it.
+"""Taking over: how a run comes to own its checkpoint path, and learns what is there to go on from.
 
-Every run with a checkpoint path begins so, the first one at an empty path too. `take_over` looks at the newest
-checkpoint and at the log behind it, writes an ``opened`` record, and returns an `Opening`: which checkpoint to go back
-to, and which epochs to do again. Laws:
+Every run with a checkpoint path begins with `take_over`, also at an empty path. It looks at the newest checkpoint and
+at the log behind it, writes an ``opened`` record, and returns an `Opening`: which checkpoint to go back to, and which
+epochs to do again. Laws:
 
-- **Someone runs.** Whoever takes over looks first, and refuses what it cannot go on from while the owner before still
-  owns the path. Then it puts that owner out, by its ``opened`` record, also where the owner appends faster than its
-  successor reads. After that it goes on from the checkpoint that is the newest *then*. The owner before may still
-  publish a checkpoint of a prefix of the log, but collects nothing: whoever collects looks for a successor before it
-  looks at what is retained (`runtime.storage_calls`).
-- **Deterministic replay.** The epochs from a checkpoint on are given in order, each with the number that it had: a
-  refused epoch goes away if the next one has its number, and otherwise stays, without rows.
-- **Rows, not programs.** A record holds rows of inputs, whatever a program made of them; whether a program can go on
-  from a checkpoint is for whoever takes over to `decide`. But an input that an epoch to be done has rows for is what it
-  was when they were logged: the ``opened`` record before says what that was, or the checkpoint where it covers that
-  record. (Rows of an input that is gone do not count in epochs that a checkpoint has, and that are done again from the
-  start.)
-- **Bounded.** Records are read one after the other, and the rows that fit into `keep` bytes are brought along. Those of
-  the other epochs are in the log only, and `PendingEpoch.dropped` says so; they stay there, by the law someone runs.
-- **Acknowledged or not.** `Opening.reported` is how many epochs anybody may have been told of as complete
-  (`acknowledged`). Those after it were never acknowledged: where one fails again, it is refused.
+- **Someone runs.** A run that takes over looks first: if it cannot go on from what is there, it raises before it
+  owns the path, and the owner before goes on. Then it appends its ``opened`` record, which puts the owner before
+  out, also where that owner appends faster than its successor reads. Then it goes on from the checkpoint that is the
+  newest by then. An owner that was put out may still publish a checkpoint of a prefix of the log, but collects nothing:
+  whoever collects looks for a successor before it looks at what is retained (`runtime.storage_calls`).
+- **Deterministic replay.** The epochs from a checkpoint on are returned in order, each with the number that it had. A
+  refused epoch is left out if the next epoch has its number; otherwise it stays, without rows.
+- **Rows, not programs.** A record holds rows of inputs, whatever the program made of them; whether this program can go
+  on from a checkpoint is for `decide` to say. But an input for which an epoch still to be done has rows must be what it
+  was when the rows were logged. The ``opened`` record before that epoch says what the input was, or else the checkpoint
+  that covers that record. (Where all epochs are done again from the start, rows of an input that is gone are left out
+  of the epochs that a checkpoint has.)
+- **Bounded.** Records are read one after the other, and at most `keep` bytes of rows are brought along. Rows of the
+  other epochs are in the log only, as `PendingEpoch.dropped` says; they stay there, by the law someone runs.
+- **Acknowledged or not.** `Opening.reported` is how many epochs may have been reported to somebody as complete
+  (`acknowledged`). Later epochs were never acknowledged: if one of them fails again, it is refused.
 
-Why the checkpoint that someone goes on from stays: let M be the newest checkpoint after the ``opened`` record was
-there. Whoever decides to collect after that record finds it, and deletes nothing. Whoever has decided before has seen
-no checkpoint newer than M; the newest one that it has seen, K, is kept, with all files that K names. M is K, or was
-built on it: then its files are numbered higher than K, or K names them. Records of the log go only below what K covers,
-and M covers no less.
+Why the checkpoint that a run goes on from is not collected: let M be the newest checkpoint once the ``opened`` record
+is there. An owner that decides to collect after that finds the record, and deletes nothing. An owner that decided
+before has seen no checkpoint newer than M. Let K be the newest one that it saw: K is kept, with all files that K names.
+M is K, or was built on K, and then each file of M is numbered higher than K or named by K; so every file of M is kept.
+Records are deleted only below the position that K covers, and M covers no less.
 
 >>> from riverrun.storage.store import open_storage
 >>> storage = open_storage("memory:///")
@@ -34,7 +34,8 @@ and M covers no less.
 >>> (first.owner, first.next), (second.owner, second.next), second.pending
 ((0, 1), (1, 2), ())
 
-Cost: reads the records behind the checkpoint; what was not brought along is read once more when it is done.
+Cost: the records behind the checkpoint are read once; those whose rows were not brought along, once more when their
+epoch is done.
 """
 
 from __future__ import annotations
@@ -60,19 +61,11 @@ from riverrun.storage.records import (
 )
 
 TRIES = 20
-
-
-LOOKS = 5  # so often what is gone on from is looked at before the path is owned
-
-
-CHASES = 8  # so often the owner before may be faster
-
-
-KEEP = 256 << 20  # bytes of rows
-
+LOOKS = 5  # tries that look before they own the path; later ones own it first
+CHASES = 8  # tries to append where the log ends, while the owner before appends faster
+KEEP = 256 << 20  # bytes of rows that are brought along
 
 _LOG = logging.getLogger(__name__)
-
 
 T = TypeVar("T")
 
@@ -86,32 +79,33 @@ class PendingEpoch:
     refused: bool = False
     header: Mapping[str, Any] = field(default_factory=dict)
     dropped: bool = False
-    """Whether the rows are in the log only (law bounded)."""
+    """Whether the rows are in the log only (the law bounded)."""
     names: tuple[str, ...] = ()
-    """Of a dropped one, the inputs that it has rows of."""
+    """The inputs that a dropped epoch has rows of."""
 
 
 class Continuation(Enum):
-    """How one goes on from a checkpoint."""
+    """How a run goes on from a checkpoint."""
 
     STRAIGHT = "straight"
     """With its states."""
     BACKFILL = "backfill"
-    """With those of its states that are of use, from one epoch before, which is run again for the others."""
+    """With the states that are of use. The run begins one epoch earlier, and that epoch is done again for the other
+    states."""
     REPLAY = "replay"
-    """With none: all epochs are done again."""
+    """Without its states: all epochs are done again."""
 
 
 Decide: TypeAlias = Callable[[Manifest, bool], Continuation]
-"""Says how to go on from a checkpoint, or refuses it. It is told whether the log has all epochs."""
+"""Says how to go on from a checkpoint, or refuses to. Its second argument: whether the log has all epochs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a run finds at its path when it takes it over."""
+    """What a run that takes over a path has there to go on from."""
 
     owner: int
-    """The position of its ``opened`` record: later owners have greater ones."""
+    """The position of the run's ``opened`` record: later owners have greater positions."""
     number: int
     """The checkpoint to go back to; 0 for none."""
     epoch: int
@@ -125,22 +119,22 @@ class Opening:
     pending: tuple[PendingEpoch, ...]
     """The epochs from `epoch` on."""
     reported: int = 0
-    """Epochs below may have been acknowledged; those from here on never were (law acknowledged or not)."""
+    """Epochs below this one may have been acknowledged; later ones never were (the law acknowledged or not)."""
     doubtful: int = 0
-    """Of the epochs below it is not known exactly which ones were acknowledged: `reported` is a guess; 0 where it is
-    known."""
+    """Which epochs below this one were acknowledged is not known, and `reported` is a guess; 0 where `reported` is
+    exact."""
     application: Mapping[str, Any] = field(default_factory=dict)
     """What the checkpoint keeps for the application."""
     offsets: Mapping[str, Any] = field(default_factory=dict)
     """How far streams had come with the checkpoint."""
     done: int = 0
-    """Epochs below are in the newest checkpoint, be it that they are run again: they are not reported again."""
+    """Epochs below this one are in the newest checkpoint. Where they are done again, they are not reported again."""
     base: int = 0
-    """The newest checkpoint; that to go back to, where its states are of use."""
+    """The number of the newest checkpoint: `number`, where its states are of use."""
     covered: int = 0
     """The position of the first record that the newest checkpoint does not cover."""
-    kept: int | None = None
-    """The log keeps all epochs from this one on; None where it keeps what recovery needs."""
+    whole_from: int | None = None
+    """The log is to have all epochs from this one on; None where it has only what recovery needs."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What the checkpoint to go back to says of the program that wrote it."""
 
@@ -156,11 +150,12 @@ def take_over(
     number: int | None = None,
     keep: int | None = None,
 ) -> Opening:
-    """Own the path from here on, and find what it has. `identity` is a word that nobody else uses.
+    """Own the path from here on, and return what is there. `identity` is a word that no other run uses.
 
-    Without `decide`, a program with another fingerprint is refused. With `keep_inputs` the log is kept whole; without
-    either, as it was. With a `number`, go back to that checkpoint in place of the newest (law going back of the log).
-    `keep` is how many bytes of rows are brought along (law bounded).
+    Without `decide`, a program with another fingerprint is refused. With `keep_inputs=True` the log is kept whole from
+    now on, with False no longer, and with None as it was promised before. With a `number`, the run goes back to that
+    checkpoint in place of the newest (the *going back* law of `log`). `keep` is how many bytes of rows are brought
+    along (the law bounded).
     """
     keep = KEEP if keep is None else keep
     taking = _TakingOver(checkpoints, log, identity, dict(fingerprint or {}), decide, keep_inputs)
@@ -170,17 +165,18 @@ def take_over(
         try:
             return taking.newest(keep, blind=tries >= LOOKS)
         except CheckpointError as error:
-            # The owner before may have published and collected while we were reading.
+            # The owner before may have published and collected during the reading.
             if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
                 raise
             if not taking.is_overtaken:
-                raise taking.explained(error) from error
+                raise taking.explain_missing(error) from error
     raise AssertionError("not reached")
 
 
 @dataclass(slots=True)
-class _Found:
-    """A checkpoint, or the beginning, and the epochs of the log from there on, as far as they were read."""
+class _Resumption:
+    """Where the run goes on from: a checkpoint or the beginning, and the epochs of the log from there on, as far as
+    they were read."""
 
     manifest: Manifest | None
     way: Continuation
@@ -192,7 +188,7 @@ class _Found:
     position: int
     """The first record that was not read."""
     void: list[int] = field(default_factory=list)
-    """Torn records before that one, which the next owner declares void."""
+    """Torn records before `position`, which the next owner declares void."""
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -200,12 +196,12 @@ class _Found:
 
     @property
     def done(self) -> int:
-        """Epochs below are in the newest checkpoint."""
+        """Epochs below this one are in the newest checkpoint."""
         return int(self.about.get("epoch", 0))
 
 
 class _TakingOver:
-    """The work of `take_over`: what is looked at, and in which order (law someone runs)."""
+    """The steps of `take_over`, in the order that the law someone runs asks for."""
 
     def __init__(
         self,
@@ -228,19 +224,20 @@ class _TakingOver:
     # ---- the two ways in
 
     def newest(self, keep: int, *, blind: bool) -> Opening:
-        """Go on from the newest checkpoint. `blind`: own the path before the log is read, which went away meanwhile."""
+        """Go on from the newest checkpoint. With `blind`, own the path before the log is read: reading first has
+        failed, since the owner before collected what was about to be read."""
         manifest = self._manifest = self._latest()
-        found = self._open(manifest, keep)
+        resumption = self._open(manifest, keep)
         if blind:
             positions = self._log.positions()
-            found.position = max(found.position, positions[-1] + 1 if positions else 0)
+            resumption.position = max(resumption.position, positions[-1] + 1 if positions else 0)
         else:
-            self._read_on(found)
-        owner = self._own(found, blind=blind)
+            self._read_on(resumption)
+        owner = self._own(resumption, blind=blind)
 
         def owned() -> Opening:
             self._check_end(owner)
-            newest, now = self._latest(), found
+            newest, now = self._latest(), resumption
             if blind or _number(newest) != _number(manifest):
                 now = self._open(newest, keep)
             self._read_on(now, owner - 1)
@@ -249,7 +246,7 @@ class _TakingOver:
         return _insist(owned)
 
     def go_back(self, number: int, keep: int) -> Opening:
-        """Go on from an older checkpoint, which becomes the newest one (law going back of the log)."""
+        """Go on from an older checkpoint, which becomes the newest one (the *going back* law of `log`)."""
         checkpoints = self._checkpoints
         there = checkpoints.numbers()
         if number not in there:
@@ -260,14 +257,14 @@ class _TakingOver:
                 hint="`riverrun checkpoints PATH` lists them; flow.run(retain=N) keeps more of them",
                 number=number,
             )
-        found = self._open(checkpoints.load(number), keep)
-        self._read_on(found)
-        owner = self._own(found)
+        resumption = self._open(checkpoints.load(number), keep)
+        self._read_on(resumption)
+        owner = self._own(resumption)
 
         def owned() -> Opening:
             self._check_end(owner)
-            self._read_on(found, owner - 1)
-            return self._opening(found, owner)
+            self._read_on(resumption, owner - 1)
+            return self._opening(resumption, owner)
 
         opening = _insist(owned)
         if number == _insist(checkpoints.numbers)[-1]:
@@ -283,7 +280,7 @@ class _TakingOver:
     # ---- one step after the other
 
     def _latest(self) -> Manifest | None:
-        """The newest checkpoint that is whole; newer ones that are not are said, once."""
+        """The newest checkpoint that is whole. Damaged newer ones are logged, once each."""
         manifest = self._checkpoints.latest()
         for skipped in manifest.skipped if manifest is not None else ():
             assert manifest is not None
@@ -295,10 +292,10 @@ class _TakingOver:
                 )  # fmt: skip
         return manifest
 
-    def _open(self, manifest: Manifest | None, keep: int) -> _Found:
+    def _open(self, manifest: Manifest | None, keep: int) -> _Resumption:
         """Decide how to go on from a checkpoint; nothing of the log is read yet."""
         if manifest is None:
-            return _Found(None, Continuation.STRAIGHT, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
+            return _Resumption(None, Continuation.STRAIGHT, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
         about, number, way = manifest.about, manifest.number, Continuation.STRAIGHT
         for missing in ("epoch", "position", "owner"):
             if missing not in about:
@@ -315,100 +312,105 @@ class _TakingOver:
         else:
             way = self._decide(manifest, self._log.positions()[:start] == list(range(start)))
         if way is Continuation.REPLAY:
-            return _Found(manifest, way, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
+            return _Resumption(manifest, way, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
         replay = _Replay(epoch, start, program, keep)
-        replay.kept = about.get("kept")
+        replay.whole_from = about.get("kept")
         replay.owner = int(about["owner"])
-        return _Found(manifest, way, number, epoch, start, replay, about.get("offsets", {}), start)
+        return _Resumption(
+            manifest, way, number, epoch, start, replay, about.get("offsets", {}), start
+        )
 
-    def _read_on(self, found: _Found, last: int | None = None) -> None:
-        """Read the records up to the last one, and refuse epochs that this program cannot do."""
+    def _read_on(self, resumption: _Resumption, last: int | None = None) -> None:
+        """Read the records up to position `last`, by default all, and refuse epochs that this program cannot do."""
         if last is None:
             positions = self._log.positions()
             last = positions[-1] if positions else -1
         compared = self._fingerprint if self._decide is None else None
-        while found.position <= last:
-            found.void = _read(self._log, found.position, last, found.replay, compared, found.void)
-            found.position += 1
+        while resumption.position <= last:
+            resumption.void = _read(
+                self._log, resumption.position, last, resumption.replay, compared, resumption.void
+            )
+            resumption.position += 1
         if self._decide is not None:
-            found.replay.check_inputs(self._fingerprint, found.done)
+            resumption.replay.check_inputs(self._fingerprint, resumption.done)
 
-    def _own(self, found: _Found, *, blind: bool = False) -> int:
-        """Own the path: the position of the record that says so. `blind`: without reading what was appended."""
+    def _own(self, resumption: _Resumption, *, blind: bool = False) -> int:
+        """Own the path; return the position of the ``opened`` record. With `blind`, records that the owner before has
+        appended meanwhile are not read first."""
         for _ in range(0 if blind else CHASES):
-            if _create(self._log, found.position, self._opened(found)):
-                self._log.own(found.position)
-                return found.position
-            self._read_on(found, found.position)  # the owner before was faster: its record counts
-        # It appends faster than we read: own the path first, and read then what it has appended.
-        record, position = self._opened(found, blind=True), found.position
+            if _create(self._log, resumption.position, self._opened(resumption)):
+                self._log.own(resumption.position)
+                return resumption.position
+            # The owner before was faster, and its record counts.
+            self._read_on(resumption, resumption.position)
+        # The owner before appends faster than this run reads: own the path first, and read its records then.
+        record, position = self._opened(resumption, blind=True), resumption.position
         while not _create(self._log, position, record):
             position += 1
         self._log.own(position)
         return position
 
-    def _opened(self, found: _Found, *, blind: bool = False) -> bytes:
-        """The record of an owner. One that has not read all records before it says nothing of a promise that it was
-        not asked to change: the promise of the record before it goes on to count (law promised at the start of the
-        log).
+    def _opened(self, resumption: _Resumption, *, blind: bool = False) -> bytes:
+        """The bytes of this run's ``opened`` record.
+
+        With `blind`, not all records before this one were read. It then says nothing about keeping the log whole unless
+        the user has: the promise of the record before goes on to count (the *promised at the start* law of `log`).
         """
         header: dict[str, Any] = {
             "kind": "opened", "identity": self._identity, "fingerprint": self._fingerprint,
-            "void": found.void,
+            "void": resumption.void,
         }  # fmt: skip
         if not blind or self._keep_inputs is not None:
-            header["kept"] = self._kept(found)
+            header["kept"] = self._whole_from(resumption)
         return encode_record(Record(header))
 
-    def _kept(self, found: _Found) -> int | None:
-        """The first epoch of a log that is kept whole: as is asked for now, or else as it was promised (law promised
-        at the start of the log).
-        """
-        kept = found.replay.kept
+    def _whole_from(self, resumption: _Resumption) -> int | None:
+        """From which epoch on the log is kept whole: as the user says now, or else as was promised before (the
+        *promised at the start* law of `log`)."""
+        promised = resumption.replay.whole_from
         if self._keep_inputs is None:
-            return kept
+            return promised
         if not self._keep_inputs:
             return None
-        return found.done if kept is None else kept
+        return resumption.done if promised is None else promised
 
     def _check_end(self, owner: int) -> None:
-        """We may have been so slow that our position was used, covered and collected: then it is not the end."""
+        """Raise if the log ends elsewhere: this run may have been so slow that its position was used before, covered by
+        a checkpoint, and collected (the *one owner* law of `log`)."""
         newest = self._checkpoints.latest()
         if newest is not None and int(newest.about["position"]) > owner:
             raise _gap(owner, int(newest.about["position"]))
 
-    def _opening(self, found: _Found, owner: int) -> Opening:
-        replay, about = found.replay, found.about
+    def _opening(self, resumption: _Resumption, owner: int) -> Opening:
+        replay, about = resumption.replay, resumption.about
         acknowledged, is_exact = self._acknowledged(replay)
         top = max(self._checkpoints.numbers(), default=0)
-        replay.close()  # when all is read: whoever insists comes here again
-        pending, epoch = replay.pending, found.epoch
-        if found.way is Continuation.BACKFILL:
+        replay.close()  # only now that all records are read; a repeated try comes here again
+        pending, epoch = replay.pending, resumption.epoch
+        if resumption.way is Continuation.BACKFILL:
             epoch -= 1
-            pending = [PendingEpoch(found.start - 1, {}), *pending]
+            pending = [PendingEpoch(resumption.start - 1, {}), *pending]
         return Opening(
             owner=owner,
-            number=found.number,
+            number=resumption.number,
             epoch=epoch,
-            start=found.start,
+            start=resumption.start,
             top=top,
             next=owner + 1,
             pending=tuple(pending),
-            reported=max(acknowledged, found.done),
+            reported=max(acknowledged, resumption.done),
             doubtful=0 if is_exact else epoch + len(pending),
             application=about.get("application", {}),
-            offsets=found.offsets,
-            done=found.done,
-            base=0 if found.manifest is None else found.manifest.number,
+            offsets=resumption.offsets,
+            done=resumption.done,
+            base=0 if resumption.manifest is None else resumption.manifest.number,
             covered=int(about.get("position", 0)),
-            kept=self._kept(found),
-            about=about if found.number else {},
+            whole_from=self._whole_from(resumption),
+            about=about if resumption.number else {},
         )
 
     def _acknowledged(self, replay: _Replay) -> tuple[int, bool]:
-        """How many epochs somebody may have been told of as complete (law acknowledged or not), and whether that is
-        no guess.
-        """
+        """How many epochs may have been acknowledged (the law acknowledged or not), and whether that is exact."""
         notes = read_notes(self._log.storage)
         reported = max([replay.reported, *(note.epoch for note in notes)])
         if any(note.is_exact and note.owner == replay.owner for note in notes):
@@ -423,18 +425,18 @@ class _TakingOver:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether there is a newer checkpoint than the one that was looked at."""
+        """Whether there is a newer checkpoint by now than the one that was looked at."""
         return _number(self._checkpoints.latest()) not in (0, _number(self._manifest))
 
-    def explained(self, error: CheckpointError) -> CheckpointError:
-        """Why what is gone cannot be had elsewhere either."""
+    def explain_missing(self, error: CheckpointError) -> CheckpointError:
+        """The error to raise where a record or a checkpoint is gone, and no newer checkpoint makes up for it."""
         if self._checkpoints.latest() is None and self._checkpoints.numbers():
             return _nothing_whole(self._checkpoints, error)
         return error
 
 
 def _insist(act: Callable[[], T]) -> T:
-    """Try again what fails: the owner before is put out, and nobody else would go on."""
+    """Try again what fails: the owner before is put out already, so no other run would go on."""
     return persist(act, "take the path over", deadline=SOON)
 
 
@@ -454,7 +456,7 @@ def _read(
     fingerprint: dict[str, Any] | None,
     void: list[int],
 ) -> list[int]:
-    """Take one record in; return which ones are void, as far as the next owner has to say it."""
+    """Read one record into the replay; return the torn records that the next owner has to declare void."""
     try:
         record = log.read(position)
     except CheckpointError as error:
@@ -467,7 +469,7 @@ def _read(
             if not error.fields.get("torn"):
                 if position < last:
                     raise
-                raise _answered_for(error) from error
+                raise _last_damaged(error) from error
             _LOG.warning("the log ends with a torn record, which is left out: %s", error.message)
             return [*void, position]
         if position not in following.header.get("void", ()):
@@ -492,20 +494,19 @@ def _next_whole(log: Log, position: int, last: int) -> Record | None:
 
 
 class _Replay:
-    """The epochs that the log has from a checkpoint on (law deterministic replay), and as many of their rows as fit
-    (law bounded).
-    """
+    """The epochs of the log from a checkpoint on (the law deterministic replay), and as many of their rows as fit (the
+    law bounded)."""
 
     def __init__(self, epoch: int, start: int, program: Mapping[str, Any], keep: int) -> None:
         self.epoch = epoch
         self.start = start
         self.program = program
-        """What the program was that records are of, which are read now."""
+        """The fingerprint of the program that logged the records that are read now."""
         self._programs: dict[int, Mapping[str, Any]] = {}
         self.pending: list[PendingEpoch] = []
         self.reported = epoch
-        self.kept: int | None = None
-        """The first epoch of a log that was promised to be kept whole."""
+        self.whole_from: int | None = None
+        """The log was promised to be kept whole from this epoch on."""
         self.owner = -1
         """The position of the last ``opened`` record."""
         self._room = keep
@@ -524,11 +525,14 @@ class _Replay:
                     hint="files of another run were put here, or removed; use another path",
                     position=position,
                 )
-            self.pending.append(self._kept(PendingEpoch(position, record.inputs, header=header)))
+            self.pending.append(
+                self._limit_rows(PendingEpoch(position, record.inputs, header=header))
+            )
             self._programs[position] = self.program
             self.reported = max(self.reported, int(header.get("reported", 0)))
         elif header["kind"] == "opened":
-            self.owner, self.kept = position, header.get("kept", self.kept)
+            self.owner = position
+            self.whole_from = header.get("kept", self.whole_from)
         elif header["kind"] == "refused" and header["refused"] >= self.start:
             at = header["epoch"] - self.epoch
             self._room += _size(self.pending[at].inputs)
@@ -540,8 +544,8 @@ class _Replay:
         """The fingerprint of the program that logged an epoch."""
         return self._programs[pending.position]
 
-    def _kept(self, pending: PendingEpoch) -> PendingEpoch:
-        """With its rows, where there is room for them."""
+    def _limit_rows(self, pending: PendingEpoch) -> PendingEpoch:
+        """The epoch with its rows where there is room for them, otherwise as a dropped one."""
         size = _size(pending.inputs)
         if size <= self._room:
             self._room -= size
@@ -549,8 +553,8 @@ class _Replay:
         return replace(pending, inputs={}, dropped=True, names=tuple(pending.inputs))
 
     def check_inputs(self, fingerprint: Mapping[str, Any], done: int) -> None:
-        """Refuse a program in which an input with rows is not what it was ("Rows, not programs"); `done` are the epochs
-        before."""
+        """Refuse a program in which an input with rows is not what it was (the law rows, not programs). Epochs below
+        `done` are in a checkpoint: there, rows of inputs that are gone are left out."""
         for at, pending in enumerate(self.pending):
             program, parcels = self._programs[pending.position], pending.header.get("parcels", {})
             if not program or pending.refused:
@@ -568,8 +572,8 @@ class _Replay:
                 self.pending[at] = replace(pending, inputs=inputs, header=header, names=left)
 
     def close(self) -> None:
-        """The number of a refused epoch is free, where no other epoch has come after it, unless it was promised that
-        no other epoch will have it."""
+        """Leave out a refused epoch that is the last one: its number is free. An epoch that was refused while later
+        ones waited behind it keeps its number (`keeps_number`), and stays."""
         last = self.pending[-1] if self.pending else None
         if last is not None and last.refused and not last.header.get("keeps_number"):
             self.pending.pop()
@@ -580,7 +584,7 @@ def _size(inputs: Mapping[str, pa.RecordBatch]) -> int:
 
 
 def _check_fingerprint(theirs: Mapping[str, Any], ours: dict[str, Any], where: str) -> None:
-    """Refuse a path that another program wrote to; compared as JSON, which it was stored as."""
+    """Refuse a path that another program wrote to. Fingerprints are compared as JSON, the form they are stored in."""
     ours = json.loads(json.dumps(ours))
     differ = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
     if not differ:
@@ -607,11 +611,11 @@ def _other_input(name: str, was: str | None, now: str | None) -> CheckpointError
     )
 
 
-def _answered_for(error: CheckpointError) -> CheckpointError:
-    """The last record is damaged, and not as a power cut leaves one."""
+def _last_damaged(error: CheckpointError) -> CheckpointError:
+    """The error for a last record that is damaged otherwise than by a power cut."""
     return CheckpointError(
         "log.corrupt",
-        f"{error.message}; it is the last record, and was written whole: its epoch may have been answered for",
+        f"{error.message}; it is the last record, and was written whole: its epoch may have been acknowledged",
         hint="put a copy of the file there; or delete the file, if its rows may be lost or can be inserted again: the "
         "log then ends with the record before",
         **error.fields,

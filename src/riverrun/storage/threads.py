@@ -1,12 +1,12 @@
-"""Lanes: threads that wait for a storage, and that nobody has to wait for.
+"""Lanes: threads that call a storage, so that nobody has to wait for a storage that hangs.
 
-A store may hang: a network file system that is gone, a disk that does not answer. No call into it can be taken back, so
-whoever must not hang gives the call to a thread. These are daemons: unlike those of `concurrent.futures`, the
-interpreter ends without them, after some seconds. Laws:
+A store may hang: a network file system that is gone, a disk that does not answer. A call into it cannot be taken back,
+so a caller that must not hang gives the call to a thread. The threads are daemons: unlike threads of
+`concurrent.futures` they do not keep the interpreter from ending; it waits some seconds for them. Laws:
 
-1. What is given to a lane is done in that order, one at a time.
-2. A lane that is thrown away ends when it has done what it was given; `close` drops what has not begun,
-   and waits for what has at most as long as it is told to.
+- **In order.** The calls given to a lane are made in the order of `submit`, one at a time.
+- **Ends.** A lane that is thrown away ends when it has made all calls that it was given. `close` drops calls that have
+  not begun (unless `drop` is false), and waits at most `wait` seconds for the others.
 
 >>> lane = Lane("example")
 >>> done = []
@@ -35,23 +35,23 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _LOG = logging.getLogger(__name__)
-EXIT = 5.0  # seconds that what is under way has when the interpreter ends
+EXIT = 5.0  # seconds that calls under way have when the interpreter ends
 
 
 class Lane:
-    """A thread that does one thing after the other; it starts with the first."""
+    """A thread that makes one call after the other; it starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._dropped = Event()
         self._thread: Thread | None = None
-        # Thrown away without an end: the thread does not know this object, and is told all the same.
+        # The thread does not refer to this object; so it ends also when the object is thrown away unclosed.
         finalize(self, self._queue.put, None).atexit = False
         _LANES.add(self)
 
     def submit(self, act: Callable[[], object]) -> None:
-        """Have something done. It must not raise."""
+        """Have the thread call `act`, which must not raise."""
         if self._thread is None:
             self._thread = Thread(target=_work, args=(self._queue, self._dropped), daemon=True)
             self._thread.name = self._name
@@ -59,7 +59,7 @@ class Lane:
         self._queue.put(act)
 
     def close(self, *, wait: float = 0.0, drop: bool = True) -> bool:
-        """Take no more; whether all is over within so many seconds."""
+        """End the lane; return whether all calls are over within `wait` seconds."""
         if drop:
             self._dropped.set()
         self._queue.put(None)
@@ -75,7 +75,7 @@ forget_in_child(_LANES)
 
 @atexit.register
 def _end() -> None:
-    """A thread that comes back into an interpreter that is gone would end it with an abort."""
+    """Close all lanes: a thread that returns from a call after the interpreter is gone would abort the process."""
     deadline = time.monotonic() + EXIT
     for lane in list(_LANES):
         lane.close(wait=max(0.0, deadline - time.monotonic()))
@@ -85,13 +85,13 @@ def _work(todo: queue.SimpleQueue[Callable[[], object] | None], dropped: Event) 
     while (act := todo.get()) is not None and not dropped.is_set():
         try:
             act()
-        except Exception:  # what comes after must be done
+        except Exception:  # later calls must be made
             _LOG.exception("something that a thread was asked for failed")
-        del act  # or it would be kept until the next one comes
+        del act  # else it would stay in memory until the next call
 
 
 def in_parallel(function: Callable[[T], U], items: list[T], count: int) -> list[U]:
-    """What a function gives for each item, `count` at a time; after one has raised, no other begins."""
+    """The results of a function for each item, `count` calls at a time; after one has raised, no other begins."""
     results: dict[int, U] = {}
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     over: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()

@@ -250,7 +250,7 @@ def test_a_flipped_bit_in_the_last_record_of_the_log_is_refused(kept: Path) -> N
         error = refused(kept)
         assert error.code == "log.corrupt"
         assert f"log/{last.name}" in error.message
-        assert "may have been answered for" in error.message
+        assert "may have been acknowledged" in error.message
         assert "delete the file" in (error.hint or "")
     last.unlink()  # as the hint says
     with words().run(checkpoint=kept) as run:

@@ -99,7 +99,10 @@ def test_promises_in_every_order_of_lives(tmp_path: Path) -> None:
                 checkpoint=path, every=None, keep_inputs=asked, retain=source.choice((1, 2)),
                 workers=source.choice((1, 2)),
             )  # fmt: skip
-            assert (run._cluster._coordinator.opening.kept is not None) == promised, (seed, story)
+            assert (run._cluster._coordinator.opening.whole_from is not None) == promised, (
+                seed,
+                story,
+            )
             for number, step in enumerate(steps):
                 if step == "commit":
                     commit(run, f"{life} {number}")

@@ -787,7 +787,7 @@ class Coordinator:
     def _about(self) -> dict[str, Any]:
         attempt = self.saver.attempt
         assert attempt is not None
-        kept_from = None if self.opening is None else self.opening.kept
+        kept_from = None if self.opening is None else self.opening.whole_from
         return {
             **self._about_program,
             **({} if kept_from is None else {"kept": kept_from}),
@@ -818,7 +818,7 @@ class Coordinator:
             return
         self._out.append((CLIENT, Saved(saver.number, saver.epoch)))
         self._out += [(member, Published(saver.epoch)) for member in self.members]
-        whole = self.opening is not None and self.opening.kept is not None
+        whole = self.opening is not None and self.opening.whole_from is not None
         self._out.append((STORAGE, Collect(self._retain, whole)))
         self._forget()
         self._advance()

@@ -1,15 +1,17 @@
-"""The codec: messages as bytes, and back. What travels between processes, over any wire.
+"""Frames: messages as bytes, and back, with their rows in Arrow buffers.
 
-A message becomes one or more *frames*: a head, which says what it is, and a body, which has the
-rows. An `Encoder` and the `Decoder` at the other end belong to one stream of frames: what the
-columns of an edge are is said once, and later by number. Laws:
+Links and endpoints carry frames between processes. A message becomes one or more *frames*: a head, which says what the
+frame is, and a body, which has rows. An `Encoder` and the `Decoder` at the other end belong to one stream of frames:
+the columns of an edge are described once, and later named by a number. Laws:
 
-1. ``decode(encode(message))`` is the message, whatever came before on the stream.
-2. A frame is at most about `PIECE` bytes, so long messages overlap with work and none is too long
-   for the wire; the decoder puts a message together again when its last piece is there.
-3. A head is typed data, never code (`shapes`), and an error arrives as what it was (`wire`).
-4. Rows are sound before anything looks at them (`soundness`), and changes are what `Changes` says of itself: a code for
-   each row, which is the number of a time; times in order. Everything else is refused with `BadMessage`.
+- **Round trip.** ``decode(encode(message))`` is the message, whatever came before on the stream.
+- **Short frames.** A frame is at most about `PIECE` bytes, so sending a long message overlaps with work, and no frame
+  is too long for a connection. The decoder puts a message together when its last piece is there.
+- **No code.** A head is typed data, never code (`shapes`), and an error arrives with its class, code and fields
+  (`plain`).
+- **Sound rows.** Rows are checked before anything looks at them (`state.soundness`), and changes must have the form
+  that `Changes` promises: a code for each row, which is the number of a time; times in order. Everything else is
+  refused with `BadMessage`.
 
 >>> from riverrun.engine.messages import Completed
 >>> frames = Encoder().encode(Completed(execution=3, epoch=7))
@@ -49,12 +51,12 @@ from riverrun.state.soundness import WEIGHTLESS, FrameReader
 
 PIECE = 4 << 20
 SCHEMAS = 4096
-"""So many kinds of columns at most travel on one stream."""
+"""The most kinds of columns on one stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A head, and the rows it speaks of."""
+    """A head, and the rows that belong to it."""
 
     head: bytes
     body: pa.Buffer | None = None
@@ -75,7 +77,7 @@ class Encoder:
         return list(self.frames(message))
 
     def frames(self, message: Any) -> Iterable[Frame]:
-        """The same, each made when it is asked for: one can leave while the next is made."""
+        """The frames of a message, each made when it is asked for, so that a frame can leave while the next is made."""
         kind = type(message)
         if kind is Data:
             payload = message.payload
@@ -112,7 +114,7 @@ class Encoder:
     def _pieces(
         self, about: RowsHead | InputHead, arrays: Sequence[pa.Array], rows: int
     ) -> Iterator[Frame]:
-        """Rows, in pieces of a bounded size; the last one says what they are."""
+        """The frames of rows, in pieces of a bounded size; the head of the last piece describes the rows."""
         if not arrays:
             yield Frame(write_head(Piece(None, None, about)))
             return
@@ -124,7 +126,7 @@ class Encoder:
         number, schema = known
         batch = pa.RecordBatch.from_arrays(list(arrays), schema=schema)
         count = 1
-        if batch.get_total_buffer_size() > PIECE:  # they may be a part of what the buffers have
+        if batch.get_total_buffer_size() > PIECE:  # the rows may be a part of their buffers
             count = max(1, min(-(-batch.nbytes // PIECE), rows))
         for at in range(count):
             start, stop = rows * at // count, rows * (at + 1) // count
@@ -151,7 +153,7 @@ class Decoder:
                 case Piece():
                     return self._piece(read, body)
                 case ProgressHead():
-                    return Data(read.execution, read.number, ProgressNews(read.told))
+                    return Data(read.execution, read.number, ProgressNews(read.changes))
                 case PlainData():
                     return Data(read.execution, read.number, read.payload)
                 case FeedEnd():
@@ -199,7 +201,7 @@ class Decoder:
 
 
 def _changes(about: RowsHead, arrays: list[pa.Array]) -> Changes:
-    """The changes that a peer sent: what `Changes` says of itself holds for them."""
+    """The changes that a peer sent, checked: the promises of `Changes` hold for them."""
     rows, times = about.rows, about.times
     # The columns of a sound batch are all as long as the first.
     if len(arrays[0]) != rows if arrays else rows > WEIGHTLESS:
@@ -232,7 +234,7 @@ def _numbers(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> np.ndarray[Any,
 
 
 def aligned(buffer: pa.Buffer) -> pa.Buffer:
-    """The same bytes at an address that kernels and NumPy like; the wire gives any."""
+    """The same bytes at an address that is a multiple of 8, as kernels and NumPy want it."""
     if buffer.address % 8 == 0:
         return buffer
     copy = pa.allocate_buffer(buffer.size)

@@ -1,18 +1,18 @@
-"""The wire: plain values as bytes, and back. Bytes are data; nothing that they say is ever called.
+"""Plain values as bytes, and back. Bytes are data; no function that they name is ever called.
 
 Questions, answers and errors travel as plain values: None, booleans, numbers, texts, bytes, dates and times, lists,
-tuples, sets and dicts of these, a condition on rows, a frontier. Messages have types of their own, and are in `shapes`.
-Both are MessagePack, written and read by msgspec. Laws:
+tuples, sets and dicts of these, a condition on rows, a frontier. Messages have types of their own, in `shapes`. Both
+are MessagePack, written and read by msgspec. Laws:
 
-- **Round trip.** ``unpack(pack(value)) == value``, and every type is what it was: a tuple stays a tuple.
+- **Round trip.** ``unpack(pack(value)) == value``, and every value keeps its type: a tuple stays a tuple.
 - **Closed.** A value is made of the kinds that are listed here, each by its number. Bytes with another number, or that
-  nobody of us packed, are refused with `BadMessage`, and change nothing: no class is named by bytes, none is looked up.
-- **Bounded.** More than `MOST` bytes are refused before they are looked at; what is nested deeper than `DEPTH` is
-  refused; a dict or set whose keys are not texts has `KEYS` of them at most, since such keys can be chosen to collide.
-  What is made of n bytes takes at most about 64 n bytes of memory, and time in proportion to n.
+  no `pack` has made, are refused with `BadMessage` and have no effect: bytes name no class, and none is looked up.
+- **Bounded.** More than `MOST` bytes are refused before they are looked at; a value that is nested deeper than `DEPTH`
+  is refused; a dict or set whose keys are not texts has at most `KEYS` of them, since such keys can be chosen to
+  collide. Reading n bytes takes at most about 64 n bytes of memory, and time in proportion to n.
 
-An error travels described: by the name of its class in `errors` or among Python's own, its message, hint and fields.
-What caused it arrives with its traceback, as text.
+An error travels as a description: the name of its class in `errors` or among Python's own, its message, hint and
+fields. Its cause arrives with a traceback, as text.
 
 This module is light: the processes in which Spark plans queries import it, and little else.
 
@@ -48,7 +48,7 @@ from riverrun.progress import Antichain
 from riverrun.rows.conditions import Where
 
 MOST = 4 << 20
-"""So many bytes at most are one value."""
+"""The most bytes of one value."""
 DEPTH = 48
 KEYS = 4096
 _DIGITS = 4096  # bytes of an integer, characters of a decimal
@@ -66,7 +66,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: Any, most: int = MOST) -> Any:
-    """The value again; `BadMessage` for what nobody of us packed."""
+    """The value of some bytes; `BadMessage` for bytes that no `pack` has made."""
     size = memoryview(data).nbytes
     if size > most:
         raise BadMessage(f"a frame of {size} bytes is more than {most}")
@@ -78,11 +78,11 @@ def unpack(data: Any, most: int = MOST) -> Any:
         raise BadMessage(f"a frame cannot be read: {type(error).__name__}: {error}") from error
 
 
-# ---- values as MessagePack has them: what it lacks is a list that begins with the number of a kind
+# ---- values in MessagePack; a kind that MessagePack lacks is a list that begins with the number of the kind
 
 
 def lower(value: Any, depth: int = 0) -> Any:
-    """A value in terms of what MessagePack has."""
+    """A value in terms of the kinds of MessagePack."""
     kind = type(value)
     if value is None or kind is bool or kind is float or kind is bytes:
         return value
@@ -104,7 +104,7 @@ def lower(value: Any, depth: int = 0) -> Any:
 
 
 def lift(value: Any, depth: int = 0) -> Any:
-    """The value again."""
+    """The value of such terms."""
     kind = type(value)
     if kind is not list:
         if kind is dict or kind is tuple:
@@ -140,10 +140,10 @@ def _lift_dict(listed: list[Any], depth: int) -> dict[Any, Any]:
         raise BadMessage("a frame has a key without a value")
     if len(keys) > KEYS and not all(type(key) is str for key in keys):
         raise BadMessage(f"a frame has {len(keys)} keys that are no texts; {KEYS} at most can be")
-    found = dict(zip(keys, items[1::2], strict=True))
-    if len(found) != len(keys):
+    entries = dict(zip(keys, items[1::2], strict=True))
+    if len(entries) != len(keys):
         raise BadMessage("a frame has a key twice")
-    return found
+    return entries
 
 
 def _lift_set(listed: list[Any], depth: int) -> list[Any]:
@@ -163,10 +163,10 @@ def _lift_decimal(listed: list[Any], depth: int) -> Decimal:
     _, text = listed
     if type(text) is not str or len(text) > _DIGITS:
         raise BadMessage("a frame has a decimal that is too long")
-    found = Decimal(text)
-    if found.is_finite() and abs(found.adjusted()) > _EXPONENT:
+    number = Decimal(text)
+    if number.is_finite() and abs(number.adjusted()) > _EXPONENT:
         raise BadMessage("a frame has a decimal that is too large")
-    return found
+    return number
 
 
 def _zone_name(zone: tzinfo | None) -> Any:
@@ -271,7 +271,7 @@ _LIFTING: dict[int, Callable[[list[Any], int], Any]] = dict(enumerate((
 
 
 def add_record(number: int, kind: type, *types: type | UnionType) -> None:
-    """Have a dataclass travel as a value: its fields, each of a given type."""
+    """Let a dataclass travel as a value: its fields, each checked to have its type."""
 
     def lowering(value: Any, depth: int) -> list[Any]:
         return [number, *[lower(getattr(value, each.name), depth) for each in fields(kind)]]
@@ -302,7 +302,7 @@ _OWN = frozenset({"code", "message", "hint", "story", "self"})
 
 
 class RemoteTraceback(Exception):
-    """Where it happened, on another process, as text."""
+    """The traceback of an error in another process, as text."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}" if self.args else ""
@@ -313,7 +313,7 @@ def describe(error: BaseException, causes: int = _CAUSES) -> dict[str, Any]:
     cause = error.__cause__
     try:
         said = str(error)[:_TRACE]
-    except Exception as unsaid:  # a user's own class may do anything
+    except Exception as unsaid:  # the class is a user's, and may do anything
         said = f"(its text raises {type(unsaid).__name__})"
     about: dict[str, Any] = {"kind": type(error).__name__, "said": said}
     if isinstance(error, RiverrunError):
@@ -333,7 +333,7 @@ def describe(error: BaseException, causes: int = _CAUSES) -> dict[str, Any]:
 
 
 def revive(about: Mapping[str, Any]) -> BaseException:
-    """The error again, as far as it can be; `BadMessage` for what describes none."""
+    """The error of a description, as far as it can be made again; `BadMessage` where there is none."""
     try:
         return _revive(about)
     except BadMessage:
@@ -368,7 +368,7 @@ _SCALARS = (bool, int, float, str, bytes, Decimal, date, timedelta)  # subclasse
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A value that may travel; others as text."""
+    """The value, if it may travel; otherwise its text."""
     kind = type(value)
     if kind in (str, bytes) and len(value) > _TRACE:
         return value[:_TRACE]

@@ -2,13 +2,13 @@
 
 Every class that travels between processes has a *tag*, a number of its own that never changes meaning, and a *shape*: a
 msgspec struct with one place for each field, whose type is that of the field, with bounds. A message is written as its
-tag and its fields, MessagePack, and read by one decoder that knows all shapes. `codec` makes frames of this. Laws:
+tag and its fields, in MessagePack. One decoder, which knows all shapes, reads all of them. `frames` makes heads of
+these bytes. Laws:
 
 - **Typed.** Bytes become a message when each field has the type that its class says, within bounds: numbers of 64 bits
   (of 65 in records, where the end of all hashes stands), texts and bytes of `TEXT`, containers of `ITEMS`. Everything
   else is refused with `BadMessage`, unknown tags too.
-- **Made, not filled.** An instance is made by calling its class with fields that were checked: classes are those of the
-  registry below, and nothing but such calls comes of decoding.
+- **Constructed only.** Decoding calls classes of the registry below with checked fields, and has no other effect.
 - **Whole.** A field whose annotation this module does not know is an error when the module is imported, so a message
   cannot be forgotten in part.
 
@@ -45,7 +45,7 @@ from riverrun.runtime.codec import plain
 from riverrun.state.shards import END, Shards
 
 HEAD = 16 << 20
-"""So many bytes at most say what a message is, besides its rows."""
+"""The most bytes of a message besides its rows."""
 TEXT = 1 << 20
 ITEMS = 1 << 20
 TIMES = 1024  # of a frontier
@@ -83,7 +83,7 @@ Time = Annotated[tuple[int, ...], Meta(max_length=64)]
 
 @dataclass(frozen=True, slots=True)
 class PlainData:
-    """`Data` of an instance that is none of ours."""
+    """`Data` with a payload that is neither rows nor progress, as test instances send it."""
 
     execution: int
     number: int
@@ -108,15 +108,15 @@ class Form(NamedTuple):
 
 
 class ProgressHead(msgspec.Struct, array_like=True, tag=30, forbid_unknown_fields=True, gc=False):
-    """What a worker has done to pointstamps."""
+    """The changes that a worker has made to the counts of pointstamps."""
 
     execution: int
     number: int
-    told: Annotated[tuple[tuple[int, Time, int], ...], Meta(max_length=ITEMS)]
+    changes: Annotated[tuple[tuple[int, Time, int], ...], Meta(max_length=ITEMS)]
 
 
 class RowsHead(msgspec.Struct, array_like=True, tag=31, forbid_unknown_fields=True, gc=False):
-    """What the rows are that end with this frame."""
+    """The description of the rows whose last piece is in this frame."""
 
     execution: int
     number: int
@@ -129,19 +129,19 @@ class RowsHead(msgspec.Struct, array_like=True, tag=31, forbid_unknown_fields=Tr
 
 
 class InputHead(msgspec.Struct, array_like=True, tag=32, forbid_unknown_fields=True, gc=False):
-    """The input that the rows belong to that end with this frame."""
+    """The input of the rows whose last piece is in this frame."""
 
     name: Text
     columns: Annotated[tuple[Text, ...], Meta(max_length=ITEMS)]
 
 
 class Piece(msgspec.Struct, array_like=True, tag=33, forbid_unknown_fields=True, gc=False):
-    """A part of some rows; the last one says what they are."""
+    """A piece of rows; the last piece has their description."""
 
     schema: int | None
     """The number of the columns; None where there are none."""
     definition: Octets | None
-    """The columns themselves, where their number is new."""
+    """The columns themselves, if their number is new."""
     about: RowsHead | InputHead | None
 
 
@@ -157,9 +157,9 @@ def read(data: Any) -> Any:
     if size > HEAD:
         raise BadMessage(f"a frame has a head of {size} bytes; {HEAD} at most can be")
     try:
-        found = _decode(data)
-        lift = _LIFTING.get(type(found))
-        return found if lift is None else lift(found)
+        struct_or_head = _decode(data)
+        lift = _LIFTING.get(type(struct_or_head))
+        return struct_or_head if lift is None else lift(struct_or_head)
     except BadMessage:
         raise
     except Exception as error:
@@ -253,10 +253,10 @@ def _lift_wide(value: Any) -> int:
 
 
 def _lift_fields(value: Any) -> dict[str, Any]:
-    found = plain.lift(value)
-    if type(found) is not dict or not all(type(key) is str for key in found):
+    fields = plain.lift(value)
+    if type(fields) is not dict or not all(type(key) is str for key in fields):
         raise BadMessage("a frame has fields that are none")
-    return found
+    return fields
 
 
 def _lift_schema(data: bytes) -> pa.Schema:
@@ -264,10 +264,10 @@ def _lift_schema(data: bytes) -> pa.Schema:
 
 
 def _lift_error(value: Any) -> RiverrunError:
-    found = plain.revive(plain.lift(value))
-    if not isinstance(found, RiverrunError):
+    error = plain.revive(plain.lift(value))
+    if not isinstance(error, RiverrunError):
         raise BadMessage("a frame has an error that is none of ours")
-    return found
+    return error
 
 
 _SIMPLE: dict[Any, Form] = {
@@ -323,10 +323,10 @@ class _Shape:
             for at, lift in self._lifting:
                 listed[at] = lift(listed[at])
             values = tuple(listed)
-        made = self.kind(*values)
+        message = self.kind(*values)
         if self._check is not None:
-            self._check(made)
-        return made
+            self._check(message)
+        return message
 
 
 def _values_of(names: list[str]) -> Callable[[Any], Any]:
@@ -347,8 +347,8 @@ def _check_shards(shards: Shards) -> None:
         raise BadMessage("a frame has shards of nobody")
 
 
-def _check_round(told: LoopRound) -> None:
-    if len(told.time) < 2:
+def _check_round(loop_round: LoopRound) -> None:
+    if len(loop_round.time) < 2:
         raise BadMessage("a frame has a round of no loop")
 
 

@@ -1,19 +1,19 @@
 """The client of a process of a run: asks it questions, fetches rows from it, hands rows to it.
 
-The other end is an `endpoint`. Who asks is the driver, a task of Spark, or another worker: this module is light, like
-`codec.plain`, and needs no engine. Three ways to ask, each on top of the one before:
+The driver, tasks of Spark and workers use it; the other end is an `endpoint`. The module is light, like `codec.plain`,
+and needs no engine. There are three ways to ask, each on top of the one before:
 
-- an `Asker` is for any number of threads: each call has a connection of its own, which a later call uses again;
-- a `QuestionLine` asks a worker that may be given up while one waits. A process that is stopped, or a machine that is
-  cut off, breaks no connection, so whoever asked it would wait for ever. The coordinator finds out, and closes the
-  line;
-- `fetch_loans` fetches rows that workers *lend* (they keep them under a number, a *loan*), and outlives those workers:
-  rows lost with a worker are lent anew by whoever has them now.
+- An `Asker` is for any number of threads: each call has a connection of its own, which a later call uses again.
+- A `QuestionLine` asks a worker that may be *given up* during the wait. A process that is stopped, or a machine that is
+  cut off, breaks no connection, so a caller would wait for ever. The coordinator notices that the worker is gone, and
+  closes the line.
+- `fetch_loans` fetches rows that workers *lend* (they keep them under a number, a *loan*), also when those workers are
+  lost meanwhile: the workers that then have the rows lend them anew.
 
 Laws:
 
 - **Given up together.** A question on a line, or a read of `watched` rows, ends with a `TransportError` soon after the
-  worker is given up, whatever its connection does.
+  worker is given up, whatever the connection does.
 - **In order.** Questions on one line are asked one after the other.
 - **Neither twice nor never.** `fetch_loans` gives each row once, though workers die and shards change hands meanwhile.
 
@@ -63,37 +63,37 @@ from riverrun.runtime.network.connection import (
     SCHEMA,
     UPLOAD,
     Connection,
+    Credentials,
     Packet,
-    Security,
     pieces_of,
     unreachable,
 )
 from riverrun.state.soundness import UnsoundRows, read_frame
 
-__all__ = ["Asker", "RowUpload", "Security", "fetch_loans"]
+__all__ = ["Asker", "Credentials", "RowUpload", "fetch_loans"]
 
 L = TypeVar("L")
 
-LOOK = 0.5  # seconds after which whoever waits for rows looks whether the worker is still one
-AHEAD = 4
+LOOK = 0.5  # seconds after which a reader that waits for rows asks whether the worker was given up
+AHEAD = 4  # batches that are fetched ahead of the reader
 
-KEPT = 300.0
+REUSE = 300.0
 """Seconds after which an idle connection is not used again: the other end closes it after twice that."""
 
 
 class Asker:
     """Asks a process questions, fetches rows from it, and hands rows in."""
 
-    def __init__(self, address: str, security: Security) -> None:
+    def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
-        self._security = security
+        self._credentials = credentials
         self._lock = Lock()
         self._idle: list[tuple[float, Connection]] = []
         self._used: set[Connection] = set()
         self._open = True
 
     def ask(self, question: str, argument: Any = None, *, within: float | None = None) -> Any:
-        """The answer to a question; whatever it was answered with is raised here."""
+        """The answer to a question; an error that the other end answers with is raised here."""
         with _Call(self, within) as call:
             call.send(ASK, pack((question, argument)))
             packet = call.receive()
@@ -101,7 +101,7 @@ class Asker:
             return unpack(packet.head)
 
     def rows(self, ticket: Any) -> Iterator[pa.RecordBatch]:
-        """Rows, as they come."""
+        """The rows of a ticket, as they come."""
         with _Call(self) as call:
             call.send(ROWS, pack(ticket))
             schema = pa.ipc.read_schema(pa.py_buffer(call.receive(SCHEMA).head))
@@ -138,14 +138,14 @@ class Asker:
             with self._lock:
                 if not self._open:
                     raise unreachable(self.address, OSError("it was closed here"))
-                found = self._idle.pop() if self._idle else None
-            if found is None:
+                idle = self._idle.pop() if self._idle else None
+            if idle is None:
                 break
-            since, connection = found
-            if time.monotonic() - since < KEPT and not connection.has_something:
+            since, connection = idle
+            if time.monotonic() - since < REUSE and not connection.has_something:
                 return self._use(connection)
             connection.close()
-        return self._use(self._security.connect(self.address, within))
+        return self._use(self._credentials.connect(self.address, within))
 
     def _use(self, connection: Connection) -> Connection:
         with self._lock:
@@ -165,14 +165,14 @@ class Asker:
 
 
 class _Call:
-    """One call: has a connection until it is over, and turns what goes wrong into errors of ours."""
+    """One call: has a connection until the call is over, and raises failures as errors of Riverrun."""
 
     def __init__(self, asker: Asker, within: float | None = None) -> None:
         self._asker = asker
         self._address = asker.address
         self._deadline = None if within is None else time.monotonic() + within
         self._keep = False
-        self._is_said = True  # nothing is left to be sent: the other end waits for no more of it
+        self._is_said = True  # whether all is sent that the other end waits for
         self._connection = asker._connect(within)
 
     def send(self, kind: int, head: bytes = b"", body: Any = None) -> None:
@@ -200,11 +200,11 @@ class _Call:
 
     @property
     def has_answer(self) -> bool:
-        """Whether the other end has something to say already."""
+        """Whether the other end has answered already."""
         return self._connection.has_something
 
     def keep(self) -> None:
-        """All is said: the connection can be used again."""
+        """Note that the call is complete: the connection can be used again."""
         self._keep = True
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class _Call:
         self._asker._give_back(self._connection, self._keep)
 
     def watched(self) -> _Watch:
-        """What is done in it may fail, and then the call is over."""
+        """A block of the call: where the block fails, the call is over."""
         return _Watch(self, ends=False)
 
     def __enter__(self) -> _Call:
@@ -225,7 +225,7 @@ class _Call:
 
 
 class _Watch:
-    """Ends a call where something fails in it, or in any case."""
+    """A block of a call, which ends the call when the block fails, or in any case if `ends`."""
 
     def __init__(self, call: _Call, *, ends: bool) -> None:
         self._call = call
@@ -251,12 +251,12 @@ class RowUpload:
         """Send rows, in packets of a bounded size; a row is never cut."""
         with self._call.watched():
             for piece in pieces_of(batch):
-                if self._call.has_answer:  # it does not want them: `receive` raises why
+                if self._call.has_answer:  # the receiver refuses the rows: `receive` raises why
                     self._call.receive()
                 self._call.send(BATCH, b"", piece.serialize())
 
     def done(self) -> Any:
-        """All rows were written: what the receiver says to that."""
+        """Say that all rows were written; return the answer of the receiver."""
         with self._call as call:
             call.send(END)
             packet = call.receive()
@@ -273,10 +273,10 @@ def fetch_loans(
     ordered: bool,
     wait: Callable[[float], object] = interrupts.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of all loans. A loan whose rows cannot be fetched is replaced by those that `renew` gives for it.
+    """The rows of all loans. A loan whose rows cannot be fetched is replaced by the loans that `renew` gives for it.
 
-    Where rows are `ordered` (the one-order law of `reading`), fetching goes on behind those that were given already.
-    Otherwise the rows of a loan are given when all of them are here. `what` completes "cannot ...".
+    Where rows are `ordered` (the *one order* law of `engine.reading`), fetching goes on behind the rows that were given
+    already. Otherwise the rows of a loan are given when all of them are here. `what` completes "cannot ...".
 
     >>> from riverrun.errors import TransportError
     >>> rows = {"a": [[1, 2], [3]], "b": [[1]], "c": [[2, 3, 4]], "d": [[5]]}
@@ -285,12 +285,12 @@ def fetch_loans(
     ...         yield pa.record_batch({"n": each})
     ...     if loan == "a":
     ...         raise TransportError("transport.unreachable", "its worker died", hint="")
-    >>> found = fetch_loans(["a", "d"], fetch, lambda lost: ["b", "c"], "read", ordered=True)
-    >>> [batch.column(0).to_pylist() for batch in found]
+    >>> batches = fetch_loans(["a", "d"], fetch, lambda lost: ["b", "c"], "read", ordered=True)
+    >>> [batch.column(0).to_pylist() for batch in batches]
     [[1, 2], [3], [4], [5]]
     """
     queue, known = deque(loans), 0
-    """Of the rows that the first loans in the queue have, so many were given."""
+    """How many rows of the first loans in the queue were given already."""
     tries, is_lost = Tries(what), False
     while queue:
         loan, seen = queue[0], 0
@@ -337,14 +337,14 @@ class QuestionLine:
         argument: Any = None,
         unheard: Callable[[Any], None] | None = None,
     ) -> Any:
-        """The answer to a question; raises what it was answered with, or that the worker was given up.
+        """The answer to a question; raises the error that the worker answers with, or that the worker was given up.
 
-        `unheard` is given the answer that comes after whoever asked was interrupted.
+        Where the caller is interrupted, `unheard` gets the answer that comes afterwards.
         """
         future: Future[Any] = Future()
         with self._lock:
             if not self._open:
-                raise given_up(self.address)
+                raise worker_gone(self.address)
             self._waiting.add(future)
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="riverrun-line", daemon=True)
@@ -375,13 +375,13 @@ class QuestionLine:
                 self._waiting.discard(future)
 
     def close(self) -> None:
-        """Give the worker up."""
+        """Give the worker up: questions that wait for it end with an error."""
         with self._lock:
             self._open = False
             waiting, self._waiting = self._waiting, set()
         for future in waiting:
             with suppress(InvalidStateError):
-                future.set_exception(given_up(self.address))
+                future.set_exception(worker_gone(self.address))
         self._asked.put(None)
         self._asker.close()  # the thread may be waiting for an answer that never comes
 
@@ -392,7 +392,7 @@ def _hand_on(future: Future[Any], unheard: Callable[[Any], None]) -> None:
 
 
 def watched(address: str, rows: Iterator[Any], gone: Callable[[], bool]) -> Iterator[Any]:
-    """What an iterator gives, fetched by a thread; ends with an error when `gone` says that nothing will come."""
+    """The rows of an iterator, fetched by a thread; ends with an error when `gone` says that no more will come."""
     got: queue.Queue[tuple[str, Any]] = queue.Queue(AHEAD)
     over = Event()
 
@@ -420,7 +420,7 @@ def watched(address: str, rows: Iterator[Any], gone: Callable[[], bool]) -> Iter
                 kind, what = got.get(timeout=interrupts.SLICE if interrupts.can_raise() else LOOK)
             except queue.Empty:
                 if gone():
-                    raise given_up(address) from None
+                    raise worker_gone(address) from None
                 continue
             if kind == "end":
                 return
@@ -431,8 +431,8 @@ def watched(address: str, rows: Iterator[Any], gone: Callable[[], bool]) -> Iter
         over.set()
 
 
-def given_up(address: str) -> TransportError:
-    """The error of one who waits for a worker that is none any more."""
+def worker_gone(address: str) -> TransportError:
+    """The error of a caller that waits for a worker which was given up."""
     return TransportError(
         "transport.given_up",
         f"cannot hear from the worker at {address}: it was given up",

@@ -1,22 +1,23 @@
-"""A connection between two processes of a run: who may talk, packets, TLS. `asking`, `link` and `endpoint` share it.
+"""A connection between two processes of a run: admission by the token, packets, TLS.
 
-A connection is a socket. Whoever opens it and whoever accepts it first show each other that they know the token of the
-run; then *packets* travel: a kind, a head and a body, each with its length before it. Laws:
+`client`, `link` and `endpoint` use it. A connection is a socket. The end that opens it and the end that accepts it
+first prove to each other that they know the token of the run; then *packets* travel: a kind, a head and a body, each
+with its length before it. Laws:
 
-- **Known first.** Before both ends have shown that they know the token, each reads a fixed number of bytes and
-  nothing else, within a deadline. The token itself never travels: each end sends a fresh random number, and shows the
-  keyed hash of both, which is compared in constant time.
-- **Encrypted on demand.** With a certificate, all of this is inside TLS, and both ends show the certificate first.
-- **Bounded.** A packet whose length is beyond what it may have is refused before anything is allocated for it.
-  Memory for a long body is taken as its bytes come, not as its length says.
-- **In order.** Packets arrive in the order in which they were sent, up to the moment where the connection breaks.
-- **Not for ever.** A peer that is gone without a word (a machine that is cut off) is noticed by the kernel, within
-  about a minute where nothing is under way, and the connection breaks. Who sends can ask for the same while something
-  is under way (`break_after`): not where the other end may rightly take nothing for long, as one who reads rows.
+- **Known first.** Before both ends have proved that they know the token, each reads a fixed number of bytes and nothing
+  else, within a deadline. The token itself never travels: each end sends a fresh random number, and the keyed hash of
+  both numbers, which the other end compares in constant time.
+- **Encrypted on demand.** With a certificate, everything is inside TLS, and both ends show the certificate first.
+- **Bounded.** A packet whose length is beyond its limit is refused before memory is allocated for it. Memory for a long
+  body is allocated as its bytes come, not as its length says.
+- **In order.** Packets arrive in the order in which they were sent, up to the moment when the connection breaks.
+- **Not for ever.** Where nothing is under way, the kernel notices a peer that has vanished (a machine that is cut off)
+  within about a minute, and the connection breaks. While something is under way, the kernel does so only if the sender
+  asks for it (`break_after`): a receiver that reads rows slowly may rightly take nothing for long.
 
 Cost, between two processes of a machine with two cores that others kept busy: 40 microseconds for a question and its
 answer (the median; about 240 on average with TLS), 0.6 to 3.5 ms for the first one, which opens the connection (3 to 9
-with TLS). How many bytes travel in a second is said in `link`.
+with TLS). `link` says how many bytes travel in a second.
 
 >>> a, b = socket.socketpair()
 >>> sender, receiver = Connection(a), Connection(b)
@@ -53,14 +54,14 @@ MAGIC = b"riverrun\x02"
 NONCE = 16
 PROOF = 32
 WELCOME, REFUSED, FULL = b"\x01", b"\x02", b"\x03"
-"""What the end that accepts says last: come in, another token, no room."""
+"""The last byte of the accepting end: come in; another token; no room."""
 OPENING = 20.0
 """Seconds that opening a connection may take."""
 HEAD = 16 << 20
-"""So many bytes of a head at most travel in one packet."""
+"""The most bytes of a head in one packet."""
 BODY = (1 << 31) - 1
-"""So many bytes of a body at most travel in one packet: a row can be long."""
-_STEP = 64 << 20  # bytes for which memory is taken at once
+"""The most bytes of a body in one packet: a row can be long."""
+_STEP = 64 << 20  # bytes of memory that are allocated at first for a long body
 _BUFFER = 64 << 10
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
@@ -76,7 +77,7 @@ class SpeaksSomethingElse(ConnectionAbortedError):
 
 
 class Packet(NamedTuple):
-    """What travels at once."""
+    """The unit that travels on a connection."""
 
     kind: int
     head: bytes
@@ -84,8 +85,9 @@ class Packet(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Security:
-    """What members of a run know and nobody else: a token; with TLS, also a key and its certificate."""
+class Credentials:
+    """The secrets of a run: a token; with TLS, also a key and its certificate. Processes that have them are
+    *members*."""
 
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     certificate: bytes | None = field(default=None, repr=False)
@@ -94,12 +96,12 @@ class Security:
     """The name that the certificate is made out to."""
 
     def location(self, host: str, port: int) -> str:
-        """The address of a process that listens there."""
+        """The address of a process that listens at a host and port."""
         shown = f"[{host}]" if ":" in host else host
         return f"{'tcp' if self.key is None else 'tls'}://{shown}:{port}"
 
     def connect(self, address: str, within: float | None = None) -> Connection:
-        """A connection to a process of the run; raises `TransportError` where there is none to be had."""
+        """Connect to a process of the run; `TransportError` where that fails."""
         seconds = OPENING if within is None else min(within, OPENING)
         deadline = time.monotonic() + seconds
         raw: socket.socket | None = None
@@ -110,16 +112,16 @@ class Security:
             if self.key is not None:
                 raw.settimeout(_left(deadline))
                 raw = _context(self, False).wrap_socket(raw, server_hostname=self.name)
-            said = self._enter(raw, deadline)
+            verdict = self._enter(raw, deadline)
             raw.settimeout(None)
         except (OSError, ValueError) as error:
             if raw is not None:
                 raw.close()
             raise unreachable(address, error) from error
-        if said == WELCOME:
+        if verdict == WELCOME:
             return Connection(raw)
         raw.close()
-        if said == FULL:
+        if verdict == FULL:
             raise TransportError(
                 "transport.full",
                 f"cannot talk to {address}: it has as many connections as it can",
@@ -134,7 +136,8 @@ class Security:
         )
 
     def _enter(self, raw: socket.socket, deadline: float) -> bytes:
-        """Show the token, and have it shown."""
+        """At the opening end: prove to know the token, and check the proof of the other end; return the other end's
+        last byte."""
         ours = secrets.token_bytes(NONCE)
         raw.settimeout(_left(deadline))
         raw.sendall(MAGIC + ours)
@@ -142,20 +145,21 @@ class Security:
         theirs, proof = answer[:NONCE], answer[NONCE:]
         raw.settimeout(_left(deadline))
         raw.sendall(self.proof(b"who opens", ours, theirs))
-        said = receive_exactly(raw, 1, deadline)
-        if said == WELCOME and not hmac.compare_digest(
+        verdict = receive_exactly(raw, 1, deadline)
+        if verdict == WELCOME and not hmac.compare_digest(
             proof, self.proof(b"who accepts", ours, theirs)
         ):
-            return REFUSED  # it says so to everybody: it is none of us
-        return said
+            return REFUSED  # the other end welcomes everybody, and has not the token
+        return verdict
 
     def proof(self, who: bytes, ours: bytes, theirs: bytes) -> bytes:
-        """What only one who has the token can say about two numbers."""
+        """The keyed hash of two numbers, which only a holder of the token can compute."""
         return hmac.digest(self.token.encode(), who + ours + theirs, hashlib.sha256)
 
     def wrap(self, raw: socket.socket) -> socket.socket:
-        """The accepting end of a connection, inside TLS where that is asked for. Nothing is read or written yet."""
-        raw.getpeername()  # who has left already is no connection
+        """The accepting end of a connection, inside TLS if the run has a certificate. Nothing is read or written
+        yet."""
+        raw.getpeername()  # raises if the other end has left already
         if self.key is None:
             return raw
         return _context(self, True).wrap_socket(
@@ -163,10 +167,10 @@ class Security:
         )
 
     def admit(self, raw: socket.socket, deadline: float) -> bool:
-        """At the accepting end: whether the other one has the token.
+        """At the accepting end: whether the other end has the token.
 
-        Raises `SpeaksSomethingElse` as soon as that is heard, and `OSError` for whoever does not show the token in
-        time. It remains to be said what comes of it: `WELCOME`, or another of these.
+        Raises `SpeaksSomethingElse` as soon as the first bytes are wrong, and `OSError` where no proof comes in time.
+        The caller then sends `WELCOME`, `REFUSED` or `FULL`.
         """
         raw.settimeout(_left(deadline))
         if isinstance(raw, ssl.SSLSocket):
@@ -180,19 +184,20 @@ class Security:
 
 
 class Connection:
-    """An open connection. One thread sends and one receives; `close` is for any."""
+    """An open connection. One thread sends and one receives; any thread may call `close`."""
 
     def __init__(self, raw: socket.socket) -> None:
         self._raw = raw
         self._plain = not isinstance(raw, ssl.SSLSocket)
-        self._ahead = memoryview(b"")  # what was received, and not looked at
+        self._ahead = memoryview(b"")  # bytes that were received, and not taken yet
 
     def send(self, kind: int, head: bytes = b"", body: Any = None) -> None:
         """Send a packet; raises `OSError` where the connection is broken."""
         self.send_rest(_parts(kind, head, body))
 
     def send_at_once(self, kind: int, head: bytes = b"", body: Any = None) -> list[memoryview]:
-        """Send what the kernel takes of a packet without waiting. What is left goes to `send_rest`, before all else."""
+        """Send the part of a packet that the kernel takes without waiting; return the rest, which `send_rest` is to
+        send before anything else."""
         parts = _parts(kind, head, body)
         try:
             if self._plain:
@@ -210,7 +215,7 @@ class Connection:
         return parts
 
     def send_rest(self, parts: list[memoryview]) -> None:
-        """Send what is left of a packet, however long that takes."""
+        """Send the rest of a packet, however long that takes."""
         if self._plain and len(parts) > 1:
             while parts:
                 _drop(parts, self._raw.sendmsg(parts))
@@ -218,8 +223,8 @@ class Connection:
             self._raw.sendall(part)
 
     def receive(self, head: int = HEAD, body: int = BODY) -> Packet | None:
-        """The next packet; None where the other end has closed. Raises `BadMessage` for one that is too long, `OSError`
-        where the connection breaks in the middle of one."""
+        """The next packet; None where the other end has closed. Raises `BadMessage` for a packet that is too long,
+        `OSError` where the connection breaks in the middle of a packet."""
         first = self._take(_LENGTHS.size, start=True)
         if first is None:
             return None
@@ -231,7 +236,7 @@ class Connection:
         return Packet(kind, bytes(said), None if body_size < 0 else self._receive_body(body_size))
 
     def _take(self, size: int, *, start: bool = False) -> memoryview | None:
-        """So many bytes; None where `start` is the end."""
+        """The next `size` bytes; None where the connection has ended, if `start` allows that here."""
         ahead = self._ahead
         if len(ahead) < size:
             pieces, have = [bytes(ahead)], len(ahead)
@@ -276,18 +281,18 @@ class Connection:
         return self._raw.recv_into(view)
 
     def break_after(self, seconds: float) -> None:
-        """Have the kernel break the connection when the other end takes nothing of what is sent for so long."""
+        """Have the kernel break the connection when the other end takes no sent bytes for so many seconds."""
         if hasattr(socket, "TCP_USER_TIMEOUT") and self._raw.family != socket.AF_UNIX:
             option = int(seconds * 1000)
             self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, option)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """How long sending and receiving may take; None for as long as it takes."""
+        """Limit how long sending and receiving may take; None for no limit."""
         self._raw.settimeout(seconds)
 
     @property
     def has_something(self) -> bool:
-        """Whether something was received, be it that the other end has closed."""
+        """Whether bytes were received, or the other end has closed."""
         if self._ahead:
             return True
         try:
@@ -304,7 +309,7 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """Close it; whoever waits for it in another thread finds out."""
+        """Close the connection; threads that wait on it get an error or the end."""
         with suppress(OSError):
             self._raw.shutdown(socket.SHUT_RDWR)
         self._raw.close()
@@ -324,7 +329,7 @@ def _parts(kind: int, head: bytes, body: Any) -> list[memoryview]:
 
 
 def _drop(parts: list[memoryview], sent: int) -> None:
-    """Drop so many bytes, which were sent."""
+    """Drop the first `sent` bytes, which were sent."""
     while parts and sent >= len(parts[0]):
         sent -= len(parts.pop(0))
     if sent:
@@ -332,11 +337,11 @@ def _drop(parts: list[memoryview], sent: int) -> None:
 
 
 PIECE = 32 << 20
-"""About so many bytes of rows travel in one packet."""
+"""About how many bytes of rows travel in one packet."""
 
 
 def pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows in pieces of a bounded size; a row is never cut."""
+    """Cut rows into pieces of a bounded size; a row is never cut."""
     count = max(1, min(-(-batch.nbytes // PIECE), batch.num_rows))
     for at in range(count):
         start, stop = batch.num_rows * at // count, batch.num_rows * (at + 1) // count
@@ -344,7 +349,8 @@ def pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _shake_hands(raw: ssl.SSLSocket) -> None:
-    """Agree on TLS. `SpeaksSomethingElse` for no TLS; another error for TLS with no certificate, or another one."""
+    """Agree on TLS. Raises `SpeaksSomethingElse` where the other end does not speak TLS, and another error where it
+    shows no certificate or a wrong one."""
     try:
         raw.do_handshake()
     except (
@@ -355,7 +361,7 @@ def _shake_hands(raw: ssl.SSLSocket) -> None:
     ):
         raise
     except AttributeError as error:
-        # ssl.py gives its object up when another thread closes the socket
+        # ssl.py drops its object when another thread closes the socket
         raise ConnectionAbortedError("it was closed before TLS was agreed on") from error
     except ssl.SSLError as error:
         reason = error.reason or ""
@@ -365,7 +371,7 @@ def _shake_hands(raw: ssl.SSLSocket) -> None:
 
 
 def receive_exactly(raw: socket.socket, size: int, deadline: float, begins: bytes = b"") -> bytes:
-    """So many bytes and no more; raises `OSError` where they do not come by then, or do not begin like that."""
+    """Receive exactly `size` bytes; `OSError` where they do not come by the deadline, or do not begin with `begins`."""
     data = b""
     while len(data) < size:
         raw.settimeout(_left(deadline))
@@ -386,7 +392,7 @@ def _left(deadline: float) -> float:
 
 
 def settle(raw: socket.socket) -> None:
-    """What both ends set: nothing waits to be sent together with something else, and the kernel looks after peers."""
+    """Set the options of a socket, at both ends: send at once, and have the kernel probe silent peers."""
     if raw.family not in (socket.AF_INET, socket.AF_INET6):
         return
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -398,28 +404,30 @@ def settle(raw: socket.socket) -> None:
 
 
 @lru_cache(maxsize=16)
-def _context(security: Security, accepts: bool) -> ssl.SSLContext:
-    """TLS where each end shows the certificate of the run, and trusts no other."""
-    assert security.certificate is not None
-    assert security.key is not None
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepts else ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_3
-    made.verify_mode = ssl.CERT_REQUIRED
-    made.load_verify_locations(cadata=security.certificate.decode("ascii"))
+def _context(credentials: Credentials, accepts: bool) -> ssl.SSLContext:
+    """A TLS context in which each end shows the certificate of the run, and trusts no other."""
+    assert credentials.certificate is not None
+    assert credentials.key is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepts else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=credentials.certificate.decode("ascii"))
     if accepts:
-        made.num_tickets = 0  # unread, they would turn the end of a connection into a break
+        context.num_tickets = (
+            0  # tickets that nobody reads would turn the end of a connection into a break
+        )
     with tempfile.TemporaryDirectory(prefix="riverrun-tls-") as folder:  # ssl reads files only
         pair = []
-        for name, content in (("certificate", security.certificate), ("key", security.key)):
+        for name, content in (("certificate", credentials.certificate), ("key", credentials.key)):
             pair.append(os.path.join(folder, name))
             with open(os.open(pair[-1], os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(content)
-        made.load_cert_chain(*pair)
-    return made
+        context.load_cert_chain(*pair)
+    return context
 
 
 def unreachable(address: str, error: BaseException) -> TransportError:
-    """The error of one who cannot talk to a process."""
+    """The error of a process that cannot talk to another one."""
     return TransportError(
         "transport.unreachable",
         f"cannot talk to {address}: {type(error).__name__}: {str(error)[:300]}",

@@ -1,20 +1,21 @@
-"""An endpoint: where a process of a run can be reached, and who gets in.
+"""An endpoint: the address at which a process of a run can be reached, and the admission of connections to it.
 
-A process that is reached by others makes an `Endpoint` with a `Handler`, which says what becomes of frames, questions
-and rows. Whoever connects is let in by `connection`, and then says in its first packet what it is there for: questions,
-one after the other, rows that are asked for, rows that are handed in, or a link, which brings frames. Laws:
+The driver and each worker have an `Endpoint` with a `Handler`, which takes frames, questions and rows. A connection is
+let in by the token (`connection`). Its first packet then says what it is for: questions, one after the other; rows that
+are asked for; rows that are handed in; or a link, which brings frames. A connection that was let in is a *member*, any
+other a *stranger*. Laws:
 
-- **Strangers cost little.** Until a connection has shown that it knows the token, it has a thread, its socket, and a
-  few dozen bytes, and is closed after `ADMISSION` seconds. At most `STRANGERS` are in that state: for one more, the
-  oldest goes of the host that has most of them, so many idle connections from one place keep nobody else out.
-- **Strangers are counted.** Each connection that is not let in counts once: as `garbage` where the first bytes are not
-  those of a member, else as `refused`: with another token or certificate, silent, or gone before the token was shown.
-  Whoever has another token is told so.
-- **Members are bounded.** Members have at most half of the files that this process may open; others are told that there
-  is no room. A member that asks nothing for `IDLE` seconds is closed.
-- **Nothing else is listened to.** The socket is bound to the one address that others are told of.
-- **Said.** What a handler raises travels to who asked, described; what nobody of us can have sent ends the connection
-  that it came on, and nothing else.
+- **Strangers cost little.** A stranger has a thread, its socket, and a few dozen bytes, and is closed after `ADMISSION`
+  seconds. There are at most `STRANGERS`: for one more, the oldest stranger of the host that has most of them is closed,
+  so many idle connections from one place keep nobody else out.
+- **Strangers are counted.** Each connection that is not let in counts once: as `garbage` where its first bytes are not
+  those of a member; otherwise as `refused`: with another token or certificate, silent, or gone before its proof. A
+  stranger with another token gets the answer that it is refused.
+- **Members are bounded.** Members have at most half of the files that this process may open; further members get the
+  answer that there is no room. A member that asks nothing for `IDLE` seconds is closed.
+- **One address.** The socket is bound to the one address that other processes are told.
+- **Errors travel.** An exception of the handler travels to the process that asked, described. Bytes that no member of
+  this version can have sent end their connection, and nothing else.
 
 Cost: a thread for each connection.
 """
@@ -54,8 +55,8 @@ from riverrun.runtime.network.connection import (
     SCHEMA,
     WELCOME,
     Connection,
+    Credentials,
     Packet,
-    Security,
     SpeaksSomethingElse,
     pieces_of,
     settle,
@@ -63,12 +64,12 @@ from riverrun.runtime.network.connection import (
 from riverrun.state.soundness import UnsoundRows, read_frame
 
 STRANGERS = 64
-ADMISSION = 10.0
-IDLE = 600.0
+ADMISSION = 10.0  # seconds
+IDLE = 600.0  # seconds
 MEMBERS = 4096
 DRAIN = 30.0
-"""Seconds for which rows that were refused are still received, so that their sender gets to know why."""
-_WAITING = 128  # connections that the kernel keeps until they are accepted
+"""Seconds for which refused rows are still received, so that their sender can read the error."""
+_WAITING = 128  # connections that the kernel queues until they are accepted
 _PAUSE = 0.05
 _FRAMES = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]])
 _LOG = logging.getLogger(__name__)
@@ -76,27 +77,27 @@ _GONE = (OSError, BadMessage, ValueError)
 
 
 class Handler(Protocol):
-    """What a process does with what comes in. Called from many threads."""
+    """Takes the frames, questions and rows that come to a process. Called from many threads."""
 
     def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
-        """Frames of a stream, and how many bytes they took."""
+        """Take frames of a stream, which took `size` bytes."""
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
-        """A stream is over."""
+        """Note that a stream is over; `cleanly`: on purpose."""
 
     def answer(self, question: str, argument: Any) -> Any:
-        """Answer a question with what `pack` takes, or raise."""
+        """Answer a question with a value that `pack` takes, or raise."""
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Rows that are asked for."""
+        """The rows of a ticket."""
 
     def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
-        """Rows that are handed in; the answer goes back when all of them are there."""
+        """Take rows that are handed in; return the answer once all of them are there."""
 
 
 @dataclass(eq=False, slots=True)
 class _Guest:
-    """Somebody who is connected."""
+    """A connection, of a member or a stranger."""
 
     raw: socket.socket
     host: str
@@ -105,21 +106,23 @@ class _Guest:
 
 
 class Endpoint:
-    """Where a process can be reached."""
+    """The listening socket of a process, and its connections."""
 
-    def __init__(self, host: str, handler: Handler, security: Security, port: int = 0) -> None:
+    def __init__(
+        self, host: str, handler: Handler, credentials: Credentials, port: int = 0
+    ) -> None:
         self._handler = handler
-        self._security = security
+        self._credentials = credentials
         self._lock = Lock()
         self._guests: dict[_Guest, None] = {}  # the oldest first
         self._ending = Event()
         self.refused = 0
-        """How many connections showed no token, or a wrong one: told so, silent, gone or sent away before that."""
+        """How many connections showed no token or a wrong one: refused, silent, gone, or closed to make room."""
         self.garbage = 0
-        """How many connections spoke something else from the start: no members, and no strangers with a token."""
+        """How many connections had first bytes that are not those of a member of any run."""
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        self.address = security.location(host, self.port)
+        self.address = credentials.location(host, self.port)
         Thread(target=self._accept, name="riverrun-endpoint", daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -187,15 +190,15 @@ class Endpoint:
         guest.raw.close()
 
     def _welcome(self, guest: _Guest) -> None:
-        """In a thread: see who it is, and hear what they have to say."""
-        admitted: bool | None = None  # None: it has not shown a token yet
+        """In a thread: let a connection in or refuse it, and serve it."""
+        admitted: bool | None = None  # None: the connection has not shown a token yet
         try:
             with self._lock:
-                if guest not in self._guests:  # it had to make room
+                if guest not in self._guests:  # it was closed to make room
                     raise ConnectionAbortedError("it was sent away before it could speak")
                 settle(guest.raw)
-                guest.raw = self._security.wrap(guest.raw)
-            admitted = self._security.admit(guest.raw, guest.since + ADMISSION)
+                guest.raw = self._credentials.wrap(guest.raw)
+            admitted = self._credentials.admit(guest.raw, guest.since + ADMISSION)
             if not admitted:
                 self._count_refused()
                 guest.raw.sendall(REFUSED)
@@ -218,9 +221,7 @@ class Endpoint:
 
     def _count_refused(self) -> None:
         with self._lock:
-            if (
-                not self._ending.is_set()
-            ):  # who was there when this process left was sent away by that
+            if not self._ending.is_set():  # else this process closed the connection as it left
                 self.refused += 1
 
     # ---- what members say
@@ -270,7 +271,7 @@ class Endpoint:
                 self._handler.receive(sender, stream, frames, size)
         except _GONE:
             pass
-        except Exception:  # the link is broken then, as others know how to mend it
+        except Exception:  # the link breaks, which its sender can mend
             _LOG.exception("what came on a link could not be taken in")
         finally:
             self._handler.ended(sender, stream, cleanly)
@@ -306,7 +307,7 @@ class Endpoint:
                 member.send(BATCH, b"", piece.serialize())
 
     def _take(self, member: Connection, packet: Packet) -> bool:
-        """Take rows in; whether the connection can be used again."""
+        """Take rows in; return whether the connection can be used again."""
         incoming = _Incoming(member)
 
         def answer() -> bytes:
@@ -353,7 +354,7 @@ class _Incoming:
 
 
 def read_rows(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows that another process sent; `BadMessage` for those that may not be looked at."""
+    """Rows that another process sent, checked; `BadMessage` for rows that are not sound."""
     try:
         return read_frame(body, schema)
     except UnsoundRows as error:
@@ -361,7 +362,7 @@ def read_rows(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _said(act: Callable[[], bytes], kind: int) -> tuple[int, bytes]:
-    """What comes of an act, to be sent: its result, or the error that it raised."""
+    """The packet to send after an act: with its result, or with the error that it raised."""
     try:
         return kind, act()
     except Exception as error:
@@ -402,7 +403,7 @@ def _schema(definition: Any) -> pa.Schema:
 
 
 def _room() -> int:
-    """How many members there can be: half of the files that this process may open are for them."""
+    """How many members there can be: half as many as files that this process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MEMBERS if files == resource.RLIM_INFINITY else min(MEMBERS, max(8, files // 2))
 
@@ -411,16 +412,16 @@ def _listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, place = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    made = socket.socket(family, kind, protocol)
+    listener = socket.socket(family, kind, protocol)
     try:
         if port:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(place)
-        made.listen(_WAITING)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_WAITING)
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener
 
 
 def _hang_up(raw: socket.socket) -> None:

@@ -1,13 +1,13 @@
-"""Borrowing: rows that workers in other processes hold for us, until what stands for them here is thrown away.
+"""Borrowed rows: results that workers in other processes keep for this one, until no portion here refers to them.
 
-A `Borrowed` portion is some ranges of hashes of an output, as of an epoch. In the beginning one worker lends them, as
-one loan. When that worker is lost, or gives its shards away and leaves, those who have the shards then lend the
-same ranges as of the same epoch. Laws:
+`questions` borrows with it. A `Borrowed` portion is some ranges of hashes of an output, as of an epoch. At first one
+worker lends them, as one loan. When that worker is lost, or gives its shards away and leaves, the workers that have the
+shards then lend the same ranges as of the same epoch. Laws:
 
-- **The same rows.** A portion gives the same rows each time it is read, whoever lends them.
+- **The same rows.** A portion gives the same rows each time it is read, whichever workers lend them.
 - **The epoch or an error.** Where workers have let go of the epoch meanwhile (``history=``), reading is refused with
   `time.compacted`; rows of another epoch are never given in place of it.
-- **Given back.** A worker keeps a loan until nobody here can ask for it any more.
+- **Given back.** A worker keeps a loan until no portion in this process refers to the loan any more.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from riverrun.interrupts import held
 from riverrun.rows.conditions import Where
 from riverrun.rows.records import as_shown
 from riverrun.runtime.network.client import Asker, fetch_loans, watched
-from riverrun.runtime.network.connection import Security
+from riverrun.runtime.network.connection import Credentials
 from riverrun.state.shards import Range, Shards
 
 
 class Loan:
-    """What one worker lends under a number; `release` is told when nobody has it any more."""
+    """Rows that one worker lends under a number; `release` is called when no portion refers to the loan any more."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Loan:
 
 
 ArgumentFor: TypeAlias = Callable[[Shards, int], Any]
-"""What a worker is asked for, by the shards and its index; None where it is not asked."""
+"""The argument of a question to a worker, by the shards and the worker's index; None where it is not asked."""
 
 
 class Ask(Protocol):
-    """Asks all workers of one execution, and tries again until there is one in which all have answered."""
+    """Asks all workers of one execution, and tries again until all workers of an execution have answered."""
 
     def __call__(self, question: str, *, argument_for: ArgumentFor) -> list[tuple[str, Any]]:
         """The address of each worker that was asked, and its answer."""
@@ -61,20 +61,20 @@ class Lender:
 
     def __init__(
         self,
-        security: Security,
+        credentials: Credentials,
         ask: Ask,
         release: Callable[[str, int], None],
         gone: Callable[[str], bool],
     ) -> None:
-        """`release` is told of a loan that nobody has any more, by address and number; `gone` tells whether no worker
-        is at an address any more."""
-        self.security = security
+        """`release` is called with the address and number of a loan that no portion refers to any more; `gone` tells
+        whether no worker is at an address any more."""
+        self.credentials = credentials
         self.gone = gone
         self._ask = ask
         self._release = release
 
     def borrow(self, question: str, name: str, epoch: int) -> list[Portion]:
-        """All of an output, "read", or of its "changes": what each worker has."""
+        """Each worker's part of an output ("read"), or of its changes in an epoch ("changes")."""
         ranges: dict[int, Sequence[Range]] = {}
 
         def whole(shards: Shards, index: int) -> Any:
@@ -82,7 +82,7 @@ class Lender:
             return name, epoch, [None]
 
         answers = self._ask(question, argument_for=whole)
-        loans = [  # all of them first: what goes wrong from here on gives all of them back
+        loans = [  # all loans first, so that a failure from here on gives all of them back
             Loan(address, leases[0], ranges[index], self._release)
             for index, (address, (leases, _)) in enumerate(answers)
         ]
@@ -92,11 +92,11 @@ class Lender:
         ]
 
     def lend(self, question: str, name: str, epoch: int, ranges: Sequence[Range]) -> list[Loan]:
-        """What is in some ranges, from whoever owns them now, in the order of hashes."""
+        """Loans of the rows in some ranges, from the workers that own them now, in the order of hashes."""
         runs: dict[int, list[list[Range]]] = {}
 
         def part(shards: Shards, index: int) -> Any:
-            if index == 0:  # another execution may have other shards
+            if index == 0:  # a new try: another execution may have other shards
                 runs.clear()
                 runs.update(shards.runs(ranges))
             if index not in runs:
@@ -118,7 +118,7 @@ class Borrowed(Portion):
     def __init__(
         self, lender: Lender, question: str, name: str, epoch: int, schema: bytes, loan: Loan
     ) -> None:
-        """`question` is what workers are asked for: "read" or "changes"."""
+        """`question` is "read" or "changes"."""
         self.schema = pa.ipc.read_schema(pa.py_buffer(schema))
         self.ordered = question == "read"
         self.what = f"{question} {name!r} as of epoch {epoch}"
@@ -128,11 +128,11 @@ class Borrowed(Portion):
         self._lock = Lock()
         self._first = loan
         self._renewed: dict[int, list[Loan]] = {}
-        """Of each loan that was lost, by its number, those in place of it."""
+        """For each lost loan, by its number, the loans in place of it."""
 
     @property
     def loans(self) -> list[Loan]:
-        """Those who lend the rows now, in the order of hashes."""
+        """The loans that have the rows now, in the order of hashes."""
         return self._in_place_of(self._first)
 
     def gone(self, address: str) -> bool:
@@ -145,8 +145,8 @@ class Borrowed(Portion):
         return [each for new in self._renewed[loan.lease] for each in self._in_place_of(new)]
 
     def renew(self, lease: int) -> list[Loan]:
-        """A loan is lost: those in place of it. Several who have lost the same one are given the same ones."""
-        with held(self._lock):  # whoever has it asks workers, which takes as long as one is lost
+        """The loans in place of a lost one. Readers that have lost the same loan get the same new ones."""
+        with held(self._lock):  # its holder asks workers, which may take as long as a recovery
             for loan in self.loans:
                 if loan.lease == lease:
                     self._renewed[lease] = self._lent_again(loan)
@@ -175,7 +175,7 @@ class Borrowed(Portion):
             schema = pa.schema([schema.field(name) for name in columns])
 
         def fetch(loan: Loan) -> Iterator[pa.RecordBatch]:
-            asker = Asker(loan.address, self._lender.security)
+            asker = Asker(loan.address, self._lender.credentials)
             try:
                 rows = asker.rows((loan.lease, columns, tuple(where)))
                 for batch in watched(loan.address, rows, lambda: self.gone(loan.address)):

@@ -1,22 +1,22 @@
 """A link: a stream of frames from one process of a run to another.
 
-The receiving end is an `endpoint`. Laws:
+The coordinator and the workers send their messages on links; the receiving end of a link is an `endpoint`. Laws:
 
-1. **In order.** Frames of a link arrive in the order in which they were sent, up to the moment where
-   the link breaks; the receiver learns that it broke, and whether it was ended on purpose.
-2. **Windowed.** At most about `window` bytes of a link are under way and not taken in by its
-   receiver, who gives *credit* for what it took. What is beyond waits at the sender (`spool`). Credit
-   itself waits for nothing: two whose windows are full would wait for each other's.
-3. **Adaptive.** A frame leaves at once when nothing waits before it; small ones that wait travel
-   together, one write for all, and credit with them.
-4. **Nobody waits.** Whoever sends writes what the kernel takes at once; the rest is written by a thread, which a link
-   has from then on. A receiver that is stopped, or cut off, holds up nobody but this thread; the kernel breaks a
-   link whose receiver takes nothing for long. A link that is made with `broken` is opened by a thread too: what is
-   sent meanwhile waits here, and `broken` is told when there is no connection to be had, or none any more.
+- **In order.** Frames of a link arrive in the order in which they were sent, up to the moment when the link breaks. The
+  receiver learns that the link is over, and whether it was ended on purpose.
+- **Windowed.** At most about `window` bytes of a link are under way at a time, that is, sent and not taken in by the
+  receiver, who gives *credit* for bytes that it took in. More frames wait at the sender (`spool`). Credit itself never
+  waits: two processes whose windows are full would wait for each other's.
+- **Adaptive.** A frame leaves at once when no other waits before it. Small frames that wait travel together in one
+  write, and credit with them.
+- **Nobody waits.** `send` writes the bytes that the kernel takes at once; a thread, which the link has from then on,
+  writes the rest. A receiver that is stopped or cut off holds up this thread only, and the kernel breaks a link whose
+  receiver takes nothing for long. A link that is made with `broken` is opened by a thread too: messages that are sent
+  meanwhile wait here, and `broken` is called when the link cannot be opened, or breaks later.
 
-Cost, between two processes of a machine with two cores that others kept busy: 90 to 110 microseconds for a message
-and one back (130 with TLS); 0.4 to 0.6 GB/s of numbers and 0.4 to 0.5 of text (0.15 to 0.3 with TLS), made, sent,
-read and checked.
+Cost, between two processes of a machine with two cores that others kept busy: 90 to 110 microseconds for a message and
+one back (130 with TLS); 0.4 to 0.6 GB/s of numbers and 0.4 to 0.5 of text (0.15 to 0.3 with TLS), made, sent, read and
+checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from riverrun.runtime.network.connection import (
     FRAMES,
     LINK,
     Connection,
-    Security,
+    Credentials,
     unreachable,
 )
 from riverrun.runtime.network.spool import Spool
@@ -55,23 +55,23 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Link:
-    """A stream of frames to another process; opened when it is made, or from then on, by a thread."""
+    """A stream of frames to another process; with `broken` a thread opens it."""
 
     def __init__(
         self,
         address: str,
         sender: int,
-        security: Security,
+        credentials: Credentials,
         *,
         window: int = WINDOW,
         budget: int = 64 << 20,
         silence: float = UNTAKEN,
         broken: Callable[[Link], None] | None = None,
     ) -> None:
-        """A receiver that takes nothing for `silence` seconds may still go on, as one of ours.
+        """A receiver may take nothing for `silence` seconds without breaking the link.
 
-        Without `broken`, making a link waits for the connection, and raises `TransportError` where there is none to be
-        had. With it, nothing is waited for, and `broken` is called by a thread when the link breaks.
+        Without `broken`, making a link waits for the connection, and raises `TransportError` where that fails. With
+        `broken`, making a link does not wait, and a thread calls `broken` when the link breaks.
         """
         self.address = address
         self.sent = 0
@@ -83,21 +83,21 @@ class Link:
         self._encoder = Encoder()
         self._turn = Condition(RLock())
         self._rest: list[memoryview] = []
-        """What is left of the packet that the thread writes."""
+        """The rest of the packet that the thread writes."""
         self._thread: Thread | None = None
         self._over = False
         self._broken = broken
         self._connection: Connection | None = None
         if broken is None:
-            self._open(sender, security, silence)
+            self._open(sender, credentials, silence)
         else:
-            opening = (sender, security, silence)
+            opening = (sender, credentials, silence)
             Thread(target=self._open_on, args=opening, name="riverrun-link", daemon=True).start()
 
-    def _open(self, sender: int, security: Security, silence: float) -> None:
-        connection = security.connect(self.address)
+    def _open(self, sender: int, credentials: Credentials, silence: float) -> None:
+        connection = credentials.connect(self.address)
         with self._turn:
-            if self._over:  # nobody wants it any more, and the receiver has not heard of it
+            if self._over:  # the link was closed before it was open
                 connection.close()
                 return
             try:
@@ -110,15 +110,15 @@ class Link:
             self._turn.notify_all()
             self._flush()
 
-    def _open_on(self, sender: int, security: Security, silence: float) -> None:
-        """In a thread: open the link, and send what has waited for that."""
+    def _open_on(self, sender: int, credentials: Credentials, silence: float) -> None:
+        """In a thread: open the link, and send the frames that wait."""
         try:
-            self._open(sender, security, silence)
+            self._open(sender, credentials, silence)
         except TransportError:
             self._break()
 
     def _break(self) -> None:
-        """In a thread: the link is broken, and whoever wants to know is told."""
+        """In a thread: note that the link is broken, and call `broken`."""
         with self._turn:
             self._over = True
             self._turn.notify_all()
@@ -127,7 +127,7 @@ class Link:
 
     @property
     def full(self) -> bool:
-        """Whether more is under way or waits than the window allows."""
+        """Whether at least as many bytes are under way or wait as the window has."""
         return self._under_way + self._spool.size >= self._window
 
     @property
@@ -136,9 +136,9 @@ class Link:
         return len(self._spool)
 
     def send(self, messages: Iterable[Any], taken: int = 0) -> None:
-        """Have messages travel; raises `TransportError` when the link is broken.
+        """Send messages; `TransportError` when the link is broken.
 
-        With them the receiver is told that so many of its bytes were `taken` in here.
+        `taken` gives credit along with them: how many of the receiver's bytes were taken in here.
         """
         with self._turn:
             if self._over:
@@ -148,12 +148,12 @@ class Link:
             for message in messages:
                 for frame in self._encoder.frames(message):
                     self._spool.put(frame)
-                    if not _is_small(frame):  # it leaves while the next one is made
+                    if not _is_small(frame):  # the frame leaves while the next one is made
                         self._flush()
             self._flush()
 
     def give(self, size: int) -> None:
-        """Tell the receiver that so many of its bytes were taken in here."""
+        """Give credit: tell the receiver that `size` of its bytes were taken in here."""
         with self._turn:
             if self._over:
                 raise unreachable(self.address, OSError("the link is closed"))
@@ -161,16 +161,17 @@ class Link:
             self._flush()
 
     def credit(self, size: int) -> None:
-        """The receiver has taken in so many bytes more."""
+        """Take credit: the receiver has taken in `size` more bytes."""
         with self._turn:
             self._under_way = max(self._under_way - size, 0)
             if len(self._spool) and not self._over:
                 self._flush()
 
     def _flush(self) -> None:
-        """Write what the window lets through and the kernel takes at once; the thread writes what is left of that."""
+        """Write the frames that the window lets through, as far as the kernel takes them; the thread writes the
+        rest."""
         connection = self._connection
-        if connection is None:  # what waits is sent when there is one
+        if connection is None:  # `_open` sends the frames that wait
             return
         while not self._rest and (frames := self._next()):
             try:
@@ -188,7 +189,7 @@ class Link:
         self._turn.notify_all()
 
     def _next(self) -> list[Frame]:
-        """What to write next, in one go: a long frame, or a few short ones."""
+        """The frames to write next, together: a long one, or a few short ones."""
         spool = self._spool
         frames, self._urgent = self._urgent, []
         size = sum([frame.size for frame in frames])
@@ -205,10 +206,10 @@ class Link:
         return frames
 
     def _write_on(self) -> None:
-        """In a thread: write what the kernel did not take at once, without the lock."""
+        """In a thread: write the bytes that the kernel did not take at once, without the lock."""
         connection = self._connection
         assert connection is not None
-        with suppress(OSError, TransportError):  # the next `send` finds out
+        with suppress(OSError, TransportError):  # the next `send` raises
             while True:
                 with self._turn:
                     self._turn.wait_for(lambda: self._rest or self._over)
@@ -225,7 +226,7 @@ class Link:
         self._break()
 
     def close(self, *, cleanly: bool = True) -> None:
-        """End the link; the receiver is told that it was on purpose."""
+        """End the link; with `cleanly` the receiver learns that this was on purpose."""
         with self._turn:
             if cleanly:
                 self._turn.wait_for(lambda: self._connection is not None or self._over, _PATIENCE)

@@ -1,7 +1,10 @@
 """A spool: frames that wait to be sent, in order; beyond a budget they wait on disk.
 
-Law: what comes out is what went in, in that order, wherever it waited. So a slow receiver costs its
-sender disk, not memory, and nobody has to be stopped in the middle of a step.
+A `link` has a spool for frames that its window does not let through yet. So a slow receiver costs its sender disk, not
+memory, and no step has to be stopped halfway. Law:
+
+- **First in, first out.** Frames are taken in the order in which they were put, whether they waited in memory or on
+  disk.
 
 >>> spool = Spool(budget=3)
 >>> for word in (b"ab", b"cd", b"ef"):
@@ -11,7 +14,7 @@ sender disk, not memory, and nobody has to be stopped in the middle of a step.
 >>> [spool.take().head for _ in range(3)]
 [b'ab', b'cd', b'ef']
 
-Cost: a frame on disk is written and read once; the file goes when all of it was read.
+Cost: a frame on disk is written and read once; the file is deleted when all its frames were read.
 """
 
 from __future__ import annotations
