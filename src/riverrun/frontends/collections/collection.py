@@ -816,8 +816,9 @@ class Collection:
     ) -> Collection:
         """These rows, each with what the `other` collection has for its key as of the epoch in which the row comes.
 
-        A row keeps the answer that it was given, whatever becomes of the `other` collection later; when the row is
-        deleted, that answer is taken back. For an answer that is kept up to date, use `join`.
+        A row keeps the answer that it was given, whatever becomes of the `other` collection later. An epoch that
+        deletes a row whose answer was given in an earlier epoch is refused, since that answer is not known any more.
+        For an answer that is kept up to date, use `join`.
 
         `on`, `left_on`, `right_on` and `suffix` are as in `join`. Where several rows of the other collection have the
         key, the `rule` makes an answer of them, as in `fetch`: ``rr.rules.latest`` takes the last in column order,
