@@ -1,11 +1,11 @@
 """Which campaign did that click belong to? `python -m examples.campaigns`
 
 Ads move between campaigns, and people click on ads. A click counts for the campaign that its ad belonged to *when the
-click happened*. Both streams come out of order and a little late, as they do from many phones and servers. A join
-would credit the campaign that is known when the click arrives. A fetch waits until every move up to the time of the
-click is in, and then answers once, for good.
+click happened*. Both streams come out of order and a little late, as they do from many phones and servers. A
+lookup credits the campaign that is known when the click arrives. A fetch waits until every move up to the time of the
+click has arrived, and then answers once, for good.
 
-Both are done here side by side, minute by minute, and both are compared with what really happened.
+The program does both side by side, minute by minute, and compares both with the moves and clicks as they happened.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Happened:
         return Happened(moves, clicks)
 
     def counts(self, before: int, now: int) -> Counter[str]:
-        """Clicks before a time that have arrived by now, by the campaign that their ad was moved to last before."""
-        found: Counter[str] = Counter()
+        """For each campaign, the clicks before a time that have arrived by now. The last move before a click counts."""
+        clicks_of_campaign: Counter[str] = Counter()
         for arrived, ad, at in self.clicks:
             if at < before and arrived < now:
                 known = [
@@ -55,8 +55,8 @@ class Happened:
                     for _, moved, when, name in self.moves
                     if moved == ad and when <= at
                 ]
-                found[max(known)[1]] += 1
-        return found
+                clicks_of_campaign[max(known)[1]] += 1
+        return clicks_of_campaign
 
 
 def program() -> rr.Dataflow:
@@ -89,7 +89,7 @@ def main(seed: int = 7) -> bool:
         for minute in range(1, MINUTES + 2):
             came = range(60 * (minute - 1), 60 * minute)
             moves = [row for arrived, *row in happened.moves if arrived in came]
-            if minute > MINUTES:  # the last word: nothing more will come
+            if minute > MINUTES:  # the last move, so that all clicks are answered
                 moves.append([0, 60 * MINUTES + 2 * LATE, CAMPAIGNS[0]])
             run.insert("moves", [tuple(row) for row in moves])
             run.insert(
@@ -99,7 +99,7 @@ def main(seed: int = 7) -> bool:
             state = run.status()["states"]["campaigns"]
             counts = dict(run.read("clicks by campaign").rows())
             arrived = sum(at < 60 * minute for at, _, _ in happened.clicks)
-            # What has arrived and is before U is answered, from scratch as here; the rest waits.
+            # Clicks before U are answered; they are counted from scratch here. Later clicks wait.
             equal = counts == happened.counts(state["update"], 60 * minute)
             right &= equal
             table.add_row(

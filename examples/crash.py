@@ -1,4 +1,4 @@
-"""A process that unpublishes packages one by one is killed, and two workers go on where it was."""
+"""A process that unpublishes packages one by one is killed, and two workers go on after its last epoch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How data/npm-2016.txt.xz was cut from the whole graph: ``python -m examples.cut_npm DEPENDENCIES NAMES``.
 
 DEPENDENCIES has a line ``package<TAB>dependency`` for each, as ids; NAMES a line ``id<TAB>name``; both are
-compressed with gzip. What is kept: every package that another one depends on, all packages that depend
-on left-pad, directly or not, and every dependency among these.
+compressed with gzip. The sample has every package that another package depends on, all packages that depend on
+left-pad, directly or not, and every dependency among these.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def main(dependencies_file: str, names_file: str) -> None:
         fresh = needed_by.get(asked.pop(), set()) - broken
         broken |= fresh
         asked += fresh
-    kept = needed_by.keys() | broken
-    lines = [" ".join([package, *sorted(needs[package] & kept)]) for package in sorted(kept)]
+    included = needed_by.keys() | broken
+    lines = [
+        " ".join([package, *sorted(needs[package] & included)]) for package in sorted(included)
+    ]
     SAMPLE.write_bytes(
         lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=HIGHEST)
     )

@@ -1,9 +1,9 @@
-"""Money that goes around in a circle: each payment that closes one is told as soon as it is known.
+"""Money that goes around in a circle: each payment that closes a circle is reported as soon as that is certain.
 
     python -m examples.cycles
 
 Some hundred accounts pay each other at random through a day. Now and then somebody sends money around: through a few
-accounts within two hours, and back to where it came from. The payments arrive in batches, some of them up to
+accounts within two hours, and back to the first. The payments arrive in batches, some of them up to
 five minutes late, and out of order. Whatever the order, every circle of 3 to 5 accounts whose payments lie within two
 hours is found, once, by its last payment.
 """
@@ -35,18 +35,18 @@ def payments(seed: int = 7) -> tuple[list[Payment], list[list[str]]]:
     def moment(first: float, last: float) -> datetime:
         return MIDNIGHT + timedelta(microseconds=round(chance.uniform(first, last) * 3.6e9))
 
-    made: list[Payment] = []
+    day: list[Payment] = []
     for _ in range(PAYMENTS):
         payer, payee = chance.sample(accounts, 2)
-        made.append((payer, payee, moment(0, 24), chance.randrange(5, 500)))
+        day.append((payer, payee, moment(0, 24), chance.randrange(5, 500)))
     circles = [chance.sample(accounts, chance.choice([3, 4, 5])) for _ in range(CIRCLES)]
     for circle in circles:
         begin, amount = chance.uniform(1, 21), 9000
         times = sorted(moment(begin, begin + 1.9) for _ in circle)
         for payer, payee, time in zip(circle, circle[1:] + circle[:1], times, strict=True):
-            made.append((payer, payee, time, amount))
+            day.append((payer, payee, time, amount))
             amount -= 100  # each keeps a little
-    return sorted(made, key=lambda each: each[2] + LATE * chance.random()), circles
+    return sorted(day, key=lambda each: each[2] + LATE * chance.random()), circles
 
 
 def program() -> rr.Dataflow:
@@ -59,9 +59,9 @@ def program() -> rr.Dataflow:
 
 
 def main() -> None:
-    """Feed a day of payments, and tell what comes of it."""
+    """Feed a day of payments, and print the circles."""
     arriving, sent_around = payments()
-    told = 0
+    circle_count = 0
     with program().run(workers=2) as run:
         for at in range(0, len(arriving), BATCH):
             run.insert("paid", arriving[at : at + BATCH])
@@ -70,9 +70,9 @@ def main() -> None:
                 assert diff == 1
                 around = " > ".join([*nodes, nodes[0]])
                 print(f"{time:%H:%M}  {src} pays {dst} and closes a circle of {length}: {around}")
-                told += 1
+                circle_count += 1
     print(
-        f"{len(sent_around)} circles were hidden among {PAYMENTS} payments, and {told} are there."
+        f"{len(sent_around)} circles were hidden among {PAYMENTS} payments, and {circle_count} are there."
     )
 
 

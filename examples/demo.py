@@ -1,11 +1,11 @@
 """`make demo`: npm, the day left-pad is unpublished. On Spark.
 
 80,417 packages and 200,840 dependencies (a part of npm of 2016, data/ORIGIN.md) are streamed into two workers that live
-in a local Spark session. Four questions are asked once and answered all the time: what is broken, which packages
-hang together, which need each other in circles, which are needed most. Then packages come and go. After each change
-all four answers are compared with recomputing them from scratch in plain Python (plain.py). Then one of the two workers
-is killed in the middle of it, and the other goes on with a new one (loss.py). Last, another process is killed, and two
-workers go on where it was (crash.py).
+in a local Spark session. Four questions are asked once and answered all the time: which packages are broken, which hang
+together, which need each other in circles, which are needed most. Then packages come and go. After each change
+all four answers are compared with recomputation from scratch in plain Python (plain.py). Then one of the two workers
+is killed in the middle of an epoch, and the other goes on with a new worker (loss.py). Last, another process is killed,
+and two workers go on after its last epoch (crash.py).
 
 `python -m examples.demo --here` does the same without Spark, in this process.
 """

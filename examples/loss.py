@@ -1,4 +1,4 @@
-"""A worker is killed while packages are unpublished one by one: the other one stays, and a new one takes its place."""
+"""One of two workers is killed while packages are unpublished one by one; the other goes on, with a new worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEFORE, AFTER = 5, 5
 
 
 def lose_a_worker(registry: Registry, npm: Npm, console: Console) -> None:
-    """Kill one of two workers with -9 in the middle of an epoch, and tell what became of it."""
+    """Kill one of two workers with -9 in the middle of an epoch, and print how long each step took."""
     run = registry.run
     with console.status("a worker is killed"):
         run.checkpoint()

@@ -22,7 +22,7 @@ class Npm:
     packages: list[str]
     number: dict[str, int]
     dependencies: list[tuple[int, int]]
-    """A package, and one that it needs."""
+    """A package, and a package that it needs."""
 
 
 def load() -> Npm:

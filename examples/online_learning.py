@@ -2,8 +2,9 @@
 
 Run it with `python -m examples.online_learning`; it needs nothing but the clone. Visitors see advertisements in one of
 three places. What they do is made up: it depends on the place, on the advertisement, and on whether they like it there.
-Every second some views come in, with what happened; they are one mini-batch, and an epoch. In the same epoch the
-model is asked about two views that are about to happen, and answers with what it knew before.
+Every second some views come in, each with whether the visitor clicked; they are one mini-batch, and an epoch. In the
+same epoch the model is asked about two views that are about to happen, and answers with the parameters from before the
+epoch.
 
 Half way, people change their minds. The model follows, because it never stops learning.
 """
@@ -69,8 +70,8 @@ def main(seconds: int = SECONDS) -> list[float]:
             )
             if second % (seconds // 8) == 0:
                 fresh = run.changes("chances").to_polars().sort("id")["chance"]
-                told = "   ".join(f"{chance:.2f}" for chance in fresh)
-                print(f"{second:6}  {losses[-1]:.3f}   {told}")
+                chances = "   ".join(f"{chance:.2f}" for chance in fresh)
+                print(f"{second:6}  {losses[-1]:.3f}   {chances}")
         weights = run.read("parameters").to_polars().sort("weight")
         least, most = weights.row(0, named=True), weights.row(-1, named=True)
         print(

@@ -27,19 +27,19 @@ def answers(published: set[int], dependencies: Edges, top: int) -> dict[str, lis
 
 
 def reached(start: set[int], edges: Edges) -> set[int]:
-    """All nodes that edges lead to from some, these included."""
+    """All nodes that edges lead to from the start nodes, and these."""
     following = outgoing(edges)
-    found, asked = set(start), list(start)
+    reached_nodes, asked = set(start), list(start)
     while asked:
         for node in following.get(asked.pop(), ()):
-            if node not in found:
-                found.add(node)
+            if node not in reached_nodes:
+                reached_nodes.add(node)
                 asked.append(node)
-    return found
+    return reached_nodes
 
 
 def weak_components(nodes: Iterable[int], edges: Edges) -> dict[int, int]:
-    """For each node the least that hangs together with it (union-find)."""
+    """For each node the least node that it is connected with, in either direction (union-find)."""
     parent = {node: node for node in nodes}
 
     def root(node: int) -> int:
@@ -54,7 +54,7 @@ def weak_components(nodes: Iterable[int], edges: Edges) -> dict[int, int]:
 
 
 def strong_components(edges: Edges) -> dict[int, int]:
-    """For each node the least of those that it reaches and that reach it (Tarjan's, without recursion)."""
+    """For each node the least node of its strongly connected component (Tarjan's algorithm, without recursion)."""
     following = outgoing(edges)
     index: dict[int, int] = {}
     low: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Four questions about npm, asked once and answered all the time; and the same packages as plain sets beside them."""
+"""Four questions about npm, asked once and answered all the time; and the packages as plain sets, to compare."""
 
 from __future__ import annotations
 

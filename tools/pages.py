@@ -28,7 +28,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -42,7 +42,6 @@ PACKAGES = ("riverrun", "riverrun.testing")
 INTERNAL = frozenset(
     {
         "riverrun.Aggregate.by",
-        "riverrun.Run.in_turn",
         "riverrun.Aggregate.called",
         "riverrun.Aggregate.column",
         "riverrun.Aggregate.columns",
@@ -175,7 +174,9 @@ def _members(kind: type) -> set[str]:
         and (
             inspect.isroutine(value)
             or isinstance(value, (property, cached_property, classmethod, staticmethod))
-            or inspect.ismemberdescriptor(value)
+            or (
+                inspect.ismemberdescriptor(value) and not is_dataclass(base)
+            )  # its entry lists fields
         )
     }
 

@@ -1,1 +1,1 @@
-"""Twenty programs that data engineers have: docs/cookbook.md shows them, tests/cookbook recomputes what they give."""
+"""Twenty programs that data engineers have: docs/cookbook shows them, tests/cookbook recomputes their outputs."""

@@ -1,4 +1,4 @@
-"""Deduplication: of the records with one id the one that was written last counts, whenever it comes."""
+"""Deduplication: of records with the same id, the record that was written last counts, whenever it arrives."""
 
 import polars as pl
 
@@ -10,7 +10,7 @@ RECORD = {"id": pl.Int64, "written": pl.Int64, "source": pl.String, "amount": pl
 def program():
     flow = rr.Dataflow("records")
     records = flow.input("records", RECORD)
-    # Of two that were written at once, the one of the source that comes first by name.
+    # Of two records that were written at once, the one whose source is first by name.
     latest = (
         records.distinct().group_by("id").top(1, ["written", "source"], descending=[True, False])
     )

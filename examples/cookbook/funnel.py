@@ -1,4 +1,4 @@
-"""A funnel: of those who looked at a product, how many put it into a cart, and then bought it, within a day."""
+"""A funnel: how many users look at a product, put a product into a cart, and buy one, within a day."""
 
 import polars as pl
 

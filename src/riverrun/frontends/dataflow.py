@@ -336,7 +336,7 @@ class Dataflow:
 
         Options that belong together are dataclasses: ``checkpoint=rr.options.Checkpoint("path", every=100)``,
         ``recovery=rr.options.Recovery("spread", silence=10)``, ``security=rr.options.Security(tls=True)``. The fields
-        of the three can also be given here by themselves: ``checkpoint="path", every=100``.
+        of the three can also be given here by themselves, as `short` forms: ``checkpoint="path", every=100``.
         """
         if not self._outputs:
             raise PlanError(

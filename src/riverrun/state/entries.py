@@ -87,6 +87,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "sums.split_floats": (
         "i8[1] b[1] i8[1]",
         "i8[1]! b[1] i8[1]",
+        "i8[1]! b[1] i8[1]!",
     ),
     "values.hash_rows": ("i8 i8 i8 u8[1]",),
     "values.mix": ("u8",),
