@@ -59,7 +59,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Curve:
-    """A link from the bottom of a block to the top of another; `leaves` and `arrives` count from the blocks' middles."""
+    """A link from the bottom of a block to the top of another; `leaves` and `arrives` count from the middles."""
 
     source: int
     target: int
