@@ -94,8 +94,8 @@ def strongly_connected_components(
     """
     edges = edges.select("src", "dst")
 
-    def cut(kept: rr.Collection) -> rr.Collection:
-        ahead = _inside(edges, _least_labels(kept, kept.select(node="dst").distinct()))
+    def cut(left: rr.Collection) -> rr.Collection:
+        ahead = _inside(edges, _least_labels(left, left.select(node="dst").distinct()))
         back = _reversed(ahead)
         return _inside(edges, _least_labels(back, back.select(node="dst").distinct()))
 

@@ -137,7 +137,7 @@ def cycles(
     moved = {"n0": "next", **dict(zip(stack[1:], stack, strict=False))}
     longer = there.filter(reduce(and_, fresh)).select(*path, left=pl.col("left") - 1, **moved)
     back.connect(longer.filter(pl.col("left") > 0))
-    found = loop.leave(longer)
+    path_halves = loop.leave(longer)
 
     behind = [f"b{at}" for at in range(1, hops + 1)]
     halves = flow.state(
@@ -147,17 +147,17 @@ def cycles(
         time=time, compact=rr.rules.drop_before(0 * greatest), compaction="active",
     )  # fmt: skip
     met_by = [*EDGE, "query", "n0"]
-    found.filter(~pl.col("ahead")).update(
+    path_halves.filter(~pl.col("ahead")).update(
         halves, key=met_by, value=stack[1:], rule=rr.rules.append, progress=False
     )
     for side in ("update", "fetch"):
         seen.progress(halves, side, at="time", late=late)
     # All halves of an edge are there in the epoch that answers it, though others may come at the same time T.
-    met = found.filter(pl.col("ahead")).fetch_uncommitted(
+    met = path_halves.filter(pl.col("ahead")).fetch_uncommitted(
         halves, key=met_by, since="time", at="time", wait="since",
         rule=rr.rules.distinct, how="inner", progress=False, name=f"{name} met",
     )  # fmt: skip
-    return _told(met, stack, behind, [some for _, some in queries])
+    return _cycles_of(met, stack, behind, [some for _, some in queries])
 
 
 def _check_span(edges: rr.Collection, within: Any) -> None:
@@ -213,7 +213,7 @@ def _lasting(node: pl.DataType) -> Any:
     )
 
 
-def _told(
+def _cycles_of(
     met: rr.Collection, ahead: list[str], behind: list[str], wanted: list[list[int]]
 ) -> rr.Collection:
     """Of two halves that meet, those that are a cycle of a length that their query wants, each in one way."""

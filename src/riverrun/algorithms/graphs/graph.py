@@ -27,9 +27,9 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def checked(*arguments: P.args, **named: P.kwargs) -> R:
-        given = signature.bind(*arguments, **named).arguments
-        flow = given.get("flow")
-        if "flow" in given and not isinstance(flow, rr.Dataflow):
+        values = signature.bind(*arguments, **named).arguments
+        flow = values.get("flow")
+        if "flow" in values and not isinstance(flow, rr.Dataflow):
             raise rr.PlanError(
                 "plan.algorithm",
                 f"cannot take a {type(flow).__name__} as flow of {function.__name__}: that is not a dataflow",
@@ -37,9 +37,9 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
                 line="",
             )
         for name in ("edges", "nodes", "sources", "examples"):
-            rows = given.get(name)
+            rows = values.get(name)
             missing = name == "nodes" and rows is None
-            if name in given and not missing and not isinstance(rows, rr.Collection):
+            if name in values and not missing and not isinstance(rows, rr.Collection):
                 raise rr.PlanError(
                     "plan.algorithm",
                     f"cannot take a {type(rows).__name__} as {name} of {function.__name__}: that is not a collection",
@@ -50,7 +50,7 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
             return function(*arguments, **named)
         bound = signature.bind(*arguments, **named)
         for name, columns in NODES.items():
-            rows = given.get(name)
+            rows = values.get(name)
             if isinstance(rows, rr.Collection) and set(columns) <= set(rows.columns):
                 check = NullNodes(function.__name__, name, columns)
                 bound.arguments[name] = rows.inspect(check, times=False)

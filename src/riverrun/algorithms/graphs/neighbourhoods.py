@@ -59,8 +59,8 @@ def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) ->
     ...     run.read("counts").rows()
     [(1, 2), (2, 1), (3, 2), (4, 1)]
     """
-    found = triangles(edges)
-    corners = [found.select(node=corner, triangles=pl.lit(1)) for corner in ("a", "b", "c")]
+    all_triangles = triangles(edges)
+    corners = [all_triangles.select(node=corner, triangles=pl.lit(1)) for corner in ("a", "b", "c")]
     none = nodes_of(edges, nodes).select("node", triangles=pl.lit(0))
     return none.concat(*corners).group_by("node").agg(triangles=rr.sum("triangles"))
 
@@ -91,16 +91,16 @@ def clustering_coefficient(
     closed = _closed(pairs)
 
     def amounts(rows: rr.Collection, node: str, links: str | int, degree: int) -> rr.Collection:
-        found = pl.col(links) if isinstance(links, str) else pl.lit(links, pl.Int64)
-        return rows.select(node=node, links=found, degree=pl.lit(degree, pl.Int64))
+        amount = pl.col(links) if isinstance(links, str) else pl.lit(links, pl.Int64)
+        return rows.select(node=node, links=amount, degree=pl.lit(degree, pl.Int64))
 
     between = [amounts(closed, *corner, 0) for corner in (("a", "bc"), ("b", "ac"), ("c", "ab"))]
     ends = [amounts(pairs, end, 0, 1) for end in ("a", "b")]
     none = amounts(nodes_of(edges, nodes), "node", 0, 0)
-    found = none.concat(*between, *ends).group_by("node").agg(rr.sum("links"), rr.sum("degree"))
+    totals = none.concat(*between, *ends).group_by("node").agg(rr.sum("links"), rr.sum("degree"))
     most = pl.col("degree") * (pl.col("degree") - 1)
     ratio = pl.when(most > 0).then(pl.col("links") / most).otherwise(0.0)
-    return found.select("node", coefficient=ratio)
+    return totals.select("node", coefficient=ratio)
 
 
 @of_collections
@@ -121,8 +121,8 @@ def k_core(edges: rr.Collection, k: int) -> rr.Collection:
     ...     run.read("core").rows()
     [(1, 2), (2, 2), (3, 2)]
     """
-    given: Any = k
-    if type(given) is not int or given < 0:
+    count: Any = k
+    if type(count) is not int or count < 0:
         raise rr.PlanError(
             "plan.algorithm",
             f"cannot take the {k!r}-core: that is a whole number of neighbours from 0 on",

@@ -78,10 +78,10 @@ def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collectio
     fits &= (weight >= 0) | (distance >= _LEAST - weight)
     longer = pl.when(fits).then(distance + weight).otherwise(None)
     nearest = _nearest(steps, start, longer).consolidate()
-    told = "the least distance of a node does not fit 64 bits, or a weight is null"
+    why = "the least distance of a node does not fit 64 bits, or a weight is null"
     beyond = nearest.select("node", "distance", beyond=pl.col("distance").is_null())
     hint = "make the weights floats, or give them in a larger unit"
-    return beyond._fitting({"beyond": told}, hint, shown=["node"])
+    return beyond._fitting({"beyond": why}, hint, shown=["node"])
 
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1

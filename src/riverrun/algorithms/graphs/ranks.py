@@ -46,8 +46,8 @@ def pagerank(
     ...     [(node, round(rank, 3)) for node, rank in run.read("ranks").rows()]
     [('a', 0.391), ('b', 0.258), ('c', 0.092), ('d', 0.258)]
     """
-    given: Any = damping
-    if type(given) not in (int, float) or not 0 <= given <= 1:
+    chance: Any = damping
+    if type(chance) not in (int, float) or not 0 <= chance <= 1:
         raise rr.PlanError(
             "plan.algorithm",
             f"cannot rank with damping={damping!r}: it is the chance to follow an edge, between 0 and 1",

@@ -161,7 +161,7 @@ def ftrl(
         start=0,
         compact=rr.rules.keep_latest,
     )
-    given: dict[str, Any] = {
+    reading: dict[str, Any] = {
         "bsp": {"at": "after"},
         "ssp": {"read": "uncommitted", "wait": "after"},
         "asp": {"read": "uncommitted"},
@@ -169,9 +169,9 @@ def ftrl(
     asked = loop.enter(parts)
     if mode != "bsp":
         asked.progress(state, "fetch", at="after", late=0)
-    fetched = asked.fetch(state, key="features", time="seen", name=f"{name}:pull", **given)
-    made = {**_TRAINED, "features": kinds["features"]}
-    trained = fetched.map_batches(lambda frame: _trained(frame, step), made)
+    fetched = asked.fetch(state, key="features", time="seen", name=f"{name}:pull", **reading)
+    columns = {**_TRAINED, "features": kinds["features"]}
+    trained = fetched.map_batches(lambda frame: _trained(frame, step), columns)
     # In an update, z is the gradient.
     pushed = {"z": "gradients", "n": pl.lit(0.0)}
     rule = rr.rules.update(lambda entries, updates: _stepped(entries, updates, step))
@@ -195,11 +195,11 @@ def ftrl(
     wrong = rows.filter(pl.col("reason").is_not_null()).select(*rejected.columns)
 
     def predict(asked: rr.Collection) -> rr.Collection:
-        found = asked.fetch_uncommitted(state, key="features", suffix="_of_model")
-        z, n = found.columns[-2:]
+        looked_up = asked.fetch_uncommitted(state, key="features", suffix="_of_model")
+        z, n = looked_up.columns[-2:]
         columns = {**_kinds(asked), "chance": pl.Float64}
         return loop.leave(
-            found.map_batches(lambda frame: _scored(frame, z, n, step, list(columns)), columns)
+            looked_up.map_batches(lambda frame: _scored(frame, z, n, step, list(columns)), columns)
         )
 
     return Model(parameters, losses, rejected.concat(wrong), state, predict)
@@ -266,8 +266,8 @@ def _scored(frame: pl.DataFrame, z: str, n: str, step: Step, columns: list[str])
     fits = frame["features"].is_not_null()
     if "values" in frame.columns:
         fits &= (frame["values"].list.len() == frame["features"].list.len()).fill_null(False)
-        kept = fits.to_numpy()[of]
-        weights, of = weights[kept], of[kept]
+        fitting = fits.to_numpy()[of]
+        weights, of = weights[fitting], of[fitting]
         weights = weights * flat(frame["values"].filter(fits)).cast(pl.Float64).to_numpy()
     margins = _sums(of, weights, len(frame))
     chances = pl.DataFrame({"fits": fits, "chance": 1.0 / (1.0 + np.exp(-margins))})
@@ -300,14 +300,14 @@ def _check(
         "features": ("lists of whole numbers or strings", _is_list_of(_names)),
         "values": ("lists of numbers", _is_list_of(lambda kind: kind.is_numeric())),
     }
-    for column, (told, fits) in wanted.items():
+    for column, (description, fits) in wanted.items():
         if column not in kinds and column == "values":
             continue
         if column not in kinds or not fits(kinds[column]):
             there = f"it is {kinds[column]}" if column in kinds else "there is none"
             raise rr.PlanError(
                 "learning.column",
-                f"cannot learn from {examples!r}: its column {column!r} has to be {told}, and {there}",
+                f"cannot learn from {examples!r}: its column {column!r} has to be {description}, and {there}",
                 hint='select and cast what is there: select("id", label=pl.col("click").cast(pl.Int8), ...)',
                 column=column,
             )
@@ -315,18 +315,18 @@ def _check(
         raise rr.PlanError(
             "learning.mode", f"cannot learn in mode {mode!r}", hint="it is one of bsp, ssp, asp"
         )
-    for told, count, least in (("bound", bound, 0), ("trainers", trainers, 1)):
+    for option, count, least in (("bound", bound, 0), ("trainers", trainers, 1)):
         if type(count) is not int or count < least:
             raise rr.PlanError(
                 "learning.count",
-                f"cannot learn with {told}={count!r}",
+                f"cannot learn with {option}={count!r}",
                 hint=f"give a whole number from {least} on",
             )
-    for told, rate in rates.items():
-        if not (rate >= 0 and np.isfinite(rate)) or (told == "alpha" and rate == 0):
+    for option, rate in rates.items():
+        if not (rate >= 0 and np.isfinite(rate)) or (option == "alpha" and rate == 0):
             raise rr.PlanError(
                 "learning.rate",
-                f"cannot learn with {told}={rate!r}",
+                f"cannot learn with {option}={rate!r}",
                 hint="rates are finite and not negative, and alpha is not 0",
             )
     if rates["beta"] == rates["l2"] == 0:

@@ -35,7 +35,7 @@ _COLUMNS = ("batch", "part", "id", "label", "features", "values")
 def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
     """The examples with the part that each goes to, and what is wrong with it (`reason`, null for nothing)."""
     kinds = examples.polars_schema
-    made: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "batch": pl.Int64,
         "part": pl.Int64,
         "id": pl.Int64,
@@ -43,20 +43,20 @@ def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
         "features": kinds["features"],
         "values": pl.List(pl.Float64),
     }
-    given = {name: kind for name, kind in made.items() if name in kinds}
+    present = {name: kind for name, kind in columns.items() if name in kinds}
 
     def check(rows: pl.DataFrame) -> pl.DataFrame:
         rows = rows.select(
-            *(pl.col(name).cast(kind) for name, kind in given.items()),
+            *(pl.col(name).cast(kind) for name, kind in present.items()),
             (pl.col("id") % trainers).cast(pl.Int64).alias("part"),
         )
-        if "values" not in given:
+        if "values" not in present:
             one = pl.element().is_null().cast(pl.Float64) * 0 + 1
             rows = rows.with_columns(values=pl.col("features").list.eval(one))
         reason = pl.lit(None, pl.String) if _is_well(rows) else _REASON
-        return rows.select(*made, reason=reason)
+        return rows.select(*columns, reason=reason)
 
-    return examples.map_batches(check, {**made, "reason": pl.String})
+    return examples.map_batches(check, {**columns, "reason": pl.String})
 
 
 def _is_well(rows: pl.DataFrame) -> bool:
@@ -125,14 +125,14 @@ def assembled(
         "values": pl.List(pl.Float64),
         "labels": pl.List(pl.Float64),
     }
-    made = flow.vertex(
+    assembling = flow.vertex(
         Assembling,
         {"examples": rows, "numbers": numbers},
         {"parts": parts, "rejected": {**kinds, "reason": pl.String}},
         routes={"examples": ("batch", "part"), "numbers": rr.TO_ALL},
         name=f"{name}:parts",
     )
-    return made["parts"], made["rejected"]
+    return assembling["parts"], assembling["rejected"]
 
 
 @dataclass(frozen=True)
@@ -218,8 +218,8 @@ class Assembling(rr.Vertex):
 
     def _reject(self, rows: pl.DataFrame, reason: str) -> None:
         if len(rows):
-            made = rows.select(*_COLUMNS, pl.lit(reason).alias("reason"), "diff")
-            self.send(made, output="rejected")
+            rejected = rows.select(*_COLUMNS, pl.lit(reason).alias("reason"), "diff")
+            self.send(rejected, output="rejected")
 
 
 def _pairs(rows: pl.DataFrame) -> list[tuple[int, int]]:
@@ -242,8 +242,8 @@ def _parts(
     rows: pl.DataFrame, listed: list[tuple[int, int]], after: dict[int, int | None]
 ) -> pl.DataFrame:
     """One row for each part; `rows` are in order. A part may have lost all its examples."""
-    found = Counter(zip(rows["batch"].to_list(), rows["part"].to_list(), strict=True))
-    examples = np.array([found[key] for key in listed], np.int64)
+    counts = Counter(zip(rows["batch"].to_list(), rows["part"].to_list(), strict=True))
+    examples = np.array([counts[key] for key in listed], np.int64)
     sizes = lengths(rows["features"])
     ends = np.append(0, np.cumsum(sizes))[np.append(0, np.cumsum(examples))]
     features = flat(rows["features"])
@@ -253,7 +253,7 @@ def _parts(
         # Without any request a part would not wait for its turn: it asks for what nobody has.
         distinct.append(different if len(different) else pl.Series([None], dtype=features.dtype))
         ranks.append(places)
-    made = {
+    columns = {
         "batch": [batch for batch, _ in listed],
         "after": [after[batch] for batch, _ in listed],
         "part": [part for _, part in listed],
@@ -263,7 +263,7 @@ def _parts(
         "values": as_lists(flat(rows["values"]), np.diff(ends)),
         "labels": as_lists(rows["label"], examples),
     }
-    return pl.DataFrame(made)
+    return pl.DataFrame(columns)
 
 
 def ranked(features: pl.Series) -> tuple[pl.Series, np.ndarray[Any, np.dtype[np.int64]]]:
