@@ -61,7 +61,7 @@ FINAL = frozenset(
         "run.versions",
         "sink.unreachable",
         "spark.stopped",
-        "storage.patience",
+        "storage.timeout",
         "transport.parcel_lost",
         "transport.question",
         "transport.token",

@@ -12,7 +12,7 @@
 >>> asked = flow.input("asked", {"item": pl.String, "at": pl.Int64})
 >>> sold = flow.state("sold", key={"item": pl.String}, value={"amount": pl.Int64})
 >>> _ = sales.update(sold, rule=rr.rules.add)
->>> flow.output("totals", asked.fetch(sold, at="at", rule=rr.rules.total, read="uncommitted"))
+>>> flow.output("totals", asked.fetch_uncommitted(sold, at="at", rule=rr.rules.total))
 """
 
 from riverrun.frontends.shared.rules import (

@@ -38,6 +38,7 @@ from unittest.mock import patch
 import polars as pl
 
 from riverrun.errors import CheckpointError, OperatorFailed
+from riverrun.run.options import RunOptions, run_options
 from riverrun.run.run import Run
 from tests.chaos.footprint import Footprint
 from tests.chaos.loads import Change, Row, load_of
@@ -124,7 +125,8 @@ class ProcessRun(Run):
 
     def __init__(self, plan: Any, launcher: Callable[[Any], Any], **options: Any) -> None:
         on = Launched(launcher, {"timeout": PATIENCE, "silence": SILENCE})
-        super().__init__(plan, on=on, **options)
+        own = {name: options.pop(name) for name in {*options} & {*RunOptions.__slots__}}
+        super().__init__(plan, run_options(options, on=on, **own))
 
     @property
     def launcher(self) -> Any:

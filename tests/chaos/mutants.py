@@ -154,7 +154,7 @@ def refusals_are_not_logged() -> Any:
 
     def append(self: Coordinator, header: Any, inputs: Any = None) -> None:
         if header["kind"] == "refused":
-            self._refused()
+            self._refused(header["epoch"])
         else:
             original(self, header, inputs)
 

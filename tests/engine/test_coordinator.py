@@ -194,7 +194,7 @@ def test_a_storage_that_stays_away_is_waited_for_and_said() -> None:
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_patience_has_an_end(hangs: bool) -> None:
-    bench = Bench(patience=5.0)
+    bench = Bench(storage_timeout=5.0)
     bench.coordinator.tick(100.0)
     ((_, append),) = bench.submit(answer=False)
     for second in (0.0, 3.0, 4.9):
@@ -205,7 +205,7 @@ def test_patience_has_an_end(hangs: bool) -> None:
     bench.coordinator.tick(105.0)
     error = bench.coordinator.error
     assert isinstance(error, TransportError)
-    assert error.code == "storage.patience"
+    assert error.code == "storage.timeout"
     assert "epoch 0" in error.message
 
 
@@ -232,7 +232,7 @@ def test_a_permission_that_is_gone_for_a_while_is_an_outage_and_a_defect_is_none
 
 
 def test_workers_that_cannot_read_are_waited_for() -> None:
-    bench = Bench(every=1, patience=60.0)
+    bench = Bench(every=1, storage_timeout=60.0)
     bench.coordinator.tick(100.0)
     bench.submit()
     bench.complete()
@@ -252,7 +252,7 @@ def test_workers_that_cannot_read_are_waited_for() -> None:
     bench.tell(4, NotReady(3, LOST))
     bench.coordinator.tick(180.0)
     assert bench.coordinator.error is not None
-    assert bench.coordinator.error.code == "storage.patience"
+    assert bench.coordinator.error.code == "storage.timeout"
 
 
 def test_a_checkpoint_that_failed_comes_about_when_nothing_else_happens() -> None:

@@ -184,15 +184,17 @@ def test_it_is_said_again_and_again(
 def test_patience_ends_the_run_and_what_was_answered_for_is_kept(
     start: Start, weather: Weather, tmp_path: Path
 ) -> None:
-    cluster, model = start(2, checkpoint=tmp_path, patience=0.5), Model(3)
+    cluster, model = start(2, checkpoint=tmp_path, storage_timeout=0.5), Model(3)
     commit(cluster, model)
     weather.away("create", folders=["log/"])
     begun = time.monotonic()
-    with pytest.raises(TransportError, match=r"cannot log epoch 1: .* patience=0.5") as caught:
+    with pytest.raises(
+        TransportError, match=r"cannot log epoch 1: .* storage_timeout=0.5"
+    ) as caught:
         cluster.submit({"edges": edge_rows([(1, 2, 1)])})
-    assert caught.value.code == "storage.patience"
+    assert caught.value.code == "storage.timeout"
     assert time.monotonic() - begun > 0.4
-    assert "patience" in cluster.closed
+    assert "storage_timeout" in cluster.closed
     cluster.close()
     weather.fine()
     resumed = start(2, checkpoint=tmp_path)
@@ -349,7 +351,7 @@ except KeyboardInterrupt:
 def test_patience_ends_a_run_whose_storage_hangs(
     start: Start, weather: Weather, tmp_path: Path
 ) -> None:
-    cluster, model = start(1, checkpoint=tmp_path, patience=1.5), Model(10)
+    cluster, model = start(1, checkpoint=tmp_path, storage_timeout=1.5), Model(10)
     commit(cluster, model)
     weather.hangs()
     with pytest.raises(TransportError, match="it does not answer"):
@@ -425,7 +427,7 @@ def test_a_lost_worker_waits_until_its_states_can_be_read(
 
 
 def test_patience_ends_a_recovery(start: Start, weather: Weather, tmp_path: Path) -> None:
-    cluster, model = start(2, checkpoint=tmp_path, every=None, patience=0.5), Model(14)
+    cluster, model = start(2, checkpoint=tmp_path, every=None, storage_timeout=0.5), Model(14)
     commit(cluster, model)
     cluster.checkpoint()
     weather.away("get", folders=["blocks/", "manifests/"])
@@ -474,7 +476,7 @@ def test_rows_that_are_handed_in_wait_for_the_storage(weather: Weather, tmp_path
     assert storage.get(parcel.file or "").size > 0
     weather.away("put")
     with pytest.raises(TransportError):
-        ParcelStore(1, storage, patience=0.1).take_in("more", [rows])
+        ParcelStore(1, storage, storage_timeout=0.1).take_in("more", [rows])
     over = threading.Event()
     over.set()
     with pytest.raises(TransportError):
@@ -497,7 +499,7 @@ def test_the_error_at_the_end_of_patience_says_how_often_and_how_long_was_tried(
     for now in (100.0, 101.0, 104.0):
         outage.failed(lost, now)
     error = outage.given_up(5, 106.0, "write epoch 7")
-    assert "failed for 6.0 s, tried 3 times, and patience=5: no space left" in error.message
+    assert "failed for 6.0 s, tried 3 times, and storage_timeout=5: no space left" in error.message
     assert (error.fields["seconds"], error.fields["tries"]) == (6.0, 3)
     outage.over(107.0)
     outage.failed(lost, 110.0)

@@ -168,7 +168,7 @@ def test_options_and_triggers_that_are_not_there_are_refused(spark: SparkSession
         ):
             with pytest.raises(PySparkException, match=said):
                 spark.read.format("riverrun").option(name, value).load("out").collect()
-        assert reader.option("ASOF", 0).option("Changes", "FALSE").load("out").count() == 1
+        assert reader.option("EPOCH", 0).option("Changes", "FALSE").load("out").count() == 1
         stream = spark.readStream.format("rate").load().selectExpr("value as k", "value as v")
         for trigger, said in (
             ({"proccessingTime": "1 second"}, "did you mean processingTime=?"),

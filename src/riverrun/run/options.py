@@ -18,6 +18,7 @@ Recovery('spread')
 Traceback (most recent call last):
     ...
 riverrun.errors.PlanError: cannot run with every=100 beside checkpoint=Checkpoint('kept'): an option is said once
+At: ...
 Hint: checkpoint=rr.options.Checkpoint('kept', every=100)
 """
 

@@ -197,7 +197,7 @@ class Run:
                 each.name: getattr(options.checkpoint, each.name)
                 for each in fields(options.checkpoint)
             }
-            chosen["patience"] = as_seconds(chosen.pop("storage_timeout"))
+            chosen["storage_timeout"] = as_seconds(options.checkpoint.storage_timeout)
             durability |= {
                 "checkpoint": chosen.pop("path"),
                 "about": describe_outputs(plan),

@@ -118,7 +118,7 @@ class Durability:
     """What the program is, where there is no `plan`: the same one resumes."""
     application: str = ""
     """What others are told who find the path in use."""
-    patience: float | None = None
+    storage_timeout: float | None = None
     """Seconds after which a storage that fails ends the run; None for never."""
     take_over: bool = False
     """Take the path even if another run uses it, which ends that one."""
@@ -190,7 +190,7 @@ class Cluster(ABC):
             skip_failing=durability.skip_failing,
             keep_numbers=keep_numbers,
             routes=None if plan is None else routes_of(plan),
-            patience=durability.patience,
+            storage_timeout=durability.storage_timeout,
         )
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}

@@ -179,7 +179,7 @@ class RemoteCluster(Cluster):
         self._queued: deque[tuple[int, int]] = deque()
         self._failures: Counter[type] = Counter()  # of instructions to the storage, in a row
         self._stopped = Event()
-        self._patience = options.patience
+        self._storage_timeout = options.storage_timeout
         self._log_thread = Lane("riverrun-log")
         self._store_thread = Lane("riverrun-checkpoint")
         self._sweep(self._store_thread)
@@ -779,7 +779,7 @@ class RemoteCluster(Cluster):
             "checkpoint": self.path,
             "synced": self._synced,
             "window": self._window,
-            "patience": self._patience,
+            "storage_timeout": self._storage_timeout,
             "silence": self._silence,
             "kernels": list(self._kernels),
         }

@@ -53,12 +53,12 @@ class ParcelStore:
         *,
         parcel: int = PARCEL,
         budget: int = BUDGET,
-        patience: float | None = None,
+        storage_timeout: float | None = None,
         over: Event | None = None,
     ) -> None:
         """`holder` is the incarnation of the worker. A parcel that cannot be written waits for the storage: for
-        `patience` seconds, or until `over` is set."""
-        self._patience = patience
+        `storage_timeout` seconds, or until `over` is set."""
+        self._storage_timeout = storage_timeout
         self._over = over or Event()
         self._holder = holder
         self._storage = storage
@@ -127,11 +127,11 @@ class ParcelStore:
         return Parcel(name, self._holder, rows, file, digest)
 
     def _store(self, storage: Storage, file: str, data: pa.Buffer) -> None:
-        patience = math.inf if self._patience is None else self._patience
+        storage_timeout = math.inf if self._storage_timeout is None else self._storage_timeout
         persist(
             lambda: storage.put(file, data),
             f"store rows that were handed in as {file}",
-            deadline=patience,
+            deadline=storage_timeout,
             wait=self._over.wait,
         )
 

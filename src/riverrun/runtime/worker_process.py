@@ -228,7 +228,7 @@ class _WorkerHost:
         self._staging = ParcelStore(
             self._worker.incarnation,
             None if self._checkpoints is None else self._checkpoints.storage,
-            patience=granted.get("patience"),
+            storage_timeout=granted.get("storage_timeout"),
             over=self._over,
         )
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()

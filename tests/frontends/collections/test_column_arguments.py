@@ -285,6 +285,10 @@ STATES: dict[str, Argument] = {
     "fetch.key": Argument(lambda rows, given: _fetched(rows, key=given), MADE, MAPPED),
     "fetch.at": Argument(lambda rows, given: _fetched(rows, at=given), TIMES),
     "fetch.since": Argument(lambda rows, given: _fetched(rows, since=given), f"{TIMES}, none"),
+    "fetch_uncommitted.key": Argument(lambda rows, given: _peeked(rows, key=given), MADE, MAPPED),
+    "fetch_uncommitted.at": Argument(lambda rows, given: _peeked(rows, at=given), TIMES),
+    "fetch_uncommitted.since": Argument(lambda rows, given: _peeked(rows, since=given), f"{TIMES}, none"),
+    "fetch_uncommitted.by": Argument(lambda rows, given: _peeked(rows, by=given), f"{ONE}, none"),
     "fetch_uncommitted.wait": Argument(lambda rows, given: _peeked(rows, wait=given), f"{TIMES}, none"),
     "fetch.by": Argument(lambda rows, given: _fetched(rows, by=given), f"{ONE}, none"),
     "progress.at": Argument(lambda rows, given: _reported(rows, at=given), TIMES),
@@ -328,6 +332,7 @@ DEFAULTS = {
     "update.value": "beta",
     "update.time": "time",
     "fetch.key": "alpha",
+    "fetch_uncommitted.key": "alpha",
 }
 """What None stands for: columns of the same names."""
 
@@ -500,6 +505,7 @@ ELSEWHERE = {
         "of.key",
         "state.key",
         "fetch.time",
+        "fetch_uncommitted.time",
     ),
     "write_delta.key",
 }

@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[str, Any]] = {
     "progress_of_a_fetch_of_a_fetch": (
         "state.progress", lambda w: w.fetch().fetch(w.state, key="k", at="at", suffix="2", progress=True)),
     "fetch_of_a_fetch_without_a_suffix": (
-        "plan.column_twice", lambda w: w.fetch().fetch(w.state, key="k", at="at", suffix="")),
+        "plan.column", lambda w: w.fetch().fetch(w.state, key="k", at="at", suffix="")),
     "within_what_keeps_the_latest": ("state.compaction", compacted(rr.rules.keep_latest, rule=rr.rules.within)),
     "latest_of_what_is_folded": ("state.compaction", compacted(rr.rules.fold)),
     "all_of_what_is_dropped": ("state.compaction", compacted(rr.rules.drop_before(5), rule=rr.rules.total)),

@@ -375,10 +375,10 @@ def test_a_run_that_could_not_start_does_not_keep_its_path(kept: Path) -> None:
     [
         ({"retain": 0}, "retain=0"),
         ({"retain": True}, "retain=True"),
-        ({"patience": 0}, "patience=0"),
-        ({"patience": "long"}, "patience='long'"),
-        ({"patience": timedelta(-1)}, "patience="),
-        ({"patience": float("nan")}, "patience=nan"),
+        ({"storage_timeout": 0}, "storage_timeout=0"),
+        ({"storage_timeout": "long"}, "storage_timeout='long'"),
+        ({"storage_timeout": timedelta(-1)}, "storage_timeout="),
+        ({"storage_timeout": float("nan")}, "storage_timeout=nan"),
         ({"take_over": "yes"}, "take_over='yes'"),
         ({"from_checkpoint": 0}, "from_checkpoint=0"),
     ],
@@ -390,7 +390,9 @@ def test_options_are_looked_at(tmp_path: Path, options: dict[str, Any], said: st
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("option", [{"patience": 1}, {"take_over": True}, {"from_checkpoint": 1}])
+@pytest.mark.parametrize(
+    "option", [{"storage_timeout": 1}, {"take_over": True}, {"from_checkpoint": 1}]
+)
 def test_options_that_need_a_path(option: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="no checkpoint path"):
         words().run(**option)
@@ -502,13 +504,13 @@ def test_a_disk_that_cannot_be_written_for_a_while(
         assert counts(run)["sea"] == 6
 
 
-def test_a_full_disk_and_no_patience(disk: Path) -> None:
-    with words().run(checkpoint=disk / "run", patience=0.5) as run:
+def test_a_full_disk_and_a_storage_timeout(disk: Path) -> None:
+    with words().run(checkpoint=disk / "run", storage_timeout=0.5) as run:
         say(run, "sea")
         ballast = fill(disk)
         with pytest.raises(TransportError, match=r"No space left.*") as caught:
             say(run, "x" * 10_000)
-        assert caught.value.code == "storage.patience"
+        assert caught.value.code == "storage.timeout"
         with pytest.raises(RiverrunError, match="closed"):
             say(run, "sea")
     ballast.unlink()

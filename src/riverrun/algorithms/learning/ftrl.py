@@ -161,17 +161,16 @@ def ftrl(
         start=0,
         compact=rr.rules.keep_latest,
     )
-    reading: dict[str, Any] = {
-        "bsp": {"at": "after"},
-        "ssp": {"read": "uncommitted", "wait": "after"},
-        "asp": {"read": "uncommitted"},
-    }[mode]
     asked = loop.enter(parts)
-    if mode != "bsp":
+    wanted: dict[str, Any] = {"key": "features", "time": "seen", "name": f"{name}:pull"}
+    if mode == "bsp":
+        fetched = asked.fetch(state, at="after", **wanted)
+    else:
         asked.progress(state, "fetch", at="after", late=0)
-    fetched = asked.fetch(state, key="features", time="seen", name=f"{name}:pull", **reading)
-    columns = {**_TRAINED, "features": kinds["features"]}
-    trained = fetched.map_batches(lambda frame: _trained(frame, step), columns)
+        wait = "after" if mode == "ssp" else None
+        fetched = asked.fetch_uncommitted(state, wait=wait, **wanted)
+    trained_columns = {**_TRAINED, "features": kinds["features"]}
+    trained = fetched.map_batches(lambda frame: _trained(frame, step), trained_columns)
     # In an update, z is the gradient.
     pushed = {"z": "gradients", "n": pl.lit(0.0)}
     rule = rr.rules.update(lambda entries, updates: _stepped(entries, updates, step))

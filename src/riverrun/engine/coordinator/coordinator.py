@@ -25,7 +25,7 @@ workers; the time comes in by `tick`. Laws:
 - **One owner.** Every record of the log is a conditional create at the next position. Somebody else's record at that
   position means that the path has a new owner, and the run ends.
 - **Outages are waited out.** While the storage fails, what needs the storage waits and is tried again (`log_writer`,
-  `checkpointing`, and workers that read), and all else goes on. An outage of more than `patience` ends the run.
+  `checkpointing`, and workers that read), and all else goes on. An outage of more than `storage_timeout` ends the run.
 - **Acknowledged epochs stay.** An epoch is acknowledged when it is reported, and noted as acknowledged just before
   (`Acknowledge`). When an epoch of the log is done again and fails, it is refused if it was never acknowledged, as its
   owner would have refused it. If it was acknowledged, or may have been, the run ends with the error, unless the user
@@ -154,7 +154,7 @@ class Coordinator:
         keep_numbers: bool = False,
         routes: Mapping[str, InputRoute] | None = None,
         keep: int | None = None,
-        patience: float | None = None,
+        storage_timeout: float | None = None,
     ) -> None:
         """Begin a run with so many workers.
 
@@ -166,7 +166,7 @@ class Coordinator:
         epoch (*acknowledged epochs stay*). With `keep_numbers` the number of a refused epoch never goes to another
         epoch: for clients that do not wait for each epoch. `routes` say where the rows of some inputs go first, and
         `keep` how many bytes of rows stay in memory in case they are needed again (`epochs`). A storage that fails for
-        longer than `patience`, in seconds, ends the run.
+        longer than `storage_timeout`, in seconds, ends the run.
         """
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
@@ -211,7 +211,7 @@ class Coordinator:
         self.reads = Outage(
             "what a worker lost cannot be read from the storage", "it is tried again"
         )
-        self._patience = patience
+        self._storage_timeout = storage_timeout
         self._idle_failures = 0
         self._refusing: dict[int, tuple[RiverrunError, bool]] = {}
         """Epochs whose refusals are on their way to the log: why, and whether they keep their numbers."""
@@ -418,8 +418,8 @@ class Coordinator:
         """Tell people of outages, and end the run when one has gone on for too long (*outages are waited out*)."""
         self._say(self.log.remind(now))
         self._say(self.reads.remind(now, "it is tried again"))
-        error = self.log.given_up(self._patience, now)
-        error = error or self.reads.given_up(self._patience, now, "go back to a checkpoint")
+        error = self.log.given_up(self._storage_timeout, now)
+        error = error or self.reads.given_up(self._storage_timeout, now, "go back to a checkpoint")
         if error is not None:
             self.close(error)
 

@@ -87,15 +87,17 @@ class LogWriter:
             return self.outage.silent(self._begun, now)
         return self.outage.remind(now, self._waiting_text())
 
-    def given_up(self, patience: float | None, now: float) -> TransportError | None:
-        """The error that ends the run, when a record has waited for longer than `patience`; otherwise None."""
+    def given_up(self, storage_timeout: float | None, now: float) -> TransportError | None:
+        """The error that ends the run, when a record has waited for longer than `storage_timeout`; otherwise None."""
         if not self._queue:
             return None
-        if patience is not None and self.outage.since is None and self._begun is not None:
-            if now - self._begun < max(patience, SLOW_ANSWER):
+        if storage_timeout is not None and self.outage.since is None and self._begun is not None:
+            if now - self._begun < max(storage_timeout, SLOW_ANSWER):
                 return None
             self.outage.since = self._begun  # the storage hangs
-        return self.outage.given_up(patience, now, f"log epoch {self._queue[0].header['epoch']}")
+        return self.outage.given_up(
+            storage_timeout, now, f"log epoch {self._queue[0].header['epoch']}"
+        )
 
     def status(self) -> dict[str, Any]:
         """How far the log is behind what was submitted."""

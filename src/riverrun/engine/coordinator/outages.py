@@ -1,9 +1,9 @@
 """Outages: for a while the storage does not do something, and people are told so.
 
 The coordinator has one `Outage` for writing the log and one for reading what a lost worker had. During an outage
-nothing is given up, unless the user has set `patience`: the carrier of messages executes a failed instruction again,
-after the pauses of `retry`, which also says which errors are outages, and the run goes on with all that does not need
-the storage. Sans I/O: the time comes in as an argument, and each text for people goes out as a `Notice`. Laws:
+nothing is given up, unless the user has set `storage_timeout`: the carrier of messages executes a failed instruction
+again, after the pauses of `retry`, which also says which errors are outages, and the run goes on with all that does not
+need the storage. Sans I/O: the time comes in as an argument, and each text for people goes out as a `Notice`. Laws:
 
 - **Reminders.** People are told when an outage begins, again every 10 s, and when it is over, if they were told of it.
 - **Begins with the first failure.** `since` is the time of the first failure that no success has followed. A storage
@@ -94,16 +94,18 @@ class Outage:
         error = self.error
         return {"behind": self.behind(now), "error": None if error is None else error.message}
 
-    def given_up(self, patience: float | None, now: float, what: str) -> TransportError | None:
-        """The error that ends the run, when the outage has gone on for longer than `patience`; otherwise None."""
+    def given_up(
+        self, storage_timeout: float | None, now: float, what: str
+    ) -> TransportError | None:
+        """The error that ends the run, when the outage has lasted longer than `storage_timeout`; otherwise None."""
         behind = self.behind(now)
-        if patience is None or behind is None or behind < patience:
+        if storage_timeout is None or behind is None or behind < storage_timeout:
             return None
         why = "it does not answer" if self.error is None else self.error.message
         error = TransportError(
-            "storage.patience",
+            "storage.timeout",
             f"cannot {what}: the storage has failed for {behind:.1f} s, tried {times(self.failures or 1)}, and "
-            f"patience={patience:g}: {why}",
+            f"storage_timeout={storage_timeout:g}: {why}",
             hint="nothing that was committed is lost: mend the storage, and start the run again on the same path; rows "
             "of a commit that did not return may be in the log or not, which run.epoch tells then",
             seconds=behind,
