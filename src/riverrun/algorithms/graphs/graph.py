@@ -1,4 +1,4 @@
-"""What the algorithms say about every graph: its nodes, its edges in both directions, and that no node is null."""
+"""Parts that all graph algorithms share: a graph's nodes, its edges in both directions, and checks of the arguments."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import polars as pl
 import riverrun as rr
 
 NODES = {"edges": ("src", "dst"), "nodes": ("node",), "sources": ("node",)}
-"""The columns of each argument that are nodes."""
+"""For each argument, the columns that hold nodes."""
 _inside_algorithm: ContextVar[bool] = ContextVar("_inside_algorithm", default=False)
-"""Whether an algorithm is being built: what it gives to another one was looked at when it was given."""
+"""Whether an algorithm is being built. If it calls another algorithm, its arguments were checked already."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def of_collections(function: Callable[P, R]) -> Callable[P, R]:
-    """An algorithm that refuses edges, nodes, sources and examples that are no collections, and what is no flow."""
+    """Make an algorithm refuse edges, nodes, sources and examples that are no collections, and a flow that is none."""
     signature = inspect.signature(function)
 
     @wraps(function)
