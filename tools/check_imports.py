@@ -1,13 +1,12 @@
 """House rules that a linter does not know: where a package may be imported, names, lengths, who knows operators.
 
-Each third-party package has a home under ``src/riverrun``: the files that may import it. A package
-without a home is refused, so a new dependency is a line in ``HOMES`` that somebody reviews. The
-order of our own folders is import-linter's business (``pyproject.toml``); here are only the two
-rules it cannot state: ``progress`` uses nothing but the standard library and ``riverrun.errors``,
-and ``algorithms`` uses nothing but the public names of ``riverrun``.
+Each third-party package has a home under ``src/riverrun``: the files that may import it. A package without a home is
+refused, so a new dependency is a line in ``HOMES`` that somebody reviews. The order of our own folders is checked by
+import-linter (``pyproject.toml``); here are only the two rules that import-linter cannot state: ``progress`` imports
+only the standard library and ``riverrun.errors``, and ``algorithms`` imports only the public names of ``riverrun``.
 
-An operator answers for itself (``plan/operator.py``): outside of ``operators/`` nobody looks at its class, by
-``isinstance``, ``type`` or ``match``, but for the files in ``KNOWING``.
+The rest of the project knows operators by their answers (``plan/operator.py``): outside of ``operators/`` and the files
+in ``KNOWING``, no code looks at the class of an operator, by ``isinstance``, ``type`` or ``match``.
 
     python tools/check_imports.py [repository]
 """
@@ -78,21 +77,21 @@ class Violation:
 
 def violations(root: Path) -> list[Violation]:
     """Everything under `root`, a repository, that breaks a rule."""
-    found: list[Violation] = []
+    broken: list[Violation] = []
     package = root / "src" / PACKAGE
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
             shown = path.relative_to(root)
             source = path.read_text(encoding="utf-8")
-            found += _shape(shown, source)
+            broken += _shape(shown, source)
             if path.is_relative_to(package):
-                found += _room(path, shown)
+                broken += _room(path, shown)
                 file = path.relative_to(package).as_posix()
                 for name, line in _imports(path, package, source):
-                    found += _import(name, file, shown, line)
+                    broken += _import(name, file, shown, line)
                 if not any(file == home or home in _folders(file) for home in KNOWING):
-                    found += _looks_at_operators(shown, source)
-    return found
+                    broken += _looks_at_operators(shown, source)
+    return broken
 
 
 def _shape(shown: Path, source: str) -> Iterator[Violation]:
@@ -232,16 +231,16 @@ def _folders(file: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is wrong; the exit code says whether anything was."""
+    """Print the broken rules; the exit code is 1 if there are any."""
     root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
     if not (root / "src" / PACKAGE).is_dir():
         print(f"no src/{PACKAGE} in {root}", file=sys.stderr)
         return 2
-    found = violations(root)
-    for violation in found:
+    broken = violations(root)
+    for violation in broken:
         print(violation)
-    print(f"house rules: {len(found)} broken" if found else "house rules: kept")
-    return 1 if found else 0
+    print(f"house rules: {len(broken)} broken" if broken else "house rules: kept")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""`pip install` that says where it is: one line that moves on a terminal, a line now and then elsewhere.
+"""`pip install` with progress: one line that changes on a terminal, a line now and then elsewhere.
 
-    python tools/install.py WHAT ARGUMENTS...    WHAT is for people, ARGUMENTS are those of pip install
+    python tools/install.py NAME ARGUMENTS...    NAME is shown to people, ARGUMENTS go to pip install
 
-pip is silent, or says three lines for each package, and nothing while it unpacks them. Here a person sees how many
-packages of how many are there. What pip said is shown where it fails. Run by the interpreter of the environment.
+By itself pip is silent, or prints three lines for each package, and nothing while it unpacks packages. This tool shows
+how many packages of how many are installed. If pip fails, its output is shown. Run the tool with the interpreter of the
+environment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A pytest plugin: with ``-n``, the tests that run Spark share one process, and so one JVM.
 
-They are one piece of work for xdist, handed out first; every other test is a piece by itself. The
-marker ``xdist_group`` would say the same, but with pytest 9.2 xdist 3.8 does not heed it
-(pytest-xdist issue 1386). ``make test`` loads this: ``python -m pytest -p tools.one_jvm -n 2``.
+The tests that run Spark are one piece of work for xdist, handed out first; every other test is a piece by itself. The
+marker ``xdist_group`` would say the same, but with pytest 9.2 xdist 3.8 does not heed it (pytest-xdist issue 1386).
+``make test`` loads this plugin: ``python -m pytest -p tools.one_jvm -n 2``.
 """
 
 from __future__ import annotations

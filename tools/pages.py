@@ -1,23 +1,24 @@
-"""Fills in what pages of the documentation take from the code: the reference, and the programs of the cookbook.
+"""Fills in the parts of documentation pages that come from the code: the reference, and the programs of the cookbook.
 
-A page is Markdown written by hand. Between two comments stands what is made from the code, and is part of the
-repository, so that a page reads the same on a forge as on the site:
+A page is Markdown written by hand. The text between two comments is made from the code. It is part of the repository,
+so that a page reads the same on a forge as on the site:
 
     <!-- entry: riverrun.Collection.join -->     heading, signature and docstring of a public name; several names
     <!-- end -->                                 share an entry, with () the constructor of a class is shown
     <!-- program: examples/cookbook/x.py -->     the source of a program, up to its `main`
-    <!-- main: examples/cookbook/x.py -->        what its `main` does
+    <!-- main: examples/cookbook/x.py -->        the body of its `main`
     <!-- names -->                               all entries of all pages, with links
 
 Laws, which `--check` holds:
 
-1. Every public name has exactly one entry: what is in the ``__all__`` of `PACKAGES` and of the modules that these
-   name, and the public methods and properties of those classes, but for `INTERNAL`. No entry is of anything else.
-2. What stands between the comments is what the code says now.
-3. Every argument of an entry is named in its text.
+- **An entry for each public name.** Every public name has exactly one entry, and no other name has one. Public are the
+  names in the ``__all__`` of `PACKAGES` and of the modules that these name, and the public methods and properties of
+  their classes, except for `INTERNAL`.
+- **Up to date.** The text between the comments is what the code says now.
+- **Arguments named.** Every argument of an entry is named in the text of the entry.
 
-    python tools/pages.py           write what has changed
-    python tools/pages.py --check   say what is wrong, and change nothing; 1 if anything is
+    python tools/pages.py           write the pages that have changed
+    python tools/pages.py --check   print the broken laws, and change nothing; the exit code is 1 if there are any
 """
 
 from __future__ import annotations

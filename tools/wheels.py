@@ -3,12 +3,11 @@
     python tools/wheels.py [FOLDER]        both, for the Python that runs this; FOLDER is dist/
     python tools/wheels.py --pure [FOLDER] the pure one
 
-A wheel with kernels is the pure one and machine code for the platform's baseline (`kernels/targets.py`), so it has
-the tag of one Python and one platform, and requires the very versions of Numba and llvmlite that compiled it: with
-others, its kernels would fit nothing, and each machine would compile its own. pip prefers it to the pure one where it
-fits.
-The tag names the platform as it is (linux_x86_64): the files hold machine code and link to nothing, but no tool can
-check that as it checks libraries, so the wheel does not say that it is for all Linuxes.
+A wheel with kernels is the pure wheel with machine code for the platform's baseline (`kernels/targets.py`) added. So it
+has the tag of one Python and one platform, and requires the very versions of Numba and llvmlite that compiled the
+kernels: other versions could not use them, and each machine would compile its own. Where both wheels fit, pip prefers
+the one with kernels. The tag names the platform as it is (linux_x86_64), not as one for all Linuxes: the machine code
+links to no library, but no tool can check that.
 
 Setuptools does the work, in this environment: nothing is downloaded. Sources are copied first, so that the checkout
 stays as it is; kernels that the checkout has compiled are taken from there, and missing ones are compiled.
@@ -52,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 def build_pure(scratch: Path, folder: Path) -> Path:
     """The wheel that setuptools makes of the sources, without build isolation."""
-    sources, made = scratch / "sources", scratch / "made"
+    sources, built = scratch / "sources", scratch / "built"
     sources.mkdir()
     for name in COPIED:
         if (ROOT / name).is_dir():
@@ -61,14 +60,14 @@ def build_pure(scratch: Path, folder: Path) -> Path:
         else:
             shutil.copy2(ROOT / name, sources)
     build = "from setuptools.build_meta import build_wheel; import sys; build_wheel(sys.argv[1])"
-    made.mkdir()
+    built.mkdir()
     subprocess.run(
-        [sys.executable, "-c", build, str(made)],
+        [sys.executable, "-c", build, str(built)],
         cwd=sources,
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    (wheel,) = made.glob("*.whl")
+    (wheel,) = built.glob("*.whl")
     return Path(shutil.copy2(wheel, folder))
 
 

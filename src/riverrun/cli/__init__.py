@@ -2,15 +2,15 @@
 
 ::
 
-    riverrun checkpoints PATH                       what lies there
-    riverrun checkpoints PATH --verify              whether it is whole
-    riverrun checkpoints PATH NUMBER                what is in a checkpoint
-    riverrun checkpoints PATH NUMBER --output NAME  rows of an output; or of any --state
-    riverrun kernels                                compile what runs need, before they do
+    riverrun checkpoints PATH                       list the checkpoints, the log and other files at a path
+    riverrun checkpoints PATH --verify              read every file, and say which are damaged
+    riverrun checkpoints PATH NUMBER                show the outputs and states of a checkpoint
+    riverrun checkpoints PATH NUMBER --output NAME  show rows of an output; or of any --state
+    riverrun kernels                                compile the kernels that runs need, before the first run
     riverrun version
 
-With ``--json``, what is told is for programs. Exit codes: 0; 1 where verifying found damage; 2 for an error,
-which is told with its hint and without a traceback. Looking at a path changes nothing there.
+With ``--json``, the report is JSON for programs. Exit codes: 0; 1 where verifying found damage; 2 for an error, which
+is printed with its hint and without a traceback. Looking at a path changes nothing there.
 """
 
 from riverrun.cli.commands import main

@@ -1,4 +1,4 @@
-"""``riverrun checkpoints``: what lies at a path, as tables for people or JSON for programs."""
+"""``riverrun checkpoints``: the contents of a checkpoint path, as tables for people or JSON for programs."""
 
 from __future__ import annotations
 
@@ -38,43 +38,43 @@ _SHOWN = 20  # files of one kind
 _WIDE = 200  # columns of a table that does not go to a terminal
 
 
-def run(given: argparse.Namespace) -> int:
-    """Do what was asked for; return the exit code."""
-    if given.output is not None or given.state is not None:
-        return _show_rows(given)
-    checkpoints = Checkpoints(open_storage(given.path, make=False))
-    if given.number is not None:
-        check_number(checkpoints.numbers(), given.number)
-    if given.verify:
-        return _show_verified(given, checkpoints)
-    if given.number is not None:
-        return _show_one(given, checkpoints.load(given.number))
-    found = look(checkpoints)
-    if found.empty:
-        raise nothing_at(given.path)
-    if given.json:
-        return _write_json({"path": given.path, **asdict_of(found)})
-    _show_found(found)
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit code."""
+    if options.output is not None or options.state is not None:
+        return _show_rows(options)
+    checkpoints = Checkpoints(open_storage(options.path, make=False))
+    if options.number is not None:
+        check_number(checkpoints.numbers(), options.number)
+    if options.verify:
+        return _show_verified(options, checkpoints)
+    if options.number is not None:
+        return _show_one(options, checkpoints.load(options.number))
+    contents = look(checkpoints)
+    if contents.empty:
+        raise nothing_at(options.path)
+    if options.json:
+        return _write_json({"path": options.path, **asdict_of(contents)})
+    _show_contents(contents)
     return 0
 
 
-# ---- all of them
+# ---- all checkpoints
 
 
-def _show_found(found: PathContents) -> None:
+def _show_contents(contents: PathContents) -> None:
     table = _table("checkpoint", "epochs", "published", "workers", "states", "changes", "bytes")
     table.add_column("new bytes", justify="right")
     table.add_column("riverrun")
-    for each in found.checkpoints:
+    for each in contents.checkpoints:
         _add(table, *_row(each))
-    if found.checkpoints:
+    if contents.checkpoints:
         _print(table)
     else:
         _say("no checkpoint is published")
-    for each in found.checkpoints:
+    for each in contents.checkpoints:
         if each.error is not None:
             _say(f"checkpoint {each.number} cannot be read: {each.error.message}")
-    log = found.log
+    log = contents.log
     if log.records:
         epochs = "no epochs" if log.epochs is None else f"epochs {log.epochs[0]} to {log.epochs[1]}"
         refused = f", {log.refused} refused" if log.refused else ""
@@ -82,9 +82,9 @@ def _show_found(found: PathContents) -> None:
         _say(f"owner: the run {log.identity}, since {_when(log.opened)} (record {log.owner})")
         for name in log.torn:
             _say(f"torn: {name}")
-    if found.parcels.files:
-        _say(f"parcels: {found.parcels.files} files, {_size(found.parcels.bytes)}")
-    _say_unreferenced(found.unreferenced)
+    if contents.parcels.files:
+        _say(f"parcels: {contents.parcels.files} files, {_size(contents.parcels.bytes)}")
+    _say_unreferenced(contents.unreferenced)
 
 
 def _row(each: CheckpointFound) -> list[str]:
@@ -132,53 +132,57 @@ def _say_unreferenced(files: Sequence[FileFound]) -> None:
             _say(f"  ({note})")
 
 
-# ---- whether they are whole
+# ---- verifying
 
 
-def _show_verified(given: argparse.Namespace, checkpoints: Checkpoints) -> int:
-    if given.number is None and look(checkpoints).empty:
-        raise nothing_at(given.path)
-    found = verify(checkpoints, given.number)
-    code = DAMAGED if found.damages else 0
-    advice = _advice(found)
-    if given.json:
-        told = {"path": given.path, **asdict_of(found), "newest_whole": found.newest_whole}
-        _write_json({**told, "advice": advice})
+def _show_verified(options: argparse.Namespace, checkpoints: Checkpoints) -> int:
+    if options.number is None and look(checkpoints).empty:
+        raise nothing_at(options.path)
+    verified = verify(checkpoints, options.number)
+    code = DAMAGED if verified.damages else 0
+    advice = _advice(verified)
+    if options.json:
+        report = {
+            "path": options.path,
+            **asdict_of(verified),
+            "newest_whole": verified.newest_whole,
+        }
+        _write_json({**report, "advice": advice})
         return code
-    read = f"{found.files} files of blocks, {_size(found.bytes)}"
-    if given.number is None:
-        read += f", {found.records} records, {found.parcels} parcels"
+    read = f"{verified.files} files of blocks, {_size(verified.bytes)}"
+    if options.number is None:
+        read += f", {verified.records} records, {verified.parcels} parcels"
     _say(f"read {read}")
-    for damage in found.damages:
+    for damage in verified.damages:
         needed = ", ".join(map(str, damage.checkpoints))
         whose = f" (checkpoint {needed})" if needed else ""
         _say(f"damaged: {damage.file}{whose}: {damage.why}")
-    for number in found.whole:
+    for number in verified.whole:
         _say(f"whole: checkpoint {number}")
-    if not found.damages:
+    if not verified.damages:
         _say("nothing is damaged")
     for line in advice:
         _say(line)
-    _say_unreferenced(found.unreferenced)
+    _say_unreferenced(verified.unreferenced)
     return code
 
 
-def _advice(found: Verified) -> list[str]:
+def _advice(verified: Verified) -> list[str]:
     """What to do about damage."""
-    if not found.damages:
+    if not verified.damages:
         return []
-    hurt = sorted({number for damage in found.damages for number in damage.checkpoints})
+    hurt = sorted({number for damage in verified.damages for number in damage.checkpoints})
     lines = []
-    if hurt and found.newest_whole is None:
+    if hurt and verified.newest_whole is None:
         lines.append("no checkpoint that was looked at is whole")
-    elif hurt and found.newest_whole is not None:
-        whole = found.newest_whole
+    elif hurt and verified.newest_whole is not None:
+        whole = verified.newest_whole
         lines.append(f"the newest whole checkpoint is {whole}: number={whole} reads it")
         if any(number > whole for number in hurt):
             lines.append(
                 f"to go on from it: flow.run(..., from_checkpoint={whole}), which does the epochs since again"
             )
-    if any(not damage.checkpoints for damage in found.damages):
+    if any(not damage.checkpoints for damage in verified.damages):
         lines.append(
             "the log is damaged: checkpoints can be read, but a run cannot resume past the damage; restore the file "
             "from a copy, or start on another path"
@@ -186,10 +190,10 @@ def _advice(found: Verified) -> list[str]:
     return lines
 
 
-# ---- one of them
+# ---- one checkpoint
 
 
-def _show_one(given: argparse.Namespace, manifest: Manifest) -> int:
+def _show_one(options: argparse.Namespace, manifest: Manifest) -> int:
     states = [_state(name, shares) for name, shares in manifest.states.items()]
     named = {
         name: {"state": about["state"], "columns": about["columns"]}
@@ -201,9 +205,9 @@ def _show_one(given: argparse.Namespace, manifest: Manifest) -> int:
         if key not in ("outputs", "fingerprint", "code")
     }
     program = manifest.about.get("fingerprint", {})
-    if given.json:
-        told = {"path": given.path, "number": manifest.number, "about": about, "outputs": named}
-        return _write_json({**told, "states": states, "program": program})
+    if options.json:
+        report = {"path": options.path, "number": manifest.number, "about": about, "outputs": named}
+        return _write_json({**report, "states": states, "program": program})
     epoch = about.get("epoch")
     _say(
         f"checkpoint {manifest.number} of {about.get('program', 'an unnamed program')}"
@@ -212,8 +216,8 @@ def _show_one(given: argparse.Namespace, manifest: Manifest) -> int:
     )
     table = _table("output", "state")
     table.add_column("columns")
-    for name, told in named.items():
-        _add(table, name, told["state"], ", ".join(told["columns"]))
+    for name, described in named.items():
+        _add(table, name, described["state"], ", ".join(described["columns"]))
     if named:
         _print(table)
     table = _table("state", "epochs", "changes", "bytes", "batches", "since", "upper", "shares")
@@ -259,18 +263,20 @@ def _state(name: str, shares: tuple[Share, ...]) -> dict[str, Any]:
 # ---- rows
 
 
-def _show_rows(given: argparse.Namespace) -> int:
+def _show_rows(options: argparse.Namespace) -> int:
     from riverrun.rows.records import python_rows
     from riverrun.run import read_checkpoint
 
-    result = read_checkpoint(given.path, given.output, given.epoch, given.number, state=given.state)
+    result = read_checkpoint(
+        options.path, options.output, options.epoch, options.number, state=options.state
+    )
     names = list(result.schema.names)
     batches = (batch for portion in result.portions for batch in portion.batches())
     rows = (row.values() for batch in batches for row in python_rows(batch))
-    shown = [list(row) for row in islice(rows, given.limit)]
-    if given.json:
-        told = {"name": result.name, "epoch": result.epoch, "columns": names, "rows": shown}
-        return _write_json({"path": given.path, **told})
+    shown = [list(row) for row in islice(rows, options.limit)]
+    if options.json:
+        report = {"name": result.name, "epoch": result.epoch, "columns": names, "rows": shown}
+        return _write_json({"path": options.path, **report})
     table = _table(*names)
     for row in shown:
         _add(table, *("null" if value is None else str(value) for value in row))
@@ -280,22 +286,22 @@ def _show_rows(given: argparse.Namespace) -> int:
     return 0
 
 
-# ---- how it is told
+# ---- printing
 
 
-def asdict_of(found: Any) -> Any:
-    """Dataclasses, times and errors as JSON has them."""
-    if isinstance(found, RiverrunError):
-        return {"code": found.code, "message": found.message, "hint": found.hint}
-    if is_dataclass(found) and not isinstance(found, type):
-        return {name: asdict_of(getattr(found, name)) for name in found.__dataclass_fields__}
-    if isinstance(found, list | tuple):
-        return [asdict_of(each) for each in found]
-    return found.isoformat() if isinstance(found, datetime) else found
+def asdict_of(value: Any) -> Any:
+    """A value in which dataclasses, times and errors are replaced by values of JSON."""
+    if isinstance(value, RiverrunError):
+        return {"code": value.code, "message": value.message, "hint": value.hint}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: asdict_of(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, list | tuple):
+        return [asdict_of(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _write_json(told: Any) -> int:
-    sys.stdout.write(json.dumps(told, indent=1, default=str) + "\n")
+def _write_json(report: Any) -> int:
+    sys.stdout.write(json.dumps(report, indent=1, default=str) + "\n")
     return 0
 
 
@@ -308,11 +314,11 @@ def _table(*columns: str) -> Table:
 
 
 def _add(table: Table, *cells: str) -> None:
-    table.add_row(*map(Text, cells))  # what is in brackets is no markup
+    table.add_row(*map(Text, cells))  # as Text, so that rich takes no brackets for markup
 
 
 def _console() -> Console:
-    # What goes to a file or a pipe is not wrapped to the width of a terminal that is not there.
+    # Without a terminal, for a file or a pipe, lines are not wrapped.
     return Console(
         file=sys.stdout,
         width=None if sys.stdout.isatty() else _WIDE,

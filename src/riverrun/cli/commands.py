@@ -1,4 +1,4 @@
-"""Which commands there are, and what becomes of errors. Light: a command imports what it needs."""
+"""The commands of ``riverrun``, and how errors are printed. This module is light: a command imports what it needs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ FAILED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do as the arguments say; return the exit code."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.command == "version":
+    options = parser.parse_args(arguments)
+    if options.command == "version":
         sys.stdout.write(f"riverrun {__version__}\n")
         return 0
     try:
-        if given.command == "kernels":
+        if options.command == "kernels":
             from riverrun.cli.kernels import prepare
 
-            return prepare(given.folder)
-        _check(parser, given)
+            return prepare(options.folder)
+        _check(parser, options)
         from riverrun.cli.checkpoints import run
 
-        return run(given)
+        return run(options)
     except RiverrunError as error:
         sys.stderr.write(f"{error.message}\n" + (f"Hint: {error.hint}\n" if error.hint else ""))
         return FAILED
-    except BrokenPipeError:  # whoever read has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -53,38 +53,38 @@ def _parser() -> argparse.ArgumentParser:
     kernels.add_argument(
         "--folder", metavar="PATH", help="copy what is compiled there as well, to be shipped"
     )
-    found = commands.add_parser(
+    checkpoints = commands.add_parser(
         "checkpoints",
         help="list, verify and show checkpoints",
         description="List the checkpoints at a path, verify them, or show what is in one. Nothing is changed there.",
     )
-    found.add_argument(
+    checkpoints.add_argument(
         "path", metavar="PATH", help="a directory, or a URL such as s3://bucket/path"
     )
-    found.add_argument("number", metavar="NUMBER", nargs="?", type=int, help="one checkpoint")
-    found.add_argument(
+    checkpoints.add_argument("number", metavar="NUMBER", nargs="?", type=int, help="one checkpoint")
+    checkpoints.add_argument(
         "--verify", action="store_true", help="read every file; exit code 1 says damage"
     )
-    what = found.add_mutually_exclusive_group()
+    what = checkpoints.add_mutually_exclusive_group()
     what.add_argument("--output", metavar="NAME", help="show rows of an output")
     what.add_argument(
         "--state", metavar="NAME", help="show rows of a state, and how often each is there"
     )
-    found.add_argument(
+    checkpoints.add_argument(
         "--epoch", metavar="EPOCH", type=int, help="an epoch that is held; the last by default"
     )
-    found.add_argument(
+    checkpoints.add_argument(
         "--limit", metavar="N", type=int, default=20, help="at most so many rows (20)"
     )
-    found.add_argument("--json", action="store_true", help="for programs")
+    checkpoints.add_argument("--json", action="store_true", help="for programs")
     return parser
 
 
-def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    rows = given.output is not None or given.state is not None
-    if rows and given.verify:
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    rows = options.output is not None or options.state is not None
+    if rows and options.verify:
         parser.error("--verify looks at files, and --output and --state show rows: one at a time")
-    if given.epoch is not None and not rows:
+    if options.epoch is not None and not rows:
         parser.error("--epoch says when rows are read: give --output or --state as well")
-    if given.limit < 0:
+    if options.limit < 0:
         parser.error("--limit is a number of rows, from 0 on")

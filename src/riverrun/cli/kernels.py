@@ -1,6 +1,6 @@
-"""``riverrun kernels``: compile what runs need, before they do, with all cores, and say so.
+"""``riverrun kernels``: compile the kernels that runs need, on all cores, before the first run.
 
-`make setup` runs it, and so does whoever builds an image or a wheel: the first run then starts at once.
+`make setup` runs it. Run it when you build an image or a wheel, too: the first run then starts at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILED = 2
 
 
 def prepare(folder: str | None = None) -> int:
-    """Compile what is missing, copy all of it to `folder` if there is one; return the exit code."""
+    """Compile the missing kernels, and copy all kernels to `folder`, if it is given; return the exit code."""
     console = Console(highlight=False, soft_wrap=True)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     target = f"{compiling.PROCESSOR[1]}, Python {python}, Numba {version('numba')}"
@@ -36,7 +36,7 @@ def prepare(folder: str | None = None) -> int:
         with Progress(*columns, console=console) as bar:
             task = bar.add_task(f"compiling kernels for {target}", total=len(absent))
             make_ready(
-                labels(), progress=lambda made, of: bar.update(task, completed=made, total=of)
+                labels(), progress=lambda done, of: bar.update(task, completed=done, total=of)
             )
     left = missing(labels(), anew=True)
     files = compiled_files()

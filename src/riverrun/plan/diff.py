@@ -1,8 +1,8 @@
 """Diff: which states of a checkpoint a program can go on with, and which states it has to build anew.
 
-When a run resumes, `engine.coordinator.resume` calls `compare` with the plan of the program and with what the
-checkpoint says of the program that wrote it: the names of the states; for each node a text of what the node was (the
-*fingerprint*); and for each node one word for what the node was and all that led to it (the *lineage*). The result is a
+When a run resumes, `engine.coordinator.resume` calls `compare` with the plan of the program and with the checkpoint's
+description of the program that wrote it: the names of the states; for each node a text of the node itself (the
+*fingerprint*); and for each node one word for the node and all nodes that led to it (the *lineage*). The result is a
 `Comparison`: which states are kept, which are built anew and why, and by which routes content comes to the latter.
 
 Laws:
@@ -11,9 +11,9 @@ Laws:
   lineage that its node has now: that state holds what the node would have made. Names do not matter, so nodes without a
   name of their own may be numbered in another way than before. Only where results depend on arrival may two nodes of
   one lineage hold different rows: there the name has to be the same, if several nodes had that lineage.
-- **What a word covers.** The word of a node covers what the node is (`Operator.identity`), its columns, and the words
-  of the nodes it takes from, in order. Inside a loop, the word covers the loop as seen from the node, round before
-  round. Nodes at which all rows pass unchanged (probes, inspections) are left out.
+- **What a word covers.** The word of a node covers the operator (`Operator.identity`), the columns, and the words of
+  the nodes before it, in order. Inside a loop, the word covers the loop as seen from the node, round before round.
+  Nodes at which all rows pass unchanged (probes, inspections) are left out.
 - **Blank.** A node that has seen no row yet is *blank*: its state is empty and need not be in the checkpoint. Blank are
   the nodes behind new inputs only, and joins with such nodes. But if the checkpoint has a state under the blank node's
   name, and no other node has kept that state, the node's state counts as one to be built anew (of nothing), so that
@@ -56,7 +56,7 @@ from riverrun.plan.plan import FROM, Node, Plan, Port, Scope
 
 @dataclass(frozen=True, slots=True)
 class StoredProgram:
-    """What a checkpoint says of its states and of the program that wrote it."""
+    """A checkpoint's description of its states and of the program that wrote it."""
 
     epoch: int
     """The checkpoint is of the boundary before this epoch."""
@@ -479,9 +479,9 @@ class _Comparing:
         there."""
         names = self.plan.nodes[port.node].schemas[port.output].names
         for node in self._takers(port):
-            is_kept = node.number in self.keep and node.number not in fresh
+            survives = node.number in self.keep and node.number not in fresh
             by = node.operator.copied_by
-            if is_kept and by is not None:
+            if survives and by is not None:
                 # Each row has to leave from the worker from which it would have left the port.
                 places = {name: at for at, name in enumerate(names)}
                 key = tuple([places[name] for name in by])

@@ -1,8 +1,11 @@
 """Explain: a plan as text, for people. `picture` has the same as a drawing and as a graph in the dot language.
 
-Laws: the same program gives the same text; `explain` has one line for each node, inputs before
-those who take from them; what comes from the user (names, expressions, lines of source) is
-escaped or made harmless wherever it is shown.
+Laws:
+
+- **Same program, same text.** The text depends on the plan alone.
+- **A line for each node.** Each node has one line; its inputs stand above it.
+- **Harmless text.** The user's texts (names, expressions, lines of source) are shown on one line each, without control
+  characters.
 
 >>> import pyarrow as pa
 >>> from riverrun.operators.arrange import Arrange, Output
@@ -36,13 +39,13 @@ from collections.abc import Iterable
 from riverrun.plan.operator import Role
 from riverrun.plan.picture.figure import (
     Figure,
+    description_of,
     fused,
     in_order,
     one_line,
     place_of,
     short_name,
     source_of,
-    told,
 )
 from riverrun.plan.plan import Node, Plan, Port, Scope
 
@@ -55,9 +58,9 @@ LONGEST = 160  # of what a node does, in characters
 def explain(plan: Plan) -> str:
     """The plan as text.
 
-    A summary; then each node: its number in this text, a mark, its name, the numbers of its inputs,
-    the user's line, what it does, and what is to be known of it; then what the marks mean, and the
-    user's lines. Loops are indented, under a line that says how long they go on.
+    First comes a summary. Then each node has a line: the node's number in this text, a mark, its name, the numbers of
+    its inputs, the user's line, the work of its operator, and remarks. At the end are the meanings of the marks and the
+    user's lines of source. Loops are indented, under a line that says how long they go on.
     """
     return _Explained(plan).text()
 
@@ -139,7 +142,7 @@ class _Explained:
                     _indent(node.depth) + short_name(node),
                     ", ".join(self._port(port) for port in node.inputs),
                     place_of(node),
-                    "; ".join([one_line(told(node), LONGEST), *self._notes(node)]),
+                    "; ".join([one_line(description_of(node), LONGEST), *self._notes(node)]),
                 )
             )
         wide = [max(len(row[at]) for row in rows if len(row) > 1) for at in range(5)]
@@ -178,8 +181,8 @@ class _Explained:
                 yield "behind what depends on arrival"
 
     def _readers(self, node: Node) -> list[Node]:
-        found = self.figure.readers.get(node.number, ())
-        return sorted(found, key=lambda reader: self.at[reader.number])
+        readers = self.figure.readers.get(node.number, ())
+        return sorted(readers, key=lambda reader: self.at[reader.number])
 
     def _legend(self) -> list[str]:
         marks = {self._mark(node) for node in self.order}
@@ -207,13 +210,13 @@ class _Explained:
 
 
 def _down_to(scope: Scope, outer: Scope) -> list[Scope]:
-    """The loops inside `outer` around a scope, and itself, from outside in."""
-    found: list[Scope] = []
+    """The loops between `outer` and a scope, from outside in, with the scope itself at the end."""
+    loops: list[Scope] = []
     while scope is not outer:
-        found.append(scope)
+        loops.append(scope)
         assert scope.parent is not None
         scope = scope.parent
-    return found[::-1]
+    return loops[::-1]
 
 
 def _by_line(place: str) -> tuple[str, int]:
@@ -227,6 +230,3 @@ def _indent(depth: int) -> str:
 
 def _many(count: int, one: str, more: str | None = None) -> str:
     return f"{count} {one if count == 1 else more or one + 's'}"
-
-
-# -- dot

@@ -1,16 +1,16 @@
-"""The source of a function: a text of what the function says, however it is written down, and the names that it reads.
+"""The source of a function: its syntax tree as a text, and the names that the function reads.
 
 `plan.identity` tells functions apart by this text. A function is looked up where it was written: in its file, in a cell
-of a notebook, or in whatever else `linecache` knows. The text is the function's syntax tree, written out. Laws:
+of a notebook, or in whatever else `linecache` knows. Laws:
 
 - **Only what counts.** Comments, formatting, docstrings, line numbers, file names and the version of Python make no
   difference to the text. (They would if the text were bytecode, which differs between versions of Python.)
-- **The code that runs.** A source counts only if it compiles to the very code of the function. A file that was edited
-  after it was imported has no source here, nor has code that was rewritten on its way (as pytest does with ``assert``).
-- **Names that are read.** `FunctionSource.reads` has the names that the function, or a function inside it, looks up
-  outside of itself when it runs, with the attributes behind them: ``shop.rates.least`` is one path,
-  ``("shop", "rates", "least")``. Names in default values, annotations and decorators are not among them: these are
-  looked up when the function is made.
+- **The code that runs.** A source counts only if it compiles to the very code of the function. So a function has no
+  source here if its file was edited after the import, or if its code was rewritten at the import (as pytest does with
+  ``assert``).
+- **Names that are read.** `FunctionSource.reads` has the global names that the function, or a function inside it, looks
+  up when it runs, with the attributes behind them: ``shop.rates.least`` is one path, ``("shop", "rates", "least")``.
+  Names in default values, annotations and decorators are left out: they are looked up when the function is defined.
 
 >>> def dear(price):
 ...     '''Whether tea is too dear.'''
@@ -55,7 +55,7 @@ _IGNORED_FIELDS = {"ctx", "kind", "type_comment", "type_ignores"}
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """What a function or a class says."""
+    """The source of a function or a class."""
 
     text: str
     """The syntax tree, written out; or the bytecode, where the source is not known."""
@@ -78,10 +78,11 @@ def source_of(code: CodeType, names: dict[str, Any]) -> FunctionSource | None:
 def source_of_class(
     qualname: str, code: CodeType | None, names: dict[str, Any]
 ) -> FunctionSource | None:
-    """The source of a class statement. `code` is the code of one of its methods, `names` are those of its module.
+    """The source of a class statement. `code` is the code of one of the class's methods, `names` the names of its
+    module.
 
-    A class without methods has no code by which the law *the code that runs* could be checked. Its source is the only
-    class statement with its name in the file of its module, if there is just one.
+    A class without methods has no code by which the law *the code that runs* could be checked. If the file of the
+    module has exactly one class statement of that name, this is the source; otherwise the source is not known.
     """
     if code is None:
         file = _file_in(str(names.get("__file__", "")), 0, names, True)

@@ -1,31 +1,33 @@
-"""The identity of a function: a word that changes when, and only when, what it computes by its own source can change.
+"""The identity of a function: a word that changes exactly when the code and the values behind the function change.
 
-Operators that run a user's function have its word in their own identity (`Operator.identity`), so a checkpoint is
-resumed by programs whose functions are the same. Laws:
+Operators that run a user's function have the function's word in their own identity (`Operator.identity`). So a state in
+a checkpoint is kept only by programs whose functions compute the same (`plan.diff`). Laws:
 
-1. **What counts.** The source of the function (`plan.function_source`), its default values, what it closes over, and
-   what it reads by a global name; and so on from there: the functions, classes and values that these read.
-2. **The user's own.** Only functions, classes and modules of the user's own are looked into. Those of the standard
-   library, of Riverrun and of installed packages (below ``site-packages``) count by their names, whatever their
-   version; what the user gave them to hold (`functools.wraps`, `functools.partial`, a closure) is looked into. A
-   package installed in place (``pip install -e``) is the user's own. So is a package that is installed otherwise, for
-   the functions of that package that are themselves given to Riverrun.
-3. **Values.** Global names count by the value that they have when the word is asked for: data element by element,
-   arrays, frames and Arrow values by what is in them, objects by their class and by what pickle would keep of them.
-   What pickle refuses (locks, connections, files), and sessions of Spark, count by their class alone; of an object of
-   the user's that pickle refuses, each attribute counts. Loggers, and objects of Riverrun that are not called, count
-   by their class.
-4. **Nothing else.** Not where anything stands: files, lines, the order of definitions, names of modules. Not the
-   process, nor, where the source is known, the version of Python.
-5. **Stated by hand.** What has an attribute ``__riverrun_identity__``, a text or a number, counts by that alone: a
-   function, a class, an object. A class that is made of such a class still counts by its own code.
-6. **Not too much.** A function for which more than `MOST` values count is refused (``plan.identity``).
+- **What counts.** The word covers the source of the function (`plan.function_source`), its default values, the values
+  that it closes over, and the functions, classes and values that it reads by a global name; and so on from each of
+  these.
+- **The user's own.** Only functions, classes and modules of the user's own are looked into. Those of the standard
+  library, of Riverrun and of installed packages (below ``site-packages``) count by their names, whatever their
+  version; but values that the user gave them to hold (by `functools.wraps`, `functools.partial`, a closure) are looked
+  into. A package installed in place (``pip install -e``) is the user's own. So is an installed package, for the
+  functions of that package that are themselves given to Riverrun.
+- **Values.** A global name counts by the value that it has when the word is asked for: data element by element; arrays,
+  frames and Arrow values by their content; objects by their class and by the state that pickle would save. Values that
+  pickle refuses (locks, connections, files), and sessions of Spark, count by their class alone; if such a value is an
+  object of a user's class, each of its attributes counts too. Loggers, and objects of Riverrun that are not called,
+  count by their class.
+- **Nothing else.** Places do not count: files, lines, the order of definitions, names of modules. Neither does the
+  process nor, where the source is known, the version of Python.
+- **Stated by hand.** A function, class or object with an attribute ``__riverrun_identity__``, a text or a number,
+  counts by that attribute alone. A class derived from such a class still counts by its own code.
+- **Not too much.** A function for which more than `MOST` values count is refused (``plan.identity``).
 
-What cannot be seen: names that are made up while the function runs (``getattr`` with a text, ``globals()``, ``eval``),
-files that it reads, its environment.
+The word cannot cover names that are made up while the function runs (``getattr`` with a text, ``globals()``,
+``eval``), files that the function reads, nor its environment.
 
 Values are the nodes of a graph, with an arc to each value that they are made of. The word of a value is a digest of
-its text and the words at its arcs; values on a cycle, such as functions that call each other, get theirs together.
+its text and of the words at its arcs; values on a cycle, such as functions that call each other, get their words
+together.
 
 >>> def least(price):
 ...     return price > 3
@@ -93,24 +95,24 @@ _PLAIN = (
     NoneType, bool, int, float, complex, str, bytes, datetime.date, datetime.time, datetime.datetime,
     datetime.timedelta, decimal.Decimal, type(...), type(NotImplemented), range,
 )  # fmt: skip
-"""Values that are told by how they are written, the same in every process."""
+"""Types whose values have a text that is the same in every process."""
 _DATA = (tuple, list, set, frozenset, dict)
 _DEEPEST = 40
 _WORDS = re.compile(r"\b[0-9a-f]{12}\b")
 _HANDLES = ("py4j.", "pyspark.sql.session.SparkSession", "pyspark.core.context.SparkContext")
-"""Classes whose objects stand for something in another process, as connections do."""
+"""Prefixes of classes whose objects stand for something in another process, as connections do."""
 _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What one value is: a text, and other values, each with what it is to it."""
+    """What one value is made of: a text, and other values, each with its part in the value."""
 
     text: str
     others: tuple[tuple[str, object], ...] = ()
     in_order: bool = True
     definition: str = ""
-    """Of a function or a class of the user's: its module and its name."""
+    """The module and the name of a function or class of the user's; empty for other values."""
 
 
 @dataclass(slots=True)
@@ -125,25 +127,26 @@ class _Entry:
 
 @dataclass(frozen=True)
 class ProgramCode:
-    """The functions and values of a program, by name: what a refusal names. Picklable."""
+    """The functions and values of a program, by name, so that a refusal can say which of them changed. Picklable."""
 
     words: Mapping[str, str] = field(default_factory=dict)
-    """Of each definition, a word for what it is without the other definitions."""
+    """For each definition, a word for the definition without the other definitions that it reads."""
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each definition, those that it reads."""
+    """For each definition, the other definitions that it reads."""
     roots: Mapping[str, str] = field(default_factory=dict)
-    """Of each word that an operator has (`code_of`), the definition."""
+    """For each word in the identity of an operator (`code_of`), the definition of the function."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Of each definition, the name of its file."""
+    """For each definition, the name of its file."""
 
     def reason(self, identity: str, before: Mapping[str, str]) -> str | None:
-        """What changed of the functions in the identity of an operator, given the words of another program."""
+        """Which function in an operator's identity has changed, or which one that it calls; `before` has the words of
+        the other program. None where none is known to have changed."""
         for word in _WORDS.findall(identity):
             root = self.roots.get(word)
-            found = None if root is None else self._first_changed(root, before)
-            if root is None or found is None:
+            chain = None if root is None else self._first_changed(root, before)
+            if root is None or chain is None:
                 continue
-            through, last = found[:-1], found[-1]
+            through, last = chain[:-1], chain[-1]
             shown = f"function {_shown(root)}{self._place(root)}"
             if not through:
                 return f"{shown} has changed"
@@ -155,7 +158,7 @@ class ProgramCode:
         return None
 
     def _first_changed(self, root: str, before: Mapping[str, str]) -> tuple[str, ...] | None:
-        """The way to the nearest definition that is not as it was."""
+        """The nearest changed definition, with the definitions on the way from `root` to it."""
         ways: dict[str, tuple[str, ...]] = {root: (root,)}
         waiting = deque([root])
         while waiting:
@@ -177,7 +180,7 @@ def _shown(definition: str) -> str:
 
 
 def code_of(function: object) -> str:
-    """A word for a function of the user's, or a class, or an object that is called. The same in every process."""
+    """The word of a user's function, of a class, or of an object that is called. It is the same in every process."""
     return (_WALK.get() or Walk()).code_of(function)
 
 
@@ -186,7 +189,7 @@ _WALK: ContextVar[Walk | None] = ContextVar("walk", default=None)
 
 @contextmanager
 def walking() -> Iterator[Walk]:
-    """What is asked for inside is looked at once, by one walk."""
+    """Inside the block, one walk serves all calls of `code_of`, and looks at each value once."""
     walk = Walk()
     token = _WALK.set(walk)
     try:
@@ -196,7 +199,7 @@ def walking() -> Iterator[Walk]:
 
 
 class Walk:
-    """Goes from functions to all that they read. Values are looked at once, as they are then."""
+    """Goes from functions to all that they read. Each value is looked at once, and counts as it is at that moment."""
 
     def __init__(self) -> None:
         self._graphs: dict[str, _Graph] = {}  # by the package that counts as the user's own
@@ -217,7 +220,7 @@ class Walk:
 
     @property
     def program_code(self) -> ProgramCode:
-        """All that was looked at, by name."""
+        """The definitions that the walk has met, by name."""
         words: dict[str, set[str]] = {}
         reads: dict[str, dict[str, None]] = {}
         files: dict[str, str] = {}
@@ -232,7 +235,7 @@ class Walk:
 
 
 class _Graph:
-    """Values, and what they are made of; the words of all of them."""
+    """The graph of values, each with the values that it is made of and with its word."""
 
     def __init__(self, own: str) -> None:
         self.own = own
@@ -241,7 +244,7 @@ class _Graph:
         self._sources: dict[CodeType, FunctionSource] = {}
 
     def add(self, root: object) -> int:
-        """The place of a value, which has a word from then on, as has all that it is made of."""
+        """Add a value and all values behind it, give each a word, and return the place of the value."""
         if id(root) in self._places:
             return self._places[id(root)]
         first = len(self.entries)
@@ -266,12 +269,12 @@ class _Graph:
             parts = _stated(value) or parts_of(value)
         finally:
             _GRAPH.reset(token)
-        # Kept by the entry: no other value gets its id while the graph lives.
+        # The entry holds the value, so that no other value gets its id while the graph lives.
         self.entries.append(_Entry(value, parts))
         return at
 
     def said_by(self, function: FunctionType) -> FunctionSource:
-        """What a function says."""
+        """The source of a function, or its bytecode where the source is not known."""
         code = function.__code__
         if code not in self._sources:
             said = source_of(code, function.__globals__)
@@ -279,15 +282,15 @@ class _Graph:
         return self._sources[code]
 
     def is_own(self, place: str | None) -> bool:
-        """Whether what is written in a file is the user's own (law 2)."""
+        """Whether the code in a file is the user's own (the user's-own law)."""
         installed = _installed_in(place)
         return installed is None or (bool(self.own) and installed == self.own)
 
     def _give_words(self, together: list[int]) -> None:
-        """The words of values that are made of each other, all that they are made of besides having theirs.
+        """Give words to values that are made of each other; the other values that they are made of have words already.
 
-        Each is told by its text and what it is made of, a round further each time, until that tells no more of them
-        apart than before: `comparing._words_around` says why that is enough.
+        The word of each value is made of its text and the words of its parts. This is repeated, until a repetition
+        tells no more of the values apart than the one before: `diff._words_around` says why that is enough.
         """
         entries, inside = self.entries, set(together)
         words = dict.fromkeys(together, "")
@@ -314,7 +317,7 @@ class _Graph:
     # ---- for people
 
     def definition_at(self, at: int) -> str | None:
-        """The first definition on the way from a value."""
+        """The first definition on the way from a value, the value itself included."""
         seen, waiting = {at}, deque([at])
         while waiting:
             entry = self.entries[waiting.popleft()]
@@ -382,7 +385,8 @@ def _word_of(parts: Parts, words: list[str]) -> str:
 
 
 def _components(entries: list[_Entry], first: int) -> Iterator[list[int]]:
-    """The values from the first one on, those on a cycle together, each after all that it is made of."""
+    """The places of values from `first` on, in lists: values on a cycle are in one list, and each list comes after the
+    lists of the values that it is made of."""
     index: dict[int, int] = {}
     least: dict[int, int] = {}
     pending: dict[int, None] = {}
@@ -416,7 +420,7 @@ def _components(entries: list[_Entry], first: int) -> Iterator[list[int]]:
 
 
 def _too_much(root: object, graph: _Graph, first: int) -> PlanError:
-    """Blame what the first function on the way to most of the values reads."""
+    """The error that names the value most of the others come from, and the first function that reads it."""
     name = getattr(root, "__qualname__", type(root).__name__)
     blamed: dict[int, str] = {}
     counts: dict[str, int] = {}
@@ -483,7 +487,7 @@ def _installed_in(file: str | None) -> str | None:
 
 
 def _file_of(value: object) -> str | None:
-    """Where a function, a class or a module is written; None for what is built in."""
+    """The file in which a function, a class or a module is written; None for a built-in one."""
     while isinstance(value, functools.partial | MethodType | staticmethod | classmethod):
         value = value.func if isinstance(value, functools.partial) else value.__func__
     if isinstance(value, FunctionType):
@@ -495,7 +499,7 @@ def _file_of(value: object) -> str | None:
     if isinstance(value, ModuleType):
         return getattr(value, "__file__", None) or _file_of_package(value)
     kind = value if isinstance(value, type) else type(value)
-    if kind.__module__ == "__main__":  # the user's, whoever runs it
+    if kind.__module__ == "__main__":  # the user's, even where an installed program runs it
         main = _file_of_module("__main__")
         return main if main is not None and _installed_in(main) is None else "<main>"
     if kind.__module__ not in sys.modules:
@@ -509,7 +513,7 @@ def _file_of_module(name: str) -> str | None:
 
 
 def _file_of_package(module: ModuleType) -> str | None:
-    """Of a package without a file of its own, its folder."""
+    """The folder of a package that has no file of its own."""
     for place in getattr(module, "__path__", None) or ():
         return os.path.join(str(place), "__init__.py")
     if module.__name__ == "__main__":
@@ -528,7 +532,7 @@ def _is_own(value: object) -> bool:
 
 
 def _stated(value: object) -> Parts | None:
-    """What counts by what the user says of it (law 5)."""
+    """The parts of a value whose identity the user states (the stated-by-hand law); None for other values."""
     held = getattr(value, "__dict__", None)
     if isinstance(held, dict | MappingProxyType) and STATED in held:
         stated = held[STATED]
@@ -557,7 +561,8 @@ def _definition(value: object) -> str:
 
 @functools.singledispatch
 def parts_of(value: object) -> Parts:
-    """What a value is made of: by its type, and for other objects by what pickle would keep of them (law 3)."""
+    """What a value is made of, by its type; an object of any other type is made of its class and of the state that
+    pickle would save (the values law)."""
     for kind in type(value).__mro__:
         register = _LIBRARIES.pop(kind.__module__.partition(".")[0], None)
         if register is not None:
@@ -589,7 +594,7 @@ def _object(value: object) -> Parts:
     try:
         reduce = dispatch_table.get(kind)
         reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
-    except Exception:  # whatever the code of its class raises
+    except Exception:  # the code of the user's class may raise anything
         return Parts("an object", (("kind", kind), *_attributes(value)))
     if isinstance(reduced, str):
         return Parts(f"named {getattr(value, '__module__', '')} {reduced}", (("kind", kind),))
@@ -609,7 +614,7 @@ def _object(value: object) -> Parts:
 
 
 def _attributes(value: object) -> Iterator[tuple[str, object]]:
-    """Of an object of the user's that pickle refuses, its attributes."""
+    """The attributes of a user's object that pickle refuses."""
     if _is_own(type(value)):
         for name, each in sorted(getattr(value, "__dict__", {}).items()):
             yield f"attribute {name}", each
@@ -639,7 +644,7 @@ def _plain(value: object) -> Parts:
 
 
 def _of_builtin(value: object) -> Parts:
-    """An object of a class made of one that is built in."""
+    """An object of a class derived from a built-in class."""
     if isinstance(value, enum.Enum):
         return _member(value)
     parts = _object(value)
@@ -647,7 +652,7 @@ def _of_builtin(value: object) -> Parts:
 
 
 def _data_of(value: object) -> str:
-    """What an object is as an object of the built-in class that its class is made of."""
+    """The text of an object as one of the built-in class that its class is derived from."""
     for kind in _PLAIN:
         if isinstance(value, kind) and kind is not NoneType:
             write: Any = kind.__repr__
@@ -661,7 +666,7 @@ def _member(value: enum.Enum) -> Parts:
 
 
 class _NotData(Exception):
-    """Raised for what is not data only, or too deep."""
+    """Raised for values that are not plain data, or are nested too deep."""
 
 
 def _data(value: object, depth: int = 0) -> str:
@@ -759,7 +764,7 @@ def _code(value: CodeType) -> Parts:
 
 @parts_of.register(ModuleType)
 def _module(value: ModuleType) -> Parts:
-    """A module that is used as a whole: who knows what for."""
+    """A module that is used as a whole, so that nobody knows which of its functions are called."""
     if not _is_own(value):
         return Parts(f"module {value.__name__}")
     held = [
@@ -798,7 +803,8 @@ def _function(value: FunctionType) -> Parts:
 def _installed(
     value: FunctionType, cells: list[tuple[str, object]], defaults: list[tuple[str, object]]
 ) -> Parts:
-    """A function by its name, with what it was given to hold (law 2)."""
+    """An installed function: it counts by its name, and by values that the user gave it to hold (the user's-own
+    law)."""
     name = f"{value.__globals__.get('__name__')}.{value.__code__.co_qualname}"
     registry = getattr(value, "registry", None)
     if isinstance(registry, MappingProxyType):  # functools.singledispatch
@@ -812,28 +818,29 @@ def _installed(
         return Parts(f"installed {name}")
     if "<lambda>" in name:
         name = f"{name} {_GRAPH.get().said_by(value).text}"
-    held = [each for each in (*cells, *defaults) if _is_given(each[1])]
+    held = [each for each in (*cells, *defaults) if _may_be_users(each[1])]
     return Parts(f"installed {name}", tuple(held))
 
 
-def _is_given(value: object) -> bool:
-    """Whether an installed function may have been given this by the user: what is its own comes and goes."""
+def _may_be_users(value: object) -> bool:
+    """Whether a value that an installed function holds may come from the user. The function's own values do not count,
+    since they may change while it runs."""
     if (
         isinstance(value, FunctionType | MethodType | functools.partial | type)
         or type(value) in _PLAIN
     ):
         return True
     if isinstance(value, dict) and type(value) is dict:
-        return all(map(_is_given, value.values()))
+        return all(map(_may_be_users, value.values()))
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return all(map(_is_given, value))
+        return all(map(_may_be_users, value))
     return _is_own(type(value))
 
 
 def _globals(
     said: FunctionSource, function: FunctionType, bound: set[str]
 ) -> Iterator[tuple[str, object]]:
-    """What a function reads by global names, and by what it imports itself."""
+    """The values that a function reads by global names and by its own imports."""
     for path in said.reads:
         name = path[0]
         if name in bound:
@@ -859,7 +866,8 @@ def _globals(
 
 
 def _imported(said: FunctionSource, name: str, names: Mapping[str, Any]) -> object:
-    """What a function imports itself: what is installed is not imported for that, the user's own is."""
+    """The value of an import inside a function. Modules of the user's own are imported for that; installed ones are
+    not."""
     module, attribute, dots = said.imports[name]
     package = names.get("__package__") or ""
     top = (package if dots else module).partition(".")[0]
@@ -873,12 +881,12 @@ def _imported(said: FunctionSource, name: str, names: Mapping[str, Any]) -> obje
             return _Named(f"{module}:{attribute}")
         held = importlib.import_module("." * dots + module, package or None)
         return held if attribute is None else getattr(held, attribute)
-    except Exception:  # whatever that module raises: the function will raise it, too
+    except Exception:  # the module may raise anything; the function will raise it, too
         return _Named(f"{module}:{attribute}")
 
 
 class _Named:
-    """Something that is known by its name only."""
+    """Stands for a module or value that is known by its name only."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -913,7 +921,9 @@ def _class(kind: type) -> Parts:
         said = said or source_of_class(kind.__qualname__, code, names)
     if not codes:
         said = source_of_class(kind.__qualname__, None, names)
-    is_enum = issubclass(kind, enum.Enum)  # which keeps more of itself in every version of Python
+    is_enum = issubclass(
+        kind, enum.Enum
+    )  # newer versions of Python add attributes of their own to it
     others: list[tuple[str, object]] = [("base", base) for base in kind.__bases__]
     if type(kind) is not type:
         others.append(("kind", type(kind)))
@@ -945,14 +955,15 @@ _DERIVING = {"dataclasses", "enum", "collections", "typing"}
 
 
 def _is_derived(function: FunctionType, kind: type) -> bool:
-    """Whether the standard library put a method into a class, as each version of Python does in its own way."""
+    """Whether the standard library put a method into a class. Such methods differ between versions of Python."""
     is_written = function.__code__.co_filename == "<string>"
     derives = "__dataclass_fields__" in vars(kind) or issubclass(kind, tuple)
     return (is_written and derives) or function.__globals__.get("__name__") in _DERIVING
 
 
 def _read_in(names: Mapping[str, Any], path: Path) -> Iterator[tuple[str, object]]:
-    """What the statement of a class reads: functions and classes; values that it made of others are among its own."""
+    """The functions and classes that the statement of a class reads. Other values that it reads do not count here: what
+    the class makes of them is among its attributes."""
     value, at = names[path[0]], 1
     while isinstance(value, ModuleType) and at < len(path) and _is_own(value):
         value, at = getattr(value, path[at], None), at + 1
@@ -961,7 +972,7 @@ def _read_in(names: Mapping[str, Any], path: Path) -> Iterator[tuple[str, object
 
 
 def _function_in(value: object) -> FunctionType | None:
-    """The function in what a class holds: plain, static, of a class, or of a property."""
+    """The function behind an attribute of a class: a method of any kind, or the getter of a property."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     elif isinstance(value, property):
@@ -1046,7 +1057,8 @@ _reading = Lock()
 
 
 class _Listening(ModuleType):
-    """In the place of `pickle`, while Polars writes an expression: hears of the functions in it, and writes none."""
+    """Stands in for `pickle` while Polars writes an expression: it collects the functions in the expression, and writes
+    none of them."""
 
     def __init__(self, thread: int) -> None:
         super().__init__("pickle")
@@ -1054,7 +1066,7 @@ class _Listening(ModuleType):
         self.functions: list[object] = []
 
     def dumps(self, value: object, *arguments: Any, **options: Any) -> bytes:
-        if get_ident() != self.thread:  # another thread, or one that has kept this for longer
+        if get_ident() != self.thread:  # another thread, which means the real pickle
             return pickle.dumps(value, *arguments, **options)
         self.functions.append(value)
         return b""
@@ -1064,7 +1076,7 @@ class _Listening(ModuleType):
 
 
 def _written_apart(expression: Any) -> tuple[bytes, list[object]]:
-    """An expression as Polars writes it without the Python functions in it, and these."""
+    """An expression as Polars writes it without its Python functions, and these functions."""
     with _reading:
         listening = _Listening(get_ident())
         sys.modules["pickle"] = listening
@@ -1077,7 +1089,8 @@ def _written_apart(expression: Any) -> tuple[bytes, list[object]]:
 
 
 def left_out(expressions: Iterable[object]) -> str:
-    """A word for what the text of some expressions leaves out: long literals, and Python functions; often nothing."""
+    """A word for the long literals and Python functions that the texts of expressions leave out; empty where they leave
+    out nothing."""
     texts = [(each, str(each)) for each in expressions]
     words = [code_of(each) for each, text in texts if "…" in text or "python_udf" in text]
     return " ".join(words)

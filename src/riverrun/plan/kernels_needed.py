@@ -1,7 +1,8 @@
-"""Which kernels a plan needs, so that they are ready before it runs.
+"""Which kernels a plan needs, so that they are ready before the plan runs.
 
-Every plan sorts, arranges and reads rows; what its operators call besides goes by their kinds (`state.entries`). What a
-plan calls and does not name here, for large batches say, is compiled or loaded when it is called.
+Every plan sorts, arranges and reads rows. The other kernels that it needs follow from the kinds of its operators
+(`state.entries`). A kernel that a plan calls and that is not named here, for large batches say, is compiled or loaded
+at its first call.
 
 >>> from riverrun.plan.plan import Plan
 >>> len(kernels_of(Plan("nothing", (), ()))) > 10

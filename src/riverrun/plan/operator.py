@@ -1,4 +1,4 @@
-"""Operators: the interface of what a node does with the changes that arrive, and of what lives of it on a worker.
+"""Operators: the interface of a node's work on the changes that arrive, and of the actor that does it on a worker.
 
 An :class:`Operator` is a value in the plan, the same on all workers. There are three kinds:
 
@@ -104,7 +104,7 @@ class Role(Enum):
 class Operator:
     r"""What a node does. Frozen, comparable, and the same on every worker.
 
-    The rest of the project asks an operator whatever it has to know of it, so a new operator is one class in one file.
+    The rest of the project knows of an operator only its answers here, so a new operator is one class in one file.
     An answer that a class does not give has a safe default, which promises nothing. A node works in one of three ways:
     a `Linear` operator is applied, an `Exchanging` operator dispatches rows, and every other operator `start`\ s an
     actor. In the laws, the operator *takes* changes at its inputs and *gives* changes at its outputs.
@@ -341,7 +341,7 @@ class Exchanging(Operator):
 
 
 class Context:
-    """What an actor works with: its node, its place among the workers, its states, and the calls that it may make."""
+    """The surroundings of an actor: its node, its place among the workers, its states, and the calls open to it."""
 
     __slots__ = (
         "_spill", "actors", "arrive", "epoch", "has_consumers", "history", "index", "needed", "node", "note", "push",

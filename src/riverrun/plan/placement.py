@@ -2,8 +2,8 @@
 
 The rows of an output are *placed by a key* when each lies on the worker that owns the hash of some of its columns: the
 key. A *placement* is the set of keys by which an output is placed: none (``set()``), some, or, where no row ever comes,
-all of them (`None`). The scheduler asks which exchanges move nothing (`staying`); whoever rebuilds a state asks where
-rows would have come from (`placements`). Laws:
+all of them (`None`). The engine asks which exchanges move nothing (`staying`); `plan.diff` asks from which workers rows
+came, when it plans how states are rebuilt (`placements`). Laws:
 
 - **Placement.** What `placements` says of an output holds for every row that leaves the output, on every worker, at
   every time, while the exchanges in `staying` are left out.
@@ -12,8 +12,9 @@ rows would have come from (`placements`). Laws:
 - **Equal rows meet.** Behind an exchange by row (``Exchange("row")``) equal rows lie on one worker. An exchange by row
   either *passes* rows on, and its output has the placement of its input, some key; or it *moves* rows by all of their
   columns, and is in all respects an exchange by that key.
-- **Fewest moves.** Of the exchanges by row in one loop, the first moves, and then those that still need to; so a loop
-  whose rows are placed by what another loop did does not move them again (up to `ONE_BY_ONE` of them in a loop).
+- **Few moves.** Exchanges by row in one loop are made to move one at a time: the first whose input has no key, then the
+  first whose input still has none. So rows that one exchange has placed are not moved again by the next. (After
+  `ONE_BY_ONE` exchanges, all that still have to move do so at once.)
 
 Why the law of placement holds. Once it is settled which exchanges by row move, each operator has a rule
 (`Operator.placement`): the keys of its output, given those of its inputs. Placements are ordered by inclusion, with
@@ -58,10 +59,10 @@ ONE_BY_ONE = 16
 
 
 def staying(plan: Plan) -> frozenset[int]:
-    """The exchanges that find every row where it belongs: what comes is split by the same key already.
+    """The exchanges to which every row comes on the worker where it belongs: its input is split by the same key.
 
-    A group's result is where the group is, and a pair where both rows are; so a loop that goes around
-    through a group and is joined by its key has one exchange less, and takes one hop less in each round.
+    The result of a group is where the group is, and a pair is where its two rows are. So a loop whose rows pass a group
+    and are then joined by the group's key has one exchange less, and one hop less in each round.
     """
     placed = placements(plan)
     return frozenset(node.number for node in plan.nodes if _may_be_left_out(node, placed))
@@ -76,7 +77,7 @@ def placements(plan: Plan) -> dict[Port, Placement]:
 
 
 def _place(plan: Plan, together: Collection[int], placed: dict[Port, Placement]) -> None:
-    """Find the placements of nodes that lead to each other, once those of all that leads to them are known."""
+    """Find the placements of nodes that lead to each other; the placements of all nodes before them are known."""
     by_row = [at for at in together if _is_by_row(plan.nodes[at])]
     moving: set[int] = set()
     while True:

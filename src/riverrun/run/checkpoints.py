@@ -20,11 +20,11 @@ def read_checkpoint(
     *,
     state: str | None = None,
 ) -> Result:
-    """An `output` as a checkpoint at `path` has it, with no run alive.
+    """An `output`, read from a checkpoint at `path` while no run is alive.
 
-    By default it is the only output, as of the last epoch of the newest checkpoint. `epoch` is one that one of
-    the checkpoints at the path holds; `number` says which of them is meant. With `state`, what is read is not an output
-    but any state by its name: each row once, and a last column that says how often it is there.
+    `output` may be left out where there is only one. The rows are as of `epoch`, which a checkpoint at the path must
+    hold, by default the last epoch of the newest checkpoint; `number` says which checkpoint is meant. `state` reads any
+    state by its name, instead of an output: each row once, with a last column that says how often the row is there.
 
     >>> import polars as pl, riverrun as rr, tempfile
     >>> flow = rr.Dataflow("words")

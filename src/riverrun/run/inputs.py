@@ -1,18 +1,20 @@
-"""Inlets: the rows that an input was given since the last commit, here or already at workers.
+"""Inlets: the rows gathered for an input since the last commit.
 
-Laws:
+A run has an `Inlet` for each input. Rows of most kinds lie in the inlet; rows of a DataFrame of Spark are at workers
+already, and the inlet has the *parcels* that name them. Laws:
 
-- **Atomic addition.** Rows are added by one append, which needs no turn and no lock. So a caller who is interrupted has
-  added all or none, and one who inserts while another thread commits does not wait: these rows are in the next epoch.
-- **Order of addition.** Whoever has the run's turn numbers what was added, in the order in which that was done. Rows
-  that are added while an epoch is being made of others stay for the next one.
-- **Net rows.** What `insert` and `delete` gave in one epoch is added up before anybody sees it: a row that was inserted
-  and deleted as often is not given to the workers, and no function of the user's is called on it. DataFrames of
-  Spark are where their tasks have put them, and are not added up.
+- **Atomic addition.** Rows are added by one append, which needs no turn and no lock. So an interrupted caller has
+  added all rows or none, and a caller who inserts while another thread commits does not wait: the rows are in the next
+  epoch.
+- **Order of addition.** The thread that has the run's turn numbers the rows in the order in which they were added. Rows
+  that are added while an epoch is being made stay for the next epoch.
+- **Net rows.** Rows that `insert` and `delete` gave in one epoch are added up before they are used: a row that was
+  inserted and deleted equally often goes to no worker, and to no function of the user's. Rows of Spark's DataFrames
+  are not added up, since they lie at workers.
 
-Cost: nothing where an epoch only inserts or only deletes. Where it does both, its rows are hashed, and those with
-a hash in common are sorted. 100,000 rows each way take 20 ms (two integers) or 34 ms (an integer and a string) where
-none cancel, and 110 or 180 ms where all do.
+Cost: nothing where an epoch only inserts or only deletes. Where an epoch does both, its rows are hashed, and rows
+with a hash in common are sorted. 100,000 rows each way take 20 ms (two integers) or 34 ms (an integer and a string)
+where none cancel, and 110 or 180 ms where all do.
 """
 
 from __future__ import annotations
@@ -36,24 +38,25 @@ FEW = 2000  # rows, below which sets of Python are quicker
 
 
 class Inlet:
-    """An input. For one with a key, commands are numbered in the order in which they were given."""
+    """The gathered rows of an input. Rows for an input with a key are commands, numbered in the order of their
+    addition."""
 
     def __init__(self, node: Node, plan: Plan) -> None:
         operator = node.operator
         self.name = operator.public_name
         schema, key = node.schemas[0], tuple(operator.upsert_key)
         if key:  # commands may have nulls where rows may not
-            ((moved, _),) = plan.consumers[Port(node.number)]
-            ((kept, _),) = plan.consumers[Port(moved.number)]
-            schema = kept.schemas[0]
+            ((exchange, _),) = plan.consumers[Port(node.number)]
+            ((keyed, _),) = plan.consumers[Port(exchange.number)]
+            schema = keyed.schemas[0]
         self.form = InputRows(schema, key)
         self._added: deque[tuple[pa.RecordBatch, int]] = deque()
-        """Rows and their diff, as they were given; not numbered yet."""
+        """Rows and their diff, as they were added; not numbered yet."""
         self._pieces: list[tuple[pa.RecordBatch | None, int, int]] = []
-        """Rows, their diff, and the number after the last of them; without rows, numbers for a DataFrame."""
+        """Rows, their diff, and the number after their last one; without rows, numbers set aside for a DataFrame."""
         self._parcels: list[Parcel] = []
         self._reserved: set[int] = set()
-        """The first numbers of DataFrames that are on their way. One change to it is one instruction."""
+        """The first numbers of DataFrames that are on their way. Each change to the set is one instruction."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -79,18 +82,18 @@ class Inlet:
         return self._pieces[-1][2] if self._pieces else 0
 
     def add(self, batch: pa.RecordBatch, diff: int) -> None:
-        """Rows, to be inserted (1) or deleted (-1). Needs no turn: any thread may add, and none waits for a commit."""
+        """Add rows, to be inserted (1) or deleted (-1). Any thread may add at any time, without the run's turn."""
         if batch.num_rows:
             self._added.append((batch, diff))
 
     def _number_added(self) -> None:
-        """Number what was added so far, in the order in which that was done."""
+        """Number the rows that were added so far, in the order of their addition."""
         while self._added:
             batch, diff = self._added.popleft()
             self._pieces.append((batch, diff, self._sequence + batch.num_rows))
 
     def reserve(self) -> int:
-        """The number of the first command of a DataFrame."""
+        """Set numbers aside for the commands of a DataFrame; return the first."""
         self._number_added()
         first = self._sequence
         if self.key and first + 2 * FRAME > NUMBERS:  # rows that come after it need some too
@@ -109,12 +112,13 @@ class Inlet:
         self._reserved.discard(first)
 
     def add_parcels(self, first: int, parcels: list[Parcel]) -> None:
-        """Rows that workers have: those of a DataFrame for which the numbers from `first` on were set aside."""
+        """Add the rows of a DataFrame, which workers have, and for which the numbers from `first` on were set aside."""
         self._reserved.discard(first)
         self._parcels += parcels
 
     def gathered(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
-        """All rows since the last commit: those here, with `diff` as their last column, and those at workers."""
+        """All rows since the last commit: the rows in this inlet, with `diff` as their last column, and the parcels of
+        the rows at workers."""
         self._number_added()
         parcels = tuple(self._parcels)
         batches = []
@@ -131,7 +135,7 @@ class Inlet:
         return (gathered if gathered.num_rows else None), parcels
 
     def _net(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are left when all are added up; as they came, where no two cancel."""
+        """The rows that are left when equal ones are added up; the batch as it is, where no two rows cancel."""
         columns = canonical_columns(batch, self.form.schema)
         diffs = np.asarray(batch.column(batch.num_columns - 1))
         alike = _alike(hash_rows(columns, batch.num_rows), diffs > 0)
@@ -148,14 +152,15 @@ class Inlet:
         return pa.concat_batches([batch.take(others), left])
 
     def clear(self) -> list[Parcel]:
-        """Forget all rows; the parcels that nobody names now."""
+        """Forget all rows; return their parcels, which the inlet names no more."""
         self._number_added()
         return self.drop()
 
     def drop(self) -> list[Parcel]:
-        """Forget the rows that were gathered; the parcels that nobody names now."""
+        """Forget the rows that have numbers, which an epoch was made of; return their parcels, which the inlet names no
+        more."""
         dropped, self._parcels = self._parcels, []
-        # Numbers matter within an epoch only; those that were set aside are of the epoch that their rows come in.
+        # Numbers matter within an epoch only. Numbers set aside for a DataFrame count in the epoch that gets its rows.
         self._pieces = [(None, 0, self._sequence)] if self._reserved else []
         return dropped
 
@@ -163,7 +168,8 @@ class Inlet:
 def _alike(
     hashes: np.ndarray[Any, np.dtype[np.uint64]], inserted: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows may cancel, since rows of both kinds have their hash; whether they do, their values tell."""
+    """Which rows may cancel: their hash is that of an inserted row and of a deleted one. Whether they do cancel, only
+    their values can tell."""
     if len(hashes) < FEW:
         both = set(hashes[inserted].tolist()) & set(hashes[~inserted].tolist())
         return np.array([each in both for each in hashes.tolist()], np.bool_)

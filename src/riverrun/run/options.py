@@ -7,7 +7,7 @@ Laws:
 - **Short forms.** Each field of the three dataclasses is also an argument of `Dataflow.run`:
   ``flow.run(checkpoint="path", every=100)`` is ``flow.run(checkpoint=rr.options.Checkpoint("path", every=100))``.
 - **Said once.** A field that is given by itself and whose dataclass is given too is refused.
-- **Looked at first.** Whatever cannot be meant is refused before a process, a file or a thread is there.
+- **Checked first.** An option without a possible meaning is refused before a process, a file or a thread is made.
 
 >>> options = run_options({"every": 100}, checkpoint="kept", recovery="spread")
 >>> options.checkpoint
@@ -58,7 +58,7 @@ class _Options:
     forms: ClassVar[str]
     """What that argument may be, in words."""
     sample: ClassVar[str]
-    """An example of it."""
+    """An example of that argument."""
 
     def __repr__(self) -> str:
         first, *others = fields(self)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ class Checkpoint(_Options):
     storage_timeout: float | timedelta | None = None
     """Seconds after which a storage that fails ends the run; None to wait for as long as it takes."""
     keep_inputs: bool | None = None
-    """Whether the log keeps all rows, for later runs too; None for what the path was promised before."""
+    """Whether the log keeps all rows, for later runs too; None for whatever earlier runs have chosen for the path."""
     take_over: bool = False
     """Whether the path is taken from another run that uses it, which ends that run."""
     from_checkpoint: int | None = None
@@ -145,7 +145,7 @@ class Recovery(_Options):
     balance: Balance = "report"
     """What is done about a worker that the others wait for: "report", "move" shares of its keys, or "grow"."""
     max_workers: int | None = None
-    """Up to how many workers "grow" adds some."""
+    """The number of workers up to which "grow" adds more."""
 
     def __post_init__(self) -> None:
         choices: tuple[tuple[str, object, tuple[str, ...]], ...] = (
@@ -183,7 +183,8 @@ class Security(_Options):
     forms: ClassVar[str] = "rr.options.Security"
     sample: ClassVar[str] = "rr.options.Security(tls=True)"
     tls: bool | tuple[str | Path, str | Path] = False
-    """Whether all that travels is encrypted: True makes a certificate for the run; or a certificate and its key."""
+    """Whether connections are encrypted: True makes a certificate for the run; or the files of a certificate and its
+    key."""
 
 
 class ShortOptions(TypedDict, total=False):
@@ -267,7 +268,7 @@ def _checkpoint(value: object, short: Mapping[str, Any]) -> Checkpoint | None:
 
 
 def _completed(kind: type[_OptionsT], value: object, short: Mapping[str, Any]) -> _OptionsT:
-    """A dataclass of options: the one that was given, or that of the short forms."""
+    """A dataclass of options: the user's own, or one made of the short forms."""
     ours = {name: short[name] for name in short if _HOMES[name] is kind}
     if value is None:
         return kind(**ours)
@@ -302,11 +303,11 @@ def _unknown(name: str, value: object) -> PlanError:
 
 
 def check_on(options: RunOptions, carrier: Carrier, workers: int) -> None:
-    """Refuse options that make no sense at the place where the workers are to live, or beside so many of them."""
+    """Refuse options that make no sense at the place where the workers are to live, or with this number of workers."""
     check_count("workers", workers, hint='leave it out, or give workers=1 or workers="auto"')
     check_count("history", options.history)
     _check_place(carrier, timeout=options.timeout, tls=options.security.tls, seed=options.seed)
-    _check_balance(options.recovery, workers, carrier, is_kept=options.checkpoint is not None)
+    _check_balance(options.recovery, workers, carrier, is_durable=options.checkpoint is not None)
 
 
 def _check_every(distance: object) -> None:
@@ -325,7 +326,8 @@ def _check_every(distance: object) -> None:
 
 
 def identity_of(checkpoint: str | Path | None) -> str:
-    """What a run is known by to those who keep its epochs: its checkpoint path; without one, no other run goes on."""
+    """The name by which sinks recognise the run whose epochs they keep: its checkpoint path, hashed. Without a path no
+    later run continues this one, so the name is random."""
     if checkpoint is None:
         return uuid4().hex
     place = str(checkpoint)
@@ -437,10 +439,10 @@ def _check_place(carrier: Carrier, *, timeout: object, tls: Any, seed: object) -
         )
 
 
-def _check_balance(recovery: Recovery, workers: int, carrier: Carrier, *, is_kept: bool) -> None:
+def _check_balance(recovery: Recovery, workers: int, carrier: Carrier, *, is_durable: bool) -> None:
     """Refuse moving keys where none can move, and growing without a bound."""
     balance, max_workers = recovery.balance, recovery.max_workers
-    if balance != "report" and ("balance" not in carrier.takes or not is_kept):
+    if balance != "report" and ("balance" not in carrier.takes or not is_durable):
         where = "" if "balance" in carrier.takes else f" {carrier.place}"
         raise PlanError(
             "plan.run",

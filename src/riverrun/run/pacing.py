@@ -1,17 +1,17 @@
-"""Pacing: which epoch of a run is worked on next, and that all who follow the run are given each of them.
+"""Pacing: which epoch of a run is worked on next, and when sinks are given its changes.
 
-A run whose results nobody follows has its epochs done in one go: whoever waits for an epoch has all before it done
-too. Where somebody follows, a sink say, each epoch is completed by itself, and what it changed is read at its own
-boundary, before the next one begins. Laws:
+A `Run` has one `Pacing`, which every wait for an epoch goes through. Without sinks, epochs are done in one go: a wait
+for an epoch completes all epochs up to it. With sinks, each epoch is completed by itself, and its changes are
+read at its own boundary, before the next epoch begins. Laws:
 
-- **Each at its own boundary.** While somebody follows, no epoch is released before what the one before it changed is
-  handed out.
-- **Room first.** Nobody is given an epoch while they are far behind: whoever commits or waits, waits for them, and
-  not in turn, so that what they write may use the run.
-- **Onward.** Where epochs go on while nobody waits (`Cluster.goes_on`), they do so while somebody follows, too: a
-  thread waits for them in place of the user.
+- **Each at its own boundary.** While a run has sinks, no epoch is released before the changes of the epoch before it
+  are handed out.
+- **Room first.** No epoch is handed to a sink that is far behind: a thread that commits or waits first waits for
+  the sink. It does so without the run's lock, so that the sink's function may use the run.
+- **Onward.** Where epochs go on while nobody waits for them (`Cluster.goes_on`), they also go on with sinks: a thread
+  waits for them in place of the user.
 
-Cost: a comparison for each epoch that nobody follows.
+Cost: a comparison for each epoch of a run without sinks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pacing:
         turn: RLock,
         changes: Callable[[str, int], Result],
     ) -> None:
-        """`changes` reads what an epoch changed in an output; `turn` is held by whoever has the turn."""
+        """`changes` reads what an epoch changed in an output; `turn` is the lock of the thread that has the turn."""
         self._cluster = cluster
         self._followers = followers
         self._turn = turn
@@ -51,18 +51,18 @@ class Pacing:
         self._driver: Thread | None = None
 
     def wait(self, epoch: int, rows: int = 0) -> None:
-        """Return when an epoch is complete, and handed out to all who follow; raise what it failed with."""
+        """Return when an epoch is complete, and handed out to all sinks; raise its error, if the epoch failed."""
         with deferred():
             while not self._advance_in_turn(epoch, rows):
-                self._followers.wait_for_room()  # not in turn: what is written may use the run
+                self._followers.wait_for_room()  # not in turn: a sink's function may use the run
 
     def _advance_in_turn(self, epoch: int, rows: int) -> bool:
         with held(self._turn):
             return self.advance(epoch, rows)
 
     def advance(self, epoch: int, rows: int) -> bool:
-        """In turn: complete an epoch; where somebody follows, only the next one on the way to it: each is seen at its
-        own boundary. Whether it was the one asked for."""
+        """In turn: complete `epoch`, and return True. With sinks, complete only the next epoch on the way to `epoch`,
+        since each is seen at its own boundary; return whether that was `epoch` itself."""
         cluster, followers = self._cluster, self._followers
         self.hand_out()
         at = min(epoch, followers.next) if followers else epoch
@@ -74,8 +74,8 @@ class Pacing:
                 isinstance(error, Exception) and not isinstance(error, RiverrunError)
             ):
                 raise
-            # Refused, as whoever waits for it is told. Where later ones keep their numbers, it is run without its rows,
-            # and that has a boundary too.
+            # A refused epoch: the waiting caller gets the error. Where later epochs keep their numbers, the refused
+            # one is run without its rows, and that run of it has a boundary too.
             refused = isinstance(error, RiverrunError)
             if refused and followers and cluster.epoch > at:
                 cluster.settle(at)
@@ -84,7 +84,7 @@ class Pacing:
                 cluster.hold_epochs()
             if (
                 at == epoch or not refused
-            ):  # whoever is interrupted: the next call that waits has its boundary
+            ):  # after an interrupt, the next call that waits sees the boundary
                 raise
         self.hand_out()
         return at == epoch
@@ -99,18 +99,18 @@ class Pacing:
                 self.advance(epoch, 0)
 
     def hand_out(self) -> None:
-        """In turn: give all who follow what is complete."""
+        """In turn: give all sinks the epochs that are complete."""
         self._followers.hand_out(self._cluster.completed, self._changes)
 
     def follow(self, sink: Sink, completed: int) -> None:
-        """In turn, at a boundary: one more follows from here on, and was given all before."""
+        """In turn, at a boundary: add a sink, which follows from here on and was given all earlier epochs."""
         self._followers.add(sink, completed)
         if self._cluster.goes_on and self._driver is None:
             self._driver = Thread(target=self._drive, name="riverrun-followers", daemon=True)
             self._driver.start()
 
     def _drive(self) -> None:
-        """In a thread: while somebody follows, see to it that epochs go on, whether or not they are waited for."""
+        """In a thread: while the run has sinks, see to it that epochs go on, whether or not they are waited for."""
         while not self._cluster.closed:
             if not self._followers:
                 with self._turn:
@@ -119,8 +119,10 @@ class Pacing:
                         with suppress(RiverrunError):
                             self._cluster.free_epochs()
                         return
-            epoch = self._cluster.logged  # for the others it would wait in turn
+            epoch = (
+                self._cluster.logged
+            )  # a wait for an epoch that is not logged yet would keep the turn
             if epoch > self._cluster.completed:
-                with suppress(RiverrunError):  # whoever committed it is told
+                with suppress(RiverrunError):  # the caller who committed the epoch gets the error
                     self.wait(epoch - 1)
             sleep(PAUSE)

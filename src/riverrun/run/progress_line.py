@@ -1,8 +1,8 @@
 """A line in the terminal while a long commit is under way; nothing where there is no terminal.
 
-It appears after half a second, so that what is quick stays quiet. A thread of its own writes it, and asks
-the run for nothing but a number, and for the loop that the epoch is in: its name, its round, and the rows
-that change there.
+The line appears after half a second, so that quick commits print nothing. A thread of its own writes the line, and
+asks the run only for the number of changes made, and for the loop that the epoch is in: its name, its round, and the
+rows that change there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _UNSEEN = nullcontext()
 class ProgressLine:
     """Watches the commits of one run.
 
-    `touched` tells how many changes were made so far, `loops` which loops are going, the one with most rounds first.
+    `touched` tells how many changes were made so far; `loops` tells which loops are going, the one with most rounds
+    first.
     """
 
     def __init__(

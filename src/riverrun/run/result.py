@@ -1,7 +1,7 @@
-"""A result: rows as of an epoch, to be taken in whatever form suits.
+"""A result: rows as of an epoch, to be taken as Arrow, Polars, pandas, Spark, dicts or tuples.
 
-Reading copies nothing until rows are asked for, and what was read stays as it is while the run goes
-on. Rows come in no particular order, but for ``rows()``, which sorts them.
+Users get a `Result` from ``run.read`` and ``run.changes``. Reading copies nothing until rows are asked for, and a
+result stays as it is while the run goes on. Rows come in no particular order, but for ``rows()``, which sorts them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Result:
 
     @classmethod
     def of(cls, name: str, schema: pa.Schema, portions: Sequence[Portion], epoch: int) -> Result:
-        """What the portions of all workers give together."""
+        """The result that the portions of all workers make together."""
 
         def read() -> pa.Table:
             batches = []
@@ -69,7 +69,7 @@ class Result:
 
     @cached_property
     def _table(self) -> pa.Table:
-        with deferred():  # what is read is the run's own memory
+        with deferred():  # the rows lie in the run's own memory
             table = self._read()
         assert isinstance(table, pa.Table)
         return table
@@ -94,9 +94,10 @@ class Result:
             ) from error
 
     def to_spark(self, spark: Any = None) -> Any:
-        """As a DataFrame of Spark. Where the run is on Spark, its tasks read from the workers, when it is evaluated.
+        """As a DataFrame of Spark. Where the run is on Spark, Spark's tasks read the rows from the workers when the
+        DataFrame is evaluated.
 
-        `spark` is the session to make it in, by default the one of the run, or the active one.
+        `spark` is the session to make the DataFrame in, by default the session of the run, or the active one.
         """
         if self.lent is not None:
             return self.lent(self)
@@ -167,7 +168,7 @@ _NAN = (1, 0)
 
 
 def _rank(kind: pa.DataType) -> Callable[[Any], tuple[int, Any]]:
-    """Of a type, the function that gives each value a key: keys compare as states order the values."""
+    """For a type, the function that gives each value a sort key; keys compare as states order the values."""
     if isinstance(kind, EnumType):
         codes = {category: code for code, category in enumerate(kind.categories)}
         return lambda value: _NULL if value is None else (0, codes[value])

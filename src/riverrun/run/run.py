@@ -1,22 +1,21 @@
 """A run: a dataflow that is alive. Rows go in, epochs are committed, results are read.
 
-Threads may share a run; their calls take turns.
+Users get a `Run` from ``flow.run()``. Threads may share a run; their calls take turns. Laws:
 
-Laws:
-
-1. Rows are gathered until ``commit``; they become one epoch, whole or not at all. When something in it
-   fails, the epoch is refused, the run is as it was before, and goes on.
-2. ``read`` gives a result as of an epoch that is complete: what the program, run from scratch over all
-   rows committed up to that epoch, would give.
-3. Ctrl-C, and whatever else the handler of a signal raises, arrives where nothing is half done: an epoch is there whole
-   or not at all, and the run goes on (`interrupts`). In a forked process every call is refused (`forks`).
-6. **Settled interrupt.** When an interrupt leaves ``commit`` or ``Commit.wait``, the rows are still *gathered*, or
-   their epoch is *refused* and they are dropped, or it is *complete*; where the storage does not answer in time, or a
-   second interrupt does not wait for it, the epoch is *accepted* and done later, or *refusing*. Which of these holds
-   is a note of the exception, and ``status()["commit"]``.
-4. With ``checkpoint=path``, an epoch is in the log there before ``commit`` returns, and a run that is
-   started on the same path later goes on after the last of these.
-5. Closing leaves nothing behind, however often it is interrupted: threads end, and the path is free.
+- **Whole epochs.** Rows are gathered until ``commit``, which makes one epoch of them, whole or not at all. When
+  something in the epoch fails, the epoch is refused, the run is as before the commit, and goes on.
+- **As from scratch.** ``read`` gives a result as of a complete epoch: the rows that the program, run from scratch over
+  all rows committed up to that epoch, would give.
+- **Logged first.** With ``checkpoint=path``, an epoch is in the log at the path before ``commit`` returns. A run that
+  is started on the same path later goes on after the last logged epoch.
+- **Interrupts between steps.** Ctrl-C, and whatever else the handler of a signal raises, arrives where nothing is half
+  done (`interrupts`), and the run goes on. In a forked process every call is refused (`forks`).
+- **Settled interrupt.** When an interrupt leaves ``commit`` or ``Commit.wait``, the rows are still *gathered*, or their
+  epoch is *complete*, or the epoch is *refused* and its rows are dropped. Where the storage does not answer in time, or
+  a second interrupt cuts the wait for the storage short, the epoch is *accepted* and done later, or *refusing*: its
+  refusal is on the way to the log. A note of the exception says which of these holds, and so does
+  ``status()["commit"]``.
+- **Clean close.** Closing leaves nothing behind, however often it is interrupted: threads end, and the path is free.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("words")
@@ -105,7 +104,7 @@ TRIES = 3
 NARROW = 8  # columns up to which Arrow copies a batch quicker by joining it to nothing than by writing and reading it
 CLOSING = 5.0  # seconds
 SIDES = ("update", "fetch")
-TURN = 1.0  # seconds that `status` waits for one
+TURN = 1.0  # seconds that `status` waits for its turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -155,11 +154,11 @@ class Commit:
 
     @property
     def done(self) -> bool:
-        """Whether its results are complete."""
+        """Whether the results of the epoch are complete."""
         return self._run.completed > self.epoch
 
     def wait(self) -> Self:
-        """Return when its results are complete; raise what it failed with, if it did."""
+        """Return when the results of the epoch are complete; if the epoch failed, raise its error."""
         self._run._check_outside(f"wait for epoch {self.epoch}")
         self._run._await(self.epoch, self._rows)
         return self
@@ -231,7 +230,9 @@ class Run:
                 started = True
                 self._cluster.serve(self._serving)
         except BaseException:
-            if started:  # interrupted, or nobody can be told that it is there: nobody has this run
+            if (
+                started
+            ):  # the caller gets the error and not the run, so nobody else can close the run
                 self.close()
             raise
 
@@ -245,12 +246,12 @@ class Run:
             self._insert(name, rows)
 
     def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
-        # Nothing is put off: rows may be a generator without an end, and adding them is one instruction.
+        # Signals are not put off: rows may come from a generator without an end, and adding them is one instruction.
         inlet = self._inlet(name, what)
         inlet.add(_owned(rows, inlet.form.conform(rows, f"{what} {name!r}")), 1)
 
     def delete(self, name: str, rows: Any) -> None:
-        """Take `rows` out of the input called `name`, once each; of an input with a key, the rows with these keys."""
+        """Take `rows` out of the input called `name`, once each; from an input with a key, the rows with these keys."""
         if is_spark_frame(rows):
             self._hand_in(name, rows, "delete from")
         else:
@@ -280,7 +281,7 @@ class Run:
     # -- rows of Spark
 
     def _hand_in(self, name: str, frame: Any, what: str) -> None:
-        """Take the rows of a DataFrame: by Spark's own tasks, where the run is on Spark, and through here otherwise."""
+        """Take the rows of a DataFrame: by Spark's own tasks where the run is on Spark, else through this process."""
         self._inlet(name, what)
         frames = self._cluster.frames
         if frames is not None:
@@ -325,12 +326,12 @@ class Run:
         checkpoint: str | Path | None = None,
         **trigger: Any,
     ) -> Any:
-        """Have `frame`, a streaming DataFrame, feed the input called `name`: every batch of it becomes an epoch.
+        """Have `frame`, a streaming DataFrame, feed the input called `name`: each of its batches becomes an epoch.
 
         `mode` is "insert", "upsert" or "delete". Returns Spark's StreamingQuery. A batch that Spark repeats is
-        recognised, also by a run that was resumed: the query is told by its `checkpoint`, by default a folder of the
-        run's own checkpoint path, and the input's name, or `stream` where several streams feed one input. `trigger` is
-        as Spark's: ``processingTime="1 second"``, ``availableNow=True``.
+        recognised, also by a run that was resumed. For that a query is known by its `checkpoint`, by default a folder
+        of the run's own checkpoint path, and by the name of the input, or by `stream` where several streams feed one
+        input. `trigger` is as Spark's: ``processingTime="1 second"``, ``availableNow=True``.
         """
         inlet = self._inlet(name, f"{mode} into")
         frames = self._cluster.frames
@@ -354,7 +355,7 @@ class Run:
 
     @_whole
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Return when the run is over, True, or after `timeout` seconds, False; raise what it died of, if it did."""
+        """Return True when the run is over, or False after `timeout` seconds; raise the error that the run died of."""
         if timeout is not None:
             check_timeout(
                 timeout,
@@ -365,10 +366,10 @@ class Run:
 
     @_whole
     def commit(self, wait: bool = True) -> Commit:
-        """Make an epoch of the rows given since the last one; return when its results are complete.
+        """Make an epoch of the rows gathered since the last commit; return when the results are complete.
 
         With ``wait=False``, return as soon as the rows are accepted (and logged, where there is a
-        checkpoint path). Where a sink is far behind, wait for it first.
+        checkpoint path). Where a sink is far behind, the call first waits for the sink.
         """
         check_flag(wait, "wait")
         self._check_outside("commit")
@@ -416,14 +417,15 @@ class Run:
             raise
 
     def _settle(self, this: _Committing, error: BaseException, *, refuse: bool) -> None:
-        """An interrupt is on its way to the user: see to it that it leaves nothing open, and let it say so (law 6)."""
+        """Before an interrupt goes on to the user, settle the epoch, and note the outcome on the exception
+        (the settled-interrupt law)."""
         if this.epoch is not None and refuse:
             self._cluster.settle_interrupt(this.epoch, error)
         raised = error.error if isinstance(error, Interrupt) else error
         raised.add_note(self._settled(this))
 
     def _settled(self, this: _Committing) -> str:
-        """What an interrupt has left."""
+        """What has become of the rows of an interrupted call, in words."""
         epoch, rows = this.epoch, _count(this.rows)
         if epoch is None:
             gathered = sum(inlet.rows for inlet in self._inlets.values())
@@ -442,7 +444,7 @@ class Run:
         return note
 
     def _submit(self) -> int:
-        """Make an epoch of what was gathered; what is not accepted stays gathered."""
+        """Make an epoch of the gathered rows; rows that are not accepted stay gathered."""
         inputs, parcels = {}, {}
         for name, inlet in self._inlets.items():
             batch, handed_in = inlet.gathered()
@@ -460,7 +462,7 @@ class Run:
 
     @_in_turn
     def rollback(self) -> None:
-        """Forget the rows given since the last commit."""
+        """Forget the rows gathered since the last commit."""
         dropped = [parcel for inlet in self._inlets.values() for parcel in inlet.clear()]
         if self._cluster.frames is not None and dropped:
             self._cluster.frames.let_go(dropped)
@@ -484,14 +486,15 @@ class Run:
     @formerly(as_of="run.read(name, epoch=...), as in run.changes")
     @_in_turn
     def read(self, name: str, epoch: int | None = None) -> Result:
-        """The output or state called `name` as of an `epoch`, by default the last complete one, within ``history``."""
+        """The output or state called `name` as of an `epoch` within ``history``, by default the last complete epoch."""
         self._output(name, "read")
         self._check_open("read")
         return self._at(epoch, f"read {name!r}", name, self._cluster.read)
 
     @_in_turn
     def changes(self, name: str, epoch: int | None = None) -> Result:
-        """What an `epoch`, by default the last one, changed in the output called `name`: rows with a column `diff`."""
+        """The changes of an `epoch`, by default the last complete one, to the output called `name`: its rows that came
+        or went, with a column `diff`."""
         self._output(name, "tell the changes of")
         self._check_open("tell changes")
         return self._at(epoch, f"tell the changes of {name!r}", name, self._cluster.changes)
@@ -503,7 +506,7 @@ class Run:
         name: str,
         read: Callable[[str, int], Sequence[Portion]],
     ) -> Result:
-        """Read as of an epoch; of the last one also where epochs go on meanwhile and the last is soon another."""
+        """Read as of the epoch `asked`; None is the last one, even where epochs go on during the read."""
         for _ in range(TRIES):
             epoch = self._epoch(asked, what)
             try:
@@ -540,9 +543,10 @@ class Run:
     ) -> Sink:
         """Call ``function(changes, epoch)`` for every epoch of an `output`, in order, in a thread of its own.
 
-        What is complete already comes first: epoch by epoch, as far as ``history`` goes back; otherwise all rows at
-        once, with ``changes.from_epoch == 0``. With ``start="now"`` only epochs to come are given; with a number,
-        those from that epoch on. After a crash an epoch may be given again: its number tells.
+        The function is called for complete epochs first: epoch by epoch, where ``history`` goes back to epoch 0;
+        otherwise once, with all rows and ``changes.from_epoch == 0``. With ``start="now"`` it is called for epochs to
+        come only; with a number, from that epoch on. After a crash the function may be called again for an epoch,
+        with the same number.
         """
         self._output(output, "follow")
         return self._follow(output, Function(function, self.plan.name, output), start)
@@ -551,7 +555,7 @@ class Run:
         """Keep the changes of an `output` at `path`, a directory or a URL: a Parquet file for each epoch that has any.
 
         Files have the columns of the output, `diff` and `epoch`. The sum of the diffs up to an epoch is the result as
-        of it. A resumed run goes on where the files end, and makes up for what is missing.
+        of that epoch. A resumed run goes on where the files end, and writes the missing changes.
         """
         schema = shown_schema(self._output(output, "write").schemas[0])
         return self._follow(
@@ -583,7 +587,9 @@ class Run:
     def _follow(self, output: str, place: Destination, start: int | str = "all") -> Sink:
         sink: Sink | None = None
 
-        def forsake() -> None:  # interrupted: nobody has it
+        def forsake() -> (
+            None
+        ):  # interrupted: the caller does not get the sink, so it is closed here
             if sink is not None:
                 sink.close(timeout=0.0)
 
@@ -703,8 +709,8 @@ class Run:
         """Where the run stands: epochs, workers, checkpoints, and how large each state is.
 
         ``epoch`` is the last complete one, as `epoch` of the run is, and ``next`` the number that the next commit gets;
-        that of a ``checkpoint`` is the last epoch that the checkpoint holds. None stands for no epoch. The sizes are
-        not there while a worker recovers, or while another thread has its turn and waits.
+        ``epoch`` of ``checkpoint`` is the last epoch that the checkpoint holds. None stands for no epoch. Sizes are
+        left out while a worker recovers, or while another thread has its turn and waits.
         """
         self._mark.check("tell the status", self._owner)
         with deferred():
@@ -742,8 +748,8 @@ class Run:
         return status
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; other numbers of
-        workers. Each has a `kind` and the time `at` which it was."""
+        """What has happened to the run, oldest first: workers lost, recovered, slow; checkpoints; changed numbers of
+        workers. Each event has a `kind`, and `at`, its time."""
         self._mark.check("tell events", self._owner)
         if kind is not None and kind not in KINDS:
             close = get_close_matches(str(kind), KINDS, n=1)
@@ -756,7 +762,7 @@ class Run:
 
     @_in_turn
     def checkpoint(self) -> int:
-        """Make a checkpoint now; return its number when it is whole."""
+        """Make a checkpoint now; return its number once the checkpoint is written."""
         self._check_outside("make a checkpoint")
         return self._cluster.checkpoint()
 
@@ -764,8 +770,8 @@ class Run:
     def scale(self, workers: int) -> None:
         """Go on with another number of `workers`; return when they have taken over.
 
-        Epochs go on until new workers are there; then, between two epochs, the keys that change hands move, and no
-        others.
+        Epochs go on until new workers are there. Then, between two epochs, keys move to them; a key whose owner stays
+        the same does not move.
         """
         check_count(
             "workers",
@@ -783,13 +789,13 @@ class Run:
 
     def _repr_html_(self) -> str:
         status = self.status()
-        told = f"{html.escape(repr(self))}, {status['workers']} workers"
-        return f"<p>{told}</p>{to_svg(self.plan)}"
+        summary = f"{html.escape(repr(self))}, {status['workers']} workers"
+        return f"<p>{summary}</p>{to_svg(self.plan)}"
 
     def close(self) -> None:
-        """End the run, when its sinks have written what is complete: they have half a minute. Epochs that were
-        committed and not waited for may not be complete; with a checkpoint path they are in the log, and done when it
-        is resumed."""
+        """End the run, after its sinks have written the complete epochs: sinks have half a minute for that. Epochs that
+        were committed and not waited for may not be complete; with a checkpoint path they are in the log, and are done
+        when the run is resumed."""
         try:
             if self._mark.is_ours:
                 self._check_outside("close the run")
@@ -801,7 +807,7 @@ class Run:
             raise
 
     def _close(self) -> None:
-        """Do each of these, whatever becomes of those before it: law 5."""
+        """Take every step of closing, even where an earlier one fails (the clean-close law)."""
         with ExitStack() as ending:
             ending.callback(setattr, self, "_ended", True)
             ending.callback(self._cluster.close)
@@ -812,8 +818,8 @@ class Run:
             self._hand_out_last()
 
     def _hand_out_last(self) -> None:
-        """Give sinks what is complete."""
-        # Another thread may have its turn, and wait for an epoch that does not come: closing ends that too.
+        """Give sinks the complete epochs."""
+        # Another thread may have its turn, and wait for an epoch that never comes: closing ends that wait too.
         self._hurried = True
         if try_acquire(self._lock, CLOSING if self._followers else 0):
             try:
@@ -827,7 +833,7 @@ class Run:
         self._hurried = False
 
     def _finish_followers(self) -> None:
-        """Not in turn: what is written may use the run. Whoever is interrupted waits for no sink any more."""
+        """Not in turn: a sink's function may use the run. After an interrupt, no sink is waited for any more."""
         self._followers.finish(0.0 if self._hurried else FINISH)
 
     def __enter__(self) -> Self:
@@ -872,9 +878,10 @@ class Run:
             raise missing_attribute(self, "run", name, _ELSEWHERE)
 
     def _check_outside(self, attempt: str) -> None:
-        """Refuse what would change the run in the middle of an epoch: a call from one of its own functions.
+        """Refuse a call from one of the run's own functions, which would change the run in the middle of an epoch.
 
-        Whoever works has the lock. So if this thread gets the lock while a step is under way, the step is its own.
+        A thread that does a step has the lock. So if this thread gets the lock while a step is under way, then this
+        thread is doing the step.
         """
         if not self._cluster.is_stepping or not self._lock.acquire(blocking=False):
             return
@@ -905,13 +912,13 @@ class _Committing:
     """A call of `commit` or `Commit.wait`."""
 
     before: int
-    """How many epochs were complete when it began."""
+    """How many epochs were complete when the call began."""
     epoch: int | None = None
     """The epoch that is waited for; None as long as no epoch was made."""
     rows: int = 0
 
     def others(self, cluster: Cluster) -> list[int]:
-        """The epochs that were under way when it was interrupted, and refused with its own."""
+        """The other epochs that were under way when the call was interrupted, and were refused with its own epoch."""
         return [] if self.epoch is None else cluster.refused_by_interrupt(self.before, self.epoch)
 
     def status(self, cluster: Cluster) -> dict[str, Any]:
@@ -929,9 +936,9 @@ def _place(shown: str) -> str:
 
 
 def _owned(rows: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of rows as one that is ours: whoever gave the rows may change the frame or array in which they lie."""
+    """The batch, copied where its memory belongs to the caller, who may change the frame or array afterwards."""
     if isinstance(rows, list | tuple | pl.DataFrame | pl.LazyFrame) or not batch.num_rows:
         return batch
-    if batch.num_columns <= NARROW:  # half as dear
+    if batch.num_columns <= NARROW:  # costs half as much
         return pa.concat_batches([batch, batch.slice(0, 0)])
     return pa.ipc.read_record_batch(batch.serialize(), batch.schema)

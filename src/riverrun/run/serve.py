@@ -1,10 +1,14 @@
-"""Serving: what the data source "riverrun" asks a run on Spark for.
+"""Serving: how a run on Spark answers its data source "riverrun".
 
-Results are lent: workers hold what was opened, under a number, until the last `LENT` openings are
-newer. A task whose worker is lost asks here who lends the rows now (`engine.borrowing`). Changes are *fed*,
-each stream by a feed of its own: from the first time it asks, every epoch is kept here until the stream says
-that it has it, or is silent for `SILENT` seconds; where it lags, commits wait for it. A stream that was
-stopped and starts again before that finds there what came meanwhile.
+A `Run` has one `Serving`; tasks and streams of Spark ask it through the endpoint of the driver. It serves results and
+streams of changes:
+
+- *Results are lent.* Workers hold an opened result under a number, until `LENT` newer results were opened. A task
+  whose worker is lost asks here which worker lends the rows now (`runtime.network.lending`).
+- *Changes are fed.* Each stream has a feed of its own. From the stream's first question on, the feed keeps the changes
+  of every epoch, until the stream says that it has them; a feed whose stream is silent for `SILENT` seconds is given
+  up. Where a stream lags, commits wait for it. A stream that stops, and starts again before its feed is given up, gets
+  the changes that came meanwhile.
 """
 
 from __future__ import annotations
@@ -36,10 +40,10 @@ _PATIENCE = 5.0
 
 
 class Serving:
-    """Answers for one run. Asked from many threads."""
+    """Answers the questions about one run. Many threads may ask."""
 
     def __init__(self, run: Run, turn: Callable[[], AbstractContextManager[None]]) -> None:
-        """In a block of `turn` no other thread that shares the run has its turn."""
+        """Inside ``with turn():`` no other thread that shares the run has its turn."""
         self._run = run
         self._turn = turn
         self._lent: OrderedDict[str, Sequence[Portion]] = OrderedDict()
@@ -48,7 +52,7 @@ class Serving:
         self._number = 0
 
     def questions(self) -> dict[str, Any]:
-        """What can be asked."""
+        """The questions that can be asked, by name, each with the function that answers."""
         return {
             "schema": self._schema,
             "open": self._open,
@@ -59,7 +63,7 @@ class Serving:
         }
 
     def lend(self, result: Result) -> str:
-        """Keep a result for whoever knows its number."""
+        """Keep a result, and return the number by which tasks ask for it."""
         with self._lock:
             self._number += 1
             name = str(self._number)
@@ -75,17 +79,17 @@ class Serving:
 
     def _schema(self, asked: Mapping[str, Any]) -> bytes:
         if asked["lent"] is not None:
-            found = self._portions(asked["lent"])[0].schema
+            schema = self._portions(asked["lent"])[0].schema
         else:
-            found = self._run.schema(asked["output"])
+            schema = self._run.schema(asked["output"])
             if asked["changes"]:
-                found = of_changes(found)
-        told: bytes = found.serialize().to_pybytes()
-        return told
+                schema = of_changes(schema)
+        serialized: bytes = schema.serialize().to_pybytes()
+        return serialized
 
     def _open(self, asked: Mapping[str, Any]) -> list[Any]:
-        """Of each portion who lends it, by address and number; a column that is the same for all rows; what to say
-        when a lender is lost."""
+        """For each portion: the lenders, by address and number; a column that is the same for all rows, or None; and
+        what a task says when a lender is lost."""
         name, added = asked["lent"], None
         if name is None:
             result = self._result(asked)
@@ -99,11 +103,11 @@ class Serving:
         ]
 
     def _renew(self, asked: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """Who lends the rows now that a lender is lost."""
+        """The lenders of the rows, now that a lender is lost."""
         return _lenders(self._borrowed(asked).renew(asked["lease"]))
 
     def _gone(self, asked: Mapping[str, Any]) -> bool:
-        """Whether a lender was given up: it may be stopped, or cut off, and say nothing."""
+        """Whether a lender was given up: a lender that is stopped, or cut off, cannot say so itself."""
         return self._borrowed(asked).gone(asked["address"])
 
     def _borrowed(self, asked: Mapping[str, Any]) -> Borrowed:
@@ -150,7 +154,7 @@ class Serving:
             feed.passed(asked["end"])
 
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Changes that are kept here: of a feed, from an epoch up to, not including, another."""
+        """The changes that a feed keeps, from one epoch up to another, which is not included."""
         (_, name, start, end), columns, where = ticket
         feed = self._feeds.get(name)
         if feed is None:
@@ -177,7 +181,7 @@ def _lenders(loans: Sequence[Loan]) -> list[tuple[str, int]]:
 
 
 def of_changes(columns: pa.Schema) -> pa.Schema:
-    """The columns of changes, as Spark sees them: two more."""
+    """The columns of changes, as Spark sees them: those of the output, the diff and the epoch."""
     columns = columns.append(pa.field(free_name("diff", columns.names, any_case=True), pa.int64()))
     return columns.append(pa.field(free_name("epoch", columns.names, any_case=True), pa.int64()))
 
@@ -193,12 +197,13 @@ class _Feed:
         start: int,
         others: Sequence[_Feed],
     ) -> None:
-        """`others` have what came since `start`, which the run may have forgotten."""
+        """`others` are feeds of the same output that have all changes since `start`, which the run may not have any
+        more."""
         self.output = output
         self.schema = of_changes(run.schema(output))
         self._start = start
-        self._kept: dict[int, pa.Table] = {}
-        self._lump = -1  # the epoch as of which all rows were told at once
+        self._tables_by_epoch: dict[int, pa.Table] = {}
+        self._lump = -1  # the epoch as of which all rows were given at once
         self._bytes = 0
         self._heard = time.monotonic()
         self._changed = Condition()
@@ -206,7 +211,7 @@ class _Feed:
         with (
             turn(),
             self._changed,
-        ):  # no epoch in between, and none is taken before all is set
+        ):  # no epoch completes in between, and `_take` waits until all attributes are set
             self.end = start
             for other in others[:1]:
                 with suppress(RiverrunError):
@@ -218,27 +223,29 @@ class _Feed:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody asks for it any more."""
+        """Whether no stream asks for the feed any more."""
         return time.monotonic() - self._heard > SILENT or not self._sink.active
 
     def covers(self, start: int) -> bool:
-        """Whether it has all from an epoch on."""
+        """Whether the feed has all changes from an epoch on."""
         return start == self._start or start > max(self._start, self._lump)
 
     def heard(self) -> None:
-        """The stream is there."""
+        """Note a sign of life of the stream."""
         self._heard = time.monotonic()
 
     def _take_over(self, other: _Feed) -> None:
         with other._changed:
-            self._kept = {
-                epoch: table for epoch, table in other._kept.items() if epoch >= self._start
+            self._tables_by_epoch = {
+                epoch: table
+                for epoch, table in other._tables_by_epoch.items()
+                if epoch >= self._start
             }
             self._lump, self.end = other._lump, max(other.end, self._start)
-        self._bytes = sum(table.nbytes for table in self._kept.values())
+        self._bytes = sum(table.nbytes for table in self._tables_by_epoch.values())
 
     def _take(self, changes: Followed, epoch: int) -> None:
-        """In the thread of the sink: keep an epoch; wait while too much is kept."""
+        """In the thread of the sink: keep the changes of an epoch; wait while the feed keeps too much."""
         table = changes.to_arrow()
         with self._changed:
             self._changed.wait_for(
@@ -247,7 +254,7 @@ class _Feed:
             if self._over or self.abandoned:
                 raise TimeoutError("the stream does not take its changes any more")
             if table.num_rows:
-                self._kept[epoch] = table
+                self._tables_by_epoch[epoch] = table
                 self._bytes += table.nbytes
             if changes.from_epoch < epoch:
                 self._lump = epoch
@@ -257,16 +264,20 @@ class _Feed:
         """The stream has all epochs below `end`."""
         with self._changed:
             self._heard = time.monotonic()
-            for epoch in [each for each in self._kept if each < end]:
-                self._bytes -= self._kept.pop(epoch).nbytes
+            for epoch in [each for each in self._tables_by_epoch if each < end]:
+                self._bytes -= self._tables_by_epoch.pop(epoch).nbytes
             self._start = max(self._start, end)
             self._changed.notify_all()
 
     def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         with self._changed:
             self._heard = time.monotonic()
-            found = [(epoch, table) for epoch, table in self._kept.items() if start <= epoch < end]
-        for epoch, table in found:
+            tables = [
+                (epoch, table)
+                for epoch, table in self._tables_by_epoch.items()
+                if start <= epoch < end
+            ]
+        for epoch, table in tables:
             for batch in table.to_batches():
                 epochs = pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows)
                 yield pa.record_batch([*batch.columns, epochs], schema=self.schema)

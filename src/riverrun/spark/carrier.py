@@ -1,6 +1,6 @@
-"""The carrier of runs on Spark: what ``flow.run(on="spark")``, or a session in place of the word, leads to.
+"""The carrier of runs on Spark: it starts the cluster of ``flow.run(on="spark")`` or ``flow.run(on=session)``.
 
-`runtime.carriers` imports this module when a run asks for it, and nobody else does.
+Only `runtime.carriers` imports this module, and only when a run asks for Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class SparkCarrier(FrameCarrier):
         )
 
     def suitable_workers(self, on: Any) -> int:
-        """As many as a session has slots for, beside other runs and data jobs; on a local one of ours, one a core."""
+        """As many workers as a session has slots for, beside other runs and data jobs; in a new local session, one for
+        each core."""
         return free_slots(on)
 
     def frame_of(self, table: pa.Table, session: Any = None) -> Any:

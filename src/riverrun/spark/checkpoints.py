@@ -8,12 +8,14 @@
     )
     spark.read.format("riverrun").option("checkpoint", "/path").load("counts")
 
-A path is what has a "/" in it; names of outputs have none. Options: `output`, needed where there are
-several; `epoch`, one that one of the checkpoints holds, by default the last one; `number`, that of a
-checkpoint; `state`, any state by its name in place of an output, with a last column for how often each row
-is there; `columns`. Laws: a query reads one checkpoint, chosen when it is planned. Each task opens the
-storage itself, where it runs, and reads a range of hashes; conditions are
-applied there with `pushFilters` (see `source`).
+The data source "riverrun" (`source`) calls this module when it is given a path: a text with a "/" in it, which names of
+outputs have not. Options: `output`, needed where there are several; `epoch`, which a checkpoint at the path must hold,
+by default the last one; `number`, the number of a checkpoint; `state`, the name of any state, read in place of an
+output, with a last column for how often each row is there; `columns`. Laws:
+
+- **One checkpoint.** A query reads one checkpoint, chosen when the query is planned.
+- **Read where tasks run.** Each task opens the storage itself, on its executor, and reads a range of hashes; with
+  `pushFilters` it applies the query's conditions there (see `source`).
 """
 
 from __future__ import annotations
@@ -43,51 +45,51 @@ OPTIONS = (
 _RENAMED = {"asof": "epoch", "as_of": "epoch"}
 """What options were called before."""
 _UNSAID = ("path", "lent")
-"""What load() gives, and what a frame of a result has."""
+"""Options that nobody writes: `path` is the argument of load(), `lent` is set for the frame of a result."""
 
 
 def option(options: Options, name: str) -> str | None:
-    """An option of Spark's, which knows no case."""
-    found = [value for key, value in options.items() if key.lower() == name.lower()]
-    return found[0] if found else None
+    """An option of the reader, whose names have no case in Spark."""
+    values = [value for key, value in options.items() if key.lower() == name.lower()]
+    return values[0] if values else None
 
 
 def number_of(options: Options, name: str, of: str) -> int | None:
     """An option that is the number of something."""
-    given = option(options, name)
-    if given is None:
+    text = option(options, name)
+    if text is None:
         return None
-    if not given.strip().isdigit():
+    if not text.strip().isdigit():
         raise PlanError(
             "spark.source",
-            f"cannot read with {name} {given!r}: that is the number of {of}",
+            f"cannot read with {name} {text!r}: that is the number of {of}",
             hint=f'.option("{name}", 7)',
         )
-    return int(given)
+    return int(text)
 
 
 def flag_of(options: Options, name: str) -> bool:
-    """An option that is true or false; false where it is not given."""
-    given = option(options, name)
-    if given is not None and given.strip().lower() not in ("true", "false"):
+    """An option that is true or false; false where it is left out."""
+    text = option(options, name)
+    if text is not None and text.strip().lower() not in ("true", "false"):
         raise PlanError(
             "spark.source",
-            f"cannot read with {name} {given!r}: that is true or false",
+            f"cannot read with {name} {text!r}: that is true or false",
             hint=f'.option("{name}", "true"), or leave it out',
         )
-    return given is not None and given.strip().lower() == "true"
+    return text is not None and text.strip().lower() == "true"
 
 
 def check_options(options: Options) -> None:
-    """Refuse options that the source does not have. Those of Spark itself, which have a dot or a "_" first, pass."""
+    """Refuse options that the source does not have. Spark's own pass: they have a dot, or begin with "_"."""
     known = {name.lower(): name for name in (*OPTIONS, *_UNSAID)}
-    for given in options:
-        if given.lower() not in known and "." not in given and not given.startswith("_"):
-            meant = _RENAMED.get(given.lower(), given.lower())
+    for name in options:
+        if name.lower() not in known and "." not in name and not name.startswith("_"):
+            meant = _RENAMED.get(name.lower(), name.lower())
             close = get_close_matches(meant, [name.lower() for name in OPTIONS], n=1)
             raise PlanError(
                 "spark.source",
-                f"cannot read with the option {given!r}: the options are {', '.join(OPTIONS)}",
+                f"cannot read with the option {name!r}: the options are {', '.join(OPTIONS)}",
                 hint=f'did you mean .option("{known[close[0]]}", ...)?'
                 if close
                 else "leave it out",
@@ -97,26 +99,26 @@ def check_options(options: Options) -> None:
 
 
 def place_of(options: Options) -> str | None:
-    """The path of checkpoints that is meant; None where a run is."""
-    given, path = option(options, "checkpoint"), option(options, "path")
-    if given is None:
+    """The path of checkpoints that the options name; None where they name a run."""
+    path_option, path = option(options, "checkpoint"), option(options, "path")
+    if path_option is None:
         if path is None or "/" not in path:
             return None
-        given = path
-    return given if "://" in given else os.path.abspath(os.path.expanduser(given))
+        path_option = path
+    return path_option if "://" in path_option else os.path.abspath(os.path.expanduser(path_option))
 
 
 def schema(place: str, options: Options) -> pa.Schema:
-    """The columns."""
+    """The columns of the chosen output or state."""
     return _chosen(place, options)[1].columns
 
 
 def plan(place: str, options: Options) -> list[Any]:
-    """The partitions: plain values that say which checkpoint, what in it, and which hashes."""
+    """The partitions: plain values that say which checkpoint is read, which output or state, and which hashes."""
     _, stored = _chosen(place, options)
-    told = {"number": stored.number, "epoch": stored.epoch}
-    told |= {"state": stored.state} if stored.output is None else {"output": stored.output}
-    return [(None, place, told, cut) for cut in stored.cuts()]
+    choice = {"number": stored.number, "epoch": stored.epoch}
+    choice |= {"state": stored.state} if stored.output is None else {"output": stored.output}
+    return [(None, place, choice, cut) for cut in stored.cuts()]
 
 
 def fetch(part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.RecordBatch]:
@@ -124,9 +126,9 @@ def fetch(part: Any, columns: list[str], where: list[Any]) -> Iterator[pa.Record
     from riverrun.runtime.stored_outputs import StoredPortion
     from riverrun.storage.reader import choose, look_into
 
-    _, place, told, (low, high) = part
+    _, place, choice, (low, high) = part
     checkpoints = look_into(place)
-    portion = StoredPortion(checkpoints, choose(checkpoints, **told), low, high)
+    portion = StoredPortion(checkpoints, choose(checkpoints, **choice), low, high)
     yield from portion.batches(columns, [Where(*each) for each in where])
 
 

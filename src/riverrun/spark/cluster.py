@@ -1,7 +1,8 @@
 """A cluster on Spark: workers are tasks of a session, the coordinator is in the driver process.
 
-Closing it ends its tasks, and leaves the session as it was, unless it was made here. Several can
-live in one session, beside the user's own jobs.
+A run gets one by ``flow.run(on="spark")`` or ``on=session`` (`carrier`). Several clusters can live in one session,
+beside the user's own jobs. Closing a cluster ends its tasks. A session that the cluster has made is stopped then; a
+session of the user's stays as it was.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ class SparkCluster(RemoteCluster):
         timeout: float = 60.0,
         **durability: Any,
     ) -> None:
-        self.site = open_site(on, workers, memory, _kept())
+        self.site = open_site(on, workers, memory, _occupied_slots())
         self.streams: dict[str, Any] = {}
-        """The queries that feed it, by the names of their streams."""
+        """The queries that feed the run, by the names of their streams."""
         self._plan_name = plan.name
         launcher = SparkLauncher(
             self.site, plan.name, Maker(plan, history + 1, memory), kernels_of(plan)
         )
-        interrupts.renew()  # a new session has installed a handler of its own
+        interrupts.renew()  # a new session installs a signal handler of its own
         try:
             interrupts.check()
             super().__init__(
@@ -92,7 +93,7 @@ class SparkCluster(RemoteCluster):
         return upload(self, self.site, frame, target, wait)
 
     def let_go(self, parcels: Iterable[Parcel]) -> None:
-        """Nobody will name these parcels, nor others of their uploads."""
+        """Have workers drop these parcels and all others of the same uploads: no epoch will name them."""
         for name in {upload_of(parcel) for parcel in parcels}:
             self.forget_upload(name, ())
 
@@ -105,7 +106,8 @@ class SparkCluster(RemoteCluster):
         return of_lent(self.session, self.name, number)
 
     def serve(self, server: ResultServer) -> None:
-        """Let Spark read from this run: as `name`, which is that of the dataflow, or like it where that is taken."""
+        """Let Spark read from this run by its `name`: the name of the dataflow, with a number behind it where another
+        run has that name."""
         super().serve(server)
         self.name, taken = self._plan_name, 1
         while self.name in _ALIVE:
@@ -119,11 +121,11 @@ class SparkCluster(RemoteCluster):
         super().scale(workers)
 
     def _check_room(self, workers: int) -> None:
-        others = _kept() - len(self._coordinator.members)
+        others = _occupied_slots() - len(self._coordinator.members)
         check_slots(self.session.sparkContext, workers, others)
 
     def stop_streams(self) -> None:
-        """Have the queries end that feed it."""
+        """End the queries that feed the run."""
         for query in self.streams.values():
             with suppress(Exception):
                 query.stop()
@@ -140,19 +142,19 @@ class SparkCluster(RemoteCluster):
 
     @property
     def session(self) -> SparkSession:
-        """The session it runs on."""
+        """The session that the workers run on."""
         return self.site.session
 
 
-def _kept() -> int:
-    """How many slots the runs of this process keep: it has one Spark application."""
+def _occupied_slots() -> int:
+    """How many slots the runs of this process occupy: a process has one Spark application."""
     return sum(
         len(cluster._coordinator.members) for cluster in _ALIVE.values() if not cluster.closed
     )
 
 
 def free_slots(on: Any) -> int:
-    """For how many workers there is room: in a session, or, for "spark", in the active one or a new local one."""
+    """For how many workers there is room in the session `on`; for "spark", in the active or a new local session."""
     session = active_session() if on == "spark" else on
     if session is None:
         return available_cores()
@@ -164,7 +166,7 @@ def free_slots(on: Any) -> int:
             f"cannot run with workers='auto' on {context.master}: it does not say how many task slots it has",
             hint="give a number: flow.run(on=session, workers=4); or set spark.cores.max",
         )
-    return max(known - _kept() - DATA_SLOTS, 1)
+    return max(known - _occupied_slots() - DATA_SLOTS, 1)
 
 
 def _register(site: Site) -> None:

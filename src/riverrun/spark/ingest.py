@@ -1,17 +1,17 @@
 """Ingest: the rows of a DataFrame go from Spark's own tasks straight to the workers.
 
-Each task conforms its rows to the declared columns and hands them to the workers as parcels
-(`engine.staging`), a batch to each in turn; the job's result names the parcels. Laws:
+``run.insert`` of a DataFrame and every batch of a stream (`streams`) come here. A job of Spark runs `send` on each
+partition: it conforms the rows to the declared columns and hands them to the workers as parcels, a batch to each
+worker in turn. The job's result names the parcels. Laws:
 
-1. **Once.** Of a task that Spark ran several times, the attempt that Spark committed is the one whose
-   parcels are named; what others handed in is let go of. So retries and speculation neither double
-   nor lose a row.
-2. **All or nothing.** A DataFrame that fails halfway names nothing.
-3. **Not in the way.** When the run begins another execution, tasks fail at once, so that they do not
-   hold the slots that a replacement needs.
-4. **A loss is no end.** When workers, or executors with tasks of the job, are lost, the job is run again when the
-   workers are back, until it has failed for `retry.DEADLINE` seconds. A DataFrame that fails by itself is not, nor
-   is one whose session was stopped.
+- **Once.** Where Spark ran a task several times, only the parcels of the attempt that Spark committed are named; the
+  parcels of other attempts are dropped. So retries and speculation neither double nor lose a row.
+- **All or nothing.** A DataFrame that fails halfway names no parcel.
+- **No slot held.** When the run begins another execution, tasks fail at once, so that they do not hold the slots that a
+  replacement needs.
+- **Lost tasks run again.** When workers, or executors with tasks of the job, are lost, the job is run again once the
+  workers are back, until it has failed for `retry.DEADLINE` seconds. A DataFrame that fails by itself is not run
+  again, nor is one whose session was stopped.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from riverrun.spark.session import Site, is_stopped, own_python
 from riverrun.spark.shipping import task
 
 _LOST = ("ExecutorLostFailure", "executor loss", "Executor lost", "Lost executor")
-"""How Spark says that it gave a job up since executors were lost."""
+"""Words in Spark's message when it gives a job up since executors were lost."""
 
 
 @dataclass(frozen=True)
-class _Order:
-    """What a task is told."""
+class _TaskOrder:
+    """What a task needs to know to hand its rows in."""
 
     target: Target
     upload: str
     driver: str
-    """Where a task asks who the workers are, when it begins: by then some may have been lost."""
+    """The address where a task, when it begins, asks for the workers: some may have been lost since the job began."""
     credentials: Credentials
 
 
@@ -59,9 +59,9 @@ def upload(
     target: Target,
     wait: Callable[[float], object] = sleep,
 ) -> list[Parcel]:
-    """Hand the rows of a DataFrame to the workers; the names of the parcels that count.
+    """Hand the rows of a DataFrame to the workers; return the parcels that count.
 
-    `wait` pauses before it is tried again; where it gives True, nobody wants the rows any more.
+    `wait` pauses before another try; where it returns True, nobody wants the rows any more.
     """
     check_columns(frame, target)
     return persist(lambda: _upload(cluster, site, frame, target), target.attempt, wait=wait)
@@ -69,33 +69,33 @@ def upload(
 
 def _upload(cluster: RemoteCluster, site: Site, frame: Any, target: Target) -> list[Parcel]:
     """One try."""
-    cluster.members()  # when they are there; each task asks again
+    cluster.members()  # waits until workers are there; each task asks again
     name = cluster.new_upload()
-    order = _Order(target, name, cluster.address, cluster.credentials)
+    order = _TaskOrder(target, name, cluster.address, cluster.credentials)
     function = task(__name__, "send", cloudpickle.dumps(order), ship=not site.local)
     try:
         with own_python(site):
-            job = frame.mapInArrow(function, "told binary")
-        told = [unpack(row.told) for row in exposed(job.collect)]
+            job = frame.mapInArrow(function, "outcome binary")
+        outcomes = [unpack(row.outcome) for row in exposed(job.collect)]
     except Exception as error:
         cluster.forget_upload(name, ())
         raise _failed(error, target.attempt, stopped=is_stopped(site.session)) from error
     except BaseException:
         cluster.forget_upload(name, ())
         raise
-    failed = [revive(each) for each in told if isinstance(each, dict)]
+    failed = [revive(each) for each in outcomes if isinstance(each, dict)]
     if failed:
         cluster.forget_upload(name, ())
         final = [error for error in failed if not is_outage(error)]
         raise (final or failed)[0]
-    parcels = [parcel for listed in told for parcel in listed]
+    parcels = [parcel for listed in outcomes for parcel in listed]
     cluster.forget_upload(name, [parcel.name for parcel in parcels])
     return parcels
 
 
 def _failed(error: Exception, attempt: str, *, stopped: bool = False) -> RiverrunError:
-    """What it means that Spark has given a job up; `stopped` tells whether the session was."""
-    if stopped:  # executors are lost with it, and do not come back
+    """The error of a job that Spark has given up; `stopped` tells whether the session was stopped."""
+    if stopped:  # executors are lost with the session, and do not come back
         return TransportError(
             "spark.stopped",
             f"cannot {attempt}: the Spark session was stopped, and nothing of the DataFrame is applied",
@@ -137,31 +137,31 @@ def _first_line(error: BaseException) -> str:
 
 
 def send(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a task does: hand rows in, and name the parcels; or tell why it cannot, which Spark need not retry."""
+    """The function of a task: hand rows in and return the parcels; or return the error, which Spark need not retry."""
     from pyspark import TaskContext
 
-    order: _Order = cloudpickle.loads(argument)
+    order: _TaskOrder = cloudpickle.loads(argument)
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     attempt = context.taskAttemptId() if context else 0
-    told: Any
+    outcome: Any
     try:
-        told = _send(order, batches, partition, attempt)
+        outcome = _send(order, batches, partition, attempt)
     except RiverrunError as error:
-        told = describe(error)
-    yield pa.record_batch({"told": [pack(told)]})
+        outcome = describe(error)
+    yield pa.record_batch({"outcome": [pack(outcome)]})
 
 
 def _send(
-    order: _Order, batches: Iterator[pa.RecordBatch], partition: int, attempt: int
+    order: _TaskOrder, batches: Iterator[pa.RecordBatch], partition: int, attempt: int
 ) -> list[Parcel]:
     name = f"{order.upload}-{partition}-{attempt}"
     with ExitStack() as stack:
 
         def asker(address: str) -> Asker:
-            made = Asker(address, order.credentials)
-            stack.callback(made.close)
-            return made
+            new_asker = Asker(address, order.credentials)
+            stack.callback(new_asker.close)
+            return new_asker
 
         execution, members = asker(order.driver).ask("members")
         askers = [(asker(address), (name, member, execution)) for member, address in members]
@@ -174,16 +174,17 @@ def _hand_out(
     partition: int,
     askers: list[tuple[Asker, Any]],
 ) -> list[Parcel]:
-    """Give the batches to the workers in turn; with each worker comes what it is told about them."""
+    """Give the batches to the workers in turn. `askers` has for each worker its client, and the upload's name, the
+    member and the execution, which the worker checks."""
     stages: list[RowUpload | None] = [None] * len(askers)
     numbers = partition_numbers(target.sequence, partition)
     sequence = numbers.start
-    for at, given in enumerate(batches):
-        if not given.num_rows:
+    for at, rows_of_spark in enumerate(batches):
+        if not rows_of_spark.num_rows:
             continue
-        if target.form.key and sequence + given.num_rows > numbers.stop:
+        if target.form.key and sequence + rows_of_spark.num_rows > numbers.stop:
             raise too_many_commands(partition, target.attempt)
-        batch = conformed(given, target, sequence)
+        batch = conformed(rows_of_spark, target, sequence)
         sequence += batch.num_rows
         to = (partition + at) % len(askers)
         stage = stages[to]
@@ -198,8 +199,8 @@ def _hand_out(
     return parcels
 
 
-def conformed(given: pa.RecordBatch, target: Target, sequence: int) -> pa.RecordBatch:
-    """Rows as an input is fed them; `sequence` is the number of the first command, for an input with a key."""
+def conformed(batch: pa.RecordBatch, target: Target, sequence: int) -> pa.RecordBatch:
+    """Rows in the form that an input is fed; `sequence` is the number of the first command, for an input with a key."""
     form = target.form
-    rows = (form.deletion if target.delete else form.conform)(given, target.attempt)
+    rows = (form.deletion if target.delete else form.conform)(batch, target.attempt)
     return form.fed(rows, delete=target.delete, first=sequence)

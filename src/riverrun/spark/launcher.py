@@ -1,10 +1,12 @@
 """Launching: a worker is a Spark job with a single task, which lasts as long as the worker.
 
-Spark gives the slot, the executor and the interpreter; who the worker is, the rendezvous says
-(`engine.hosting`). A job is started through ``DataFrame.mapInArrow`` on a range of one row, in a
-thread of its own, under a tag by which it can be interrupted. Law: **stopped is stopped**. A job that is stopped before
-Spark knows it, while its function is being written, say, is interrupted when Spark does: Spark cancels those that
-it has, and a worker that nobody waits for would keep its thread, and wait for a slot for good.
+Spark gives the slot, the executor and the interpreter; the rendezvous at the driver says which worker the task is
+(`runtime.worker_process`). A job is started through ``DataFrame.mapInArrow`` on a range of one row, in a thread of its
+own, under a tag by which the job can be cancelled. Law:
+
+- **Stopped for good.** A job that is stopped ends, even if Spark does not know the job yet, for instance while its
+  function is being pickled. Spark cancels only jobs that it knows, so the launcher cancels again until the job is over;
+  a job without a waiting run would keep its thread, and wait for a slot, for good.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from riverrun.state.kernels.machine_code import CARRIED
 from riverrun.state.preparing import carry
 
 _LOG = logging.getLogger(__name__)
-_SAID = 600  # characters of what a task failed with
+_SAID = 600  # characters that are shown of a task's error
 _AGAIN = 0.5  # seconds between two attempts to cancel a job
-_STOPPING = 60.0  # seconds in which Spark has come to know a job
+_STOPPING = 60.0  # seconds for which a job is cancelled again: by then Spark knows it
 
 
 class SparkLauncher:
@@ -41,7 +43,7 @@ class SparkLauncher:
     def __init__(
         self, site: Site, name: str, make_instance: MakeInstance, kernels: Iterable[str] = ()
     ) -> None:
-        """`kernels` are labels of those that workers will call: their files travel along."""
+        """`kernels` are the labels of the kernels that workers will call, whose compiled files travel along."""
         self._site = site
         self._name = name
         self._run = uuid4().hex[:12]
@@ -78,7 +80,7 @@ class SparkLauncher:
         session = site.session
         try:
             session.sparkContext.addJobTag(self._tag(ticket))
-            # A group of its own: cancelling the jobs of whoever started the run does not end it.
+            # A job group of its own: the worker goes on when the user cancels the group of the thread that started it.
             session.sparkContext.setJobGroup(
                 self._tag(ticket), f"riverrun: a worker of {self._name!r}", interruptOnCancel=True
             )
@@ -111,7 +113,7 @@ class SparkLauncher:
         deadline = time.monotonic() + _STOPPING
         while thread.is_alive() and time.monotonic() < deadline:
             with suppress(Exception):
-                # Not session.interruptTag, which knows the tags of the thread that calls it only.
+                # Not session.interruptTag, which knows only the tags of the calling thread.
                 self._site.session.sparkContext.cancelJobsWithTag(self._tag(ticket))
             thread.join(_AGAIN)
 
@@ -140,7 +142,7 @@ class SparkLauncher:
 
 
 def work(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What the task does: be a worker."""
+    """The function of the task: be a worker until the run needs it no more."""
     for _ in batches:
         pass
     rendezvous, make, kernels = unpack_program(argument)
@@ -150,7 +152,7 @@ def work(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def _said(error: BaseException) -> str:
-    """What a failed job has to say, without the Java around it."""
+    """The message of a failed job, without Java's stack trace around it."""
     text: Any = getattr(error, "_desc", None) or str(error)
     lines = [line.strip() for line in str(text).splitlines() if line.strip()]
     telling = [

@@ -1,7 +1,7 @@
-"""Certificates: what the members of a run show each other, with TLS.
+"""Certificates: how the processes of a run recognise each other with ``tls=``.
 
-One key and one certificate for each run, known to its members only: each end shows that it has them.
-They are made here with `cryptography`, or given as files.
+A run has one key and one certificate, which only its own processes know: each end of a connection shows that it has
+both. They are made here with the package `cryptography`, or read from the user's files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _DAYS = 3650
 
 
 def secured(tls: bool | tuple[str | Path, str | Path]) -> Credentials:
-    """A token, and with `tls` a certificate: a new one, or that in the files of a certificate and its key."""
+    """A token, and with `tls` a certificate: a new one, or the one in the user's files of a certificate and its key."""
     if not tls:
         return Credentials()
     if isinstance(tls, bool):
-        certificate, key = _made()
+        certificate, key = _new_certificate()
         return Credentials(certificate=certificate, key=key, name=NAME)
     try:
         certificate, key = (Path(file).read_bytes() for file in tls)
@@ -35,7 +35,7 @@ def secured(tls: bool | tuple[str | Path, str | Path]) -> Credentials:
     return Credentials(certificate=certificate, key=key, name=_name_of(certificate))
 
 
-def _made() -> tuple[bytes, bytes]:
+def _new_certificate() -> tuple[bytes, bytes]:
     x509, serialization, ec, hashes = _cryptography()
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
@@ -58,7 +58,7 @@ def _made() -> tuple[bytes, bytes]:
 
 
 def _name_of(certificate: bytes) -> str:
-    """A name that a given certificate is made out to."""
+    """The first name that a certificate is made out to."""
     x509, *_ = _cryptography()
     try:
         read = x509.load_pem_x509_certificate(certificate)

@@ -1,7 +1,7 @@
-"""Sessions: what a run needs of Spark, looked at before anything is started.
+"""Sessions: finding or making the session of a run, and checking it before workers are started.
 
-A start that cannot succeed is refused here with what to set: no Java, one that is too old, a session
-that cannot run workers beside data jobs, or one whose driver is elsewhere (Spark Connect).
+A start that cannot succeed is refused here, with the setting that would help: where Java is missing or too old, where
+the session has too few slots for workers beside data jobs, and where its driver is another process (Spark Connect).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 OLDEST_JAVA = 17
 DATA_SLOTS = 2
-"""Task slots that a session of ours has for jobs beside the workers."""
+"""Task slots for jobs beside the workers, in a session that is made here."""
 
 _LOOPBACK = "127.0.0.1"
 _PYTHON = Lock()
@@ -34,11 +34,11 @@ _QUIET = Path(__file__).with_name("log4j2.properties")
 
 @dataclass(frozen=True)
 class Site:
-    """A session, and what is known about where its tasks run."""
+    """A session, and where its tasks run."""
 
     session: SparkSession
     ours: bool
-    """Whether it was made here, and ends with the run."""
+    """Whether the session was made here, and ends with the run."""
     local: bool
     """Whether tasks run on this machine, in this application's own JVM."""
     host: str
@@ -46,9 +46,9 @@ class Site:
 
 
 def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) -> Site:
-    """The session to run on: one that is given, or, for "spark", the active one or a new local one.
+    """The session to run on: `on` itself, or, where that is "spark", the active session or a new local one.
 
-    `taken` is how many slots of it other runs keep.
+    `taken` is how many slots of the session other runs occupy.
     """
     pyspark_sql = _pyspark()
     if on == "spark":
@@ -85,7 +85,7 @@ def open_site(on: Any, workers: int, memory: int | None = None, taken: int = 0) 
 
 
 def active_session() -> Any:
-    """The session that this process has, if it has one."""
+    """The session of this process, or None."""
     pyspark_sql = _pyspark()
     active = pyspark_sql.SparkSession.getActiveSession()
     if active is None and _context() is not None:  # made by another thread
@@ -94,7 +94,7 @@ def active_session() -> Any:
 
 
 def is_stopped(session: Any) -> bool:
-    """Whether a session was stopped, or its JVM is gone: neither comes back."""
+    """Whether a session was stopped, or its JVM is gone. Such a session does not come back."""
     gateway = session.sparkContext._jsc
     try:
         return gateway is None or bool(gateway.sc().isStopped())
@@ -145,10 +145,11 @@ def _local_session(pyspark_sql: Any, workers: int) -> SparkSession:
 
 
 def java_home() -> str:
-    """The folder of a Java that Spark can use, and from now on will: JAVA_HOME, or the one on the path."""
-    found: dict[str, int] = {}
-    given = os.environ.get("JAVA_HOME")
-    candidates = [f"{given}/bin/java"] if given else []
+    """The folder of a Java that is new enough: that of JAVA_HOME, on the path, or below /usr/lib/jvm. The environment
+    is set so that Spark uses it."""
+    too_old: dict[str, int] = {}
+    java_home_before = os.environ.get("JAVA_HOME")
+    candidates = [f"{java_home_before}/bin/java"] if java_home_before else []
     on_path = shutil.which("java")
     candidates += [on_path] if on_path else []
     candidates += sorted(map(str, Path("/usr/lib/jvm").glob("*/bin/java")), reverse=True)
@@ -158,35 +159,35 @@ def java_home() -> str:
             home = str(Path(candidate).resolve().parents[1])
             if candidate != on_path:
                 os.environ["JAVA_HOME"] = home
-            elif given:  # it has an older one, and Spark would look there first
+            elif java_home_before:  # JAVA_HOME is an older Java, and Spark would take that first
                 del os.environ["JAVA_HOME"]
             return home
         if version:
-            found[candidate] = version
-    old = ", ".join(f"{path} is {version}" for path, version in found.items())
+            too_old[candidate] = version
+    old = ", ".join(f"{path} is {version}" for path, version in too_old.items())
     raise RiverrunError(
         "spark.java",
         f"cannot start Spark: it needs Java {OLDEST_JAVA} or later, and "
         + (f"there are older ones only: {old}" if old else "there is none"),
         hint="Debian, Ubuntu: apt-get install openjdk-17-jre-headless; elsewhere set JAVA_HOME to a JDK of 17 or later",
-        found=found,
+        too_old=too_old,
     )
 
 
 def _java_version(path: str) -> int:
-    """The major version of a Java; 0 for what is none."""
+    """The major version of the Java at a path; 0 where there is none."""
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [path, "-version"], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(?:1\.)?(\d+)', completed.stderr + completed.stdout)
     return int(match[1]) if match else 0
 
 
 def slots(master: str) -> int | None:
-    """How many tasks a master runs at a time, where its name tells.
+    """How many tasks a master runs at a time, if its name says so.
 
     >>> slots("local[4]"), slots("local"), slots("local[3, 2]"), slots("spark://host:7077")
     (4, 1, 3, None)
@@ -201,7 +202,7 @@ def slots(master: str) -> int | None:
 
 
 def known_slots(context: Any) -> int | None:
-    """How many tasks a session runs at a time, where that can be told."""
+    """How many tasks a session runs at a time, or None where the session does not say."""
     cores = slots(context.master)
     if cores is None:
         most = context.getConf().get("spark.cores.max", None)
@@ -210,7 +211,7 @@ def known_slots(context: Any) -> int | None:
 
 
 def check_slots(context: Any, workers: int, taken: int = 0) -> None:
-    """Refuse more workers than a session has room for, beside those of other runs and data jobs."""
+    """Refuse more workers than a session has room for, beside data jobs and the workers of other runs."""
     master = context.master
     known = known_slots(context)
     if known is not None and known < taken + workers + 1:
@@ -227,7 +228,8 @@ def check_slots(context: Any, workers: int, taken: int = 0) -> None:
 
 
 def _check_memory(context: Any, local: bool, workers: int, memory: int | None) -> None:
-    """State lives in Python processes: their memory is the executor's overhead, not its heap."""
+    """Refuse a `memory` that does not fit into executors. State lives in Python processes, whose memory is the overhead
+    of an executor, not its heap."""
     if memory is None or local:
         return
     conf = context.getConf()
@@ -252,27 +254,27 @@ def _check_memory(context: Any, local: bool, workers: int, memory: int | None) -
         )
 
 
-def _bytes(given: str, unit: int) -> int:
-    """A size as Spark writes them; without a unit it is in `unit`.
+def _bytes(text: str, unit: int) -> int:
+    """A size as Spark's settings write it; a number without a unit counts `unit` bytes.
 
     >>> _bytes("2g", 1), _bytes("512", 1 << 20)
     (2147483648, 536870912)
     """
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", given.strip().lower())
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
     if match is None:
-        raise PlanError("spark.memory", f"cannot read {given!r} as an amount of memory")
+        raise PlanError("spark.memory", f"cannot read {text!r} as an amount of memory")
     powers = {"k": 10, "m": 20, "g": 30, "t": 40}
     return int(match[1]) * (1 << powers[match[2]] if match[2] else unit)
 
 
 @contextmanager
 def own_python(site: Site) -> Iterator[None]:
-    """Have tasks on this machine run with this very interpreter, whatever `python3` is on the path."""
+    """Have tasks on this machine run with the interpreter of this process, whichever `python3` is on the path."""
     context = site.session.sparkContext
     if not site.local:
         yield
         return
-    with _PYTHON:  # workers start at once, and each puts back what it found
+    with _PYTHON:  # several workers start at once, and each puts back the setting that it replaced
         before = context.pythonExec
         context.pythonExec = sys.executable
         try:

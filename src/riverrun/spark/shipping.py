@@ -1,11 +1,11 @@
-"""Shipping: what a task needs to run our code, on an executor that may not have it.
+"""Shipping: running this package's code in tasks of Spark, on executors where the package may not be installed.
 
-What is sent to tasks is a function that knows nothing of this package until it has made sure that
-it is there: the installed one, if it is the same, and otherwise the one that travels with it. What
-the package builds on (pyarrow, numba, ...) must be installed; a task that misses it says so.
+A task gets a function of plain Python, which first makes the package importable: it takes the installed package if the
+version is the same, and otherwise unpacks the package that travels with the function. The packages that this one needs
+(pyarrow, numba, ...) must be installed on executors; a task where one is missing names it.
 
-What travels is unpacked once for each version, below the temporary folder. Processes lock the folder while they live:
-whoever unpacks another version later removes those that nobody uses.
+The package is unpacked once for each version, below the temporary folder. A process locks the folder that it uses for
+as long as it lives. A process that unpacks another version later removes folders that no process has locked.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def package() -> tuple[str, bytes]:
 
 
 def loader(*, ship: bool) -> Callable[[str, str], Any]:
-    """A function that gives a function of ours, by module and name, wherever it is called.
+    """A function that finds a function of this package, by module and name, in whatever process it is called.
 
-    It is pickled by value, with nothing of ours in it, since it is defined inside this one.
+    The returned function is pickled by value and refers to no module of this package, since it is defined inside this
+    function.
     """
     version = sys.modules["riverrun"].__version__
     digest, archive = package() if ship else ("", b"")
@@ -88,7 +89,7 @@ def loader(*, ship: bool) -> Callable[[str, str], Any]:
                 return None
 
             def collect() -> None:
-                """Remove what nobody uses any more: folders of other versions, and half unpacked ones."""
+                """Remove folders that no process uses any more: of other versions, and half unpacked ones."""
                 for name in os.listdir(parent):
                     other = re.fullmatch(rf"{mine}[0-9a-f]{{32}}", name) and name != mine + digest
                     if other or name.startswith("riverrun-unpack-"):
@@ -113,7 +114,7 @@ def loader(*, ship: bool) -> Callable[[str, str], Any]:
                 about = os.lstat(folder)
                 if about.st_uid != os.getuid() or about.st_mode & 0o022:
                     raise RuntimeError(f"{folder} belongs to somebody else: it is not used")
-                # In use as long as this process lives. Where there are no locks, nobody removes it.
+                # The lock lasts as long as this process. Where there are no locks, no process removes folders.
                 sys._riverrun_lock = locked(folder, fcntl.LOCK_SH)  # type: ignore[attr-defined]
                 if sys._riverrun_lock is not None or os.path.isdir(folder):  # type: ignore[attr-defined]
                     break
@@ -121,7 +122,7 @@ def loader(*, ship: bool) -> Callable[[str, str], Any]:
                 os.utime(folder)
                 collect()
             except OSError:
-                pass  # the next one does
+                pass  # the next process that unpacks collects
             for name in [n for n in sys.modules if n.partition(".")[0] == "riverrun"]:
                 del sys.modules[name]
             sys.path.insert(0, folder)

@@ -8,24 +8,26 @@
     spark.readStream.format("riverrun").option("changes", "true").load("components")
     spark.read.format("riverrun").load("/path/of/checkpoints")
 
-A path is read from storage, with no run asked (`stored`). With no run alive, Spark finds the source by
-itself, as `pyspark_riverrun`. Options otherwise: `run`, the name of the dataflow (needed where several runs
-are alive), `epoch`, `changes`, and `columns`, those that are wanted, separated by commas; a schema
-given by ``.schema(...)`` says the same. An option of any other name is refused. Rows go from the workers to
-Spark's tasks directly, one partition for each worker.
+A path is read from storage, without asking a run (`checkpoints`). Where no run is alive, Spark finds the source by
+itself, as `pyspark_riverrun`. Options for runs: `run`, the name of the dataflow, needed where several runs are alive;
+`output`, the same as the argument of load(); `epoch`; `changes`; and `columns`, the names of the columns to read,
+separated by commas (a schema given by ``.schema(...)`` says the same). Any other option is refused. Rows go from
+the workers to Spark's tasks directly, one partition for each worker.
 
-With `pushFilters`, "true", conditions on single columns are applied there, where the session has
-``spark.sql.python.filterPushdown.enabled`` on before the run starts (a session of ours has). It must be asked
-for: Spark 4 plans a DataFrame of such a source once, with the conditions of the query that came last, so a frame
-that is used again without them, or twice in one query, would miss rows. Such a frame is for one condition.
+With `pushFilters`, "true", workers apply conditions on single columns, if the session had
+``spark.sql.python.filterPushdown.enabled`` on before the run started (a session that `session` makes has). Filters are
+pushed only on request, because Spark 4 plans a DataFrame of such a source once, with the conditions of the last query:
+a frame that is used again without these conditions, or twice in one query, would miss rows. So such a frame is for one
+condition. Laws:
 
-Laws: a query reads one epoch on all workers, the last complete one when it was planned. With
-`changes`, rows have two columns more: `diff`, and `epoch`. A stream is always one of changes (Spark
-asks for the columns before it tells that it is one, so it must be said): it starts with the rows as of
-an epoch and goes on with every later epoch's changes, each once.
+- **One epoch.** A query reads the same epoch on all workers: by default the last one that was complete when the query
+  was planned.
+- **Marked changes.** With `changes`, rows have two more columns: `diff` and `epoch`.
+- **Each epoch's changes once.** A stream starts with the rows as of an epoch, and goes on with the changes of every
+  later epoch, each once. It needs `changes`, "true", since Spark asks for the columns before it says that it streams.
 
-The classes that Spark gets are made by `make_source`: they are pickled by value, since Spark plans
-queries in processes that may not have this package.
+The classes that Spark gets are made by `make_source`: they are pickled by value, since Spark plans queries in
+processes that may not have this package.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ LIVE = "riverrun-live"
 _LOG = logging.getLogger(__name__)
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 Runs = Mapping[str, tuple[str, tuple[Any, ...]]]
-"""Of each run that is alive, its address, and what one shows there, as the fields of `Credentials`."""
+"""For each run that is alive, its address, and the fields of the `Credentials` that its endpoint asks for."""
 
 
 def make_source(
@@ -68,10 +70,10 @@ def make_source(
     pushes: bool | None,
     name: str = FORMAT,
 ) -> type:
-    """The data source over the runs that are alive, each with its address and what one shows there.
+    """The data source over the runs that are alive, each with its address and the credentials of its endpoint.
 
-    `pushes` is whether the session hands conditions to such sources; with None, that is found out when it does. What
-    the classes hold is plain: it is unpickled before the package is known to be there.
+    `pushes` is whether the session hands conditions to such sources; with None, that is found out when a reader is
+    made. The classes hold plain values only, since they are unpickled before the package is known to be importable.
     """
     from pyspark.sql.datasource import (
         DataSource,
@@ -86,9 +88,10 @@ def make_source(
     us = __name__
 
     class Plainly:
-        """Has Spark show what we refuse as we say it, without the calls that led there.
+        """Has Spark show errors of this package without their tracebacks.
 
-        Spark asks its environment whether to leave these out when it writes an error down, and ends this process then.
+        Spark looks into its environment for whether to leave tracebacks out when it writes an error down; the process
+        ends after that, so the setting affects no other error.
         """
 
         def __enter__(self) -> None:
@@ -132,7 +135,7 @@ def make_source(
             self.feed = call("new_feed")
 
         def initialOffset(self) -> dict[str, int]:  # noqa: N802
-            # Not when the reader is made: Spark 4 loses the error of a reader that it does not get.
+            # Checked here and not when the reader is made: Spark 4 loses an error of making a reader.
             call("check_stream", self.options)
             return {"epoch": 0}
 
@@ -173,8 +176,8 @@ _registered = FORMAT
 
 
 def register(session: Any, alive: Mapping[str, tuple[str, Credentials]], *, ship: bool) -> None:
-    """Have a session read from runs, and from paths."""
-    global _registered  # noqa: PLW0603  one Spark in a process, and it does so or not
+    """Let a session read from runs, and from paths."""
+    global _registered  # noqa: PLW0603  a process has one Spark, which lets sources be replaced or does not
     from pyspark.errors import PySparkException
 
     pushes = session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
@@ -198,7 +201,7 @@ def live_format() -> str:
 
 
 def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
-    """The run that is meant, and who to ask there."""
+    """The name of the run that the options mean, and a client that asks it."""
     name = _option(options, "run")
     alive = ", ".join(map(repr, runs)) or "none"
     if name is None:
@@ -223,8 +226,8 @@ def _chosen(runs: Runs, options: Mapping[str, str]) -> tuple[str, Asker]:
 
 
 def takes_filters(options: Mapping[str, str], pushes: bool | None) -> bool:
-    """Whether a reader takes conditions. Where Spark hands none out, it refuses one that would; where it is not
-    known whether it does, only in a process that was started to hand them out."""
+    """Whether a reader takes conditions. Where Spark hands out none, it refuses a reader that takes some. Where it is
+    not known whether Spark does, a reader takes them only in a process that was started to hand them out."""
     if not flag_of(options, "pushFilters"):
         return False
     if pushes is not None:
@@ -234,7 +237,7 @@ def takes_filters(options: Mapping[str, str], pushes: bool | None) -> bool:
 
 
 def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
-    """What is asked for."""
+    """The question that the options put to a run."""
     output = _option(options, "output") or _option(options, "path")
     lent = _option(options, "lent")
     if output is None and lent is None:
@@ -252,35 +255,40 @@ def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def schema(runs: Runs, options: Mapping[str, str]) -> Any:
-    """The columns, as Spark has them."""
+    """The columns that are read, in Spark's types."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     check_options(options)
     place = place_of(options)
     if place is not None:
-        found = checkpoints.schema(place, options)
+        columns_there = checkpoints.schema(place, options)
     else:
         with _chosen(runs, options)[1] as asker:
-            found = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
+            columns_there = pa.ipc.read_schema(pa.py_buffer(asker.ask("schema", _wanted(options))))
     listed = _option(options, "columns")
     if listed is not None:
         names = [name.strip() for name in listed.split(",")]
-        unknown = [name for name in names if name not in found.names]
+        unknown = [name for name in names if name not in columns_there.names]
         if unknown:
-            close = get_close_matches(unknown[0], found.names, n=1)
+            close = get_close_matches(unknown[0], columns_there.names, n=1)
             raise PlanError(
                 "spark.source",
-                f"cannot read columns {', '.join(unknown)}: there are: {', '.join(found.names)}",
+                f"cannot read columns {', '.join(unknown)}: there are: {', '.join(columns_there.names)}",
                 hint=(f"did you mean {close[0]!r}? " if close else "")
                 + '.option("columns", "a,b"); a name with a comma in it needs .schema(...)',
             )
-        found = pa.schema([found.field(name) for name in names])
-    plain = pa.schema([pa.field(field.name, in_spark(field.type)) for field in shown_schema(found)])
-    return from_arrow_schema(plain, prefer_timestamp_ntz=True)  # no zone is no zone there too
+        columns_there = pa.schema([columns_there.field(name) for name in names])
+    plain = pa.schema(
+        [pa.field(field.name, in_spark(field.type)) for field in shown_schema(columns_there)]
+    )
+    return from_arrow_schema(
+        plain, prefer_timestamp_ntz=True
+    )  # a time without a zone has none in Spark either
 
 
 def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
-    """The partitions: what each worker holds for us, under which number, and what to say when it is lost."""
+    """The partitions: for each portion of the result its lenders, by address and number, and how to ask for others when
+    they are lost."""
     check_options(options)
     place = place_of(options)
     if place is not None:
@@ -291,7 +299,7 @@ def plan(runs: Runs, options: Mapping[str, str]) -> list[Any]:
 
 
 def check_stream(options: Mapping[str, str]) -> None:
-    """A stream is one of changes."""
+    """Refuse a stream of checkpoints, and a stream that is not one of changes."""
     check_options(options)
     place = place_of(options)
     if place is not None:
@@ -309,12 +317,12 @@ def check_stream(options: Mapping[str, str]) -> None:
 
 
 def new_feed() -> str:
-    """A name for what one stream follows."""
+    """A name for the feed of a new stream."""
     return uuid4().hex
 
 
 def latest(runs: Runs, options: Mapping[str, str], feed: str, start: Any) -> dict[str, int]:
-    """How far a stream can go; it is followed from the first time this is asked."""
+    """The epoch up to which a stream can read. The first call begins the stream's feed."""
     since = 0 if start is None else int(start["epoch"])
     with _chosen(runs, options)[1] as asker:
         return {"epoch": asker.ask("follow", {**_wanted(options), "feed": feed, "start": since})}
@@ -327,17 +335,19 @@ def plan_stream(
     start: Mapping[str, int],
     end: Mapping[str, int],
 ) -> list[Any]:
-    """One partition: changes are with the driver."""
+    """The partition of a stream's batch. There is one, since the driver has the changes."""
     if end["epoch"] <= start["epoch"]:
         return []
-    latest(runs, options, feed, start)  # a batch that is repeated is planned without that
+    latest(
+        runs, options, feed, start
+    )  # Spark does not ask for the latest offset before it repeats a batch
     name, asker = _chosen(runs, options)
     ticket = ["feed", feed, start["epoch"], end["epoch"]]
     return [(name, [(asker.address, json.dumps(ticket))], None, None)]
 
 
 def commit(runs: Runs, options: Mapping[str, str], feed: str, end: Mapping[str, int]) -> None:
-    """What a stream has, and needs no more."""
+    """Tell the run that the stream has all epochs before `end`."""
     with _chosen(runs, options)[1] as asker:
         asker.ask("passed", {"feed": feed, "end": end["epoch"]})
 
@@ -377,12 +387,12 @@ def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterat
     def renew(lender: Any) -> Any:
         return ask("renew", lease=lender[1])
 
-    found: Iterator[pa.RecordBatch]
-    if lent is None:  # the driver has them
-        found = (batch for lender in lenders for batch in rows(lender))
+    batches: Iterator[pa.RecordBatch]
+    if lent is None:  # the driver has the rows
+        batches = (batch for lender in lenders for batch in rows(lender))
     else:
-        found = fetch_loans(lenders, rows, renew, lent[3], ordered=lent[2])
-    for batch in found:
+        batches = fetch_loans(lenders, rows, renew, lent[3], ordered=lent[2])
+    for batch in batches:
         if added is not None and added[0] in columns:
             constant = pa.repeat(pa.scalar(added[1], pa.int64()), batch.num_rows)
             batch = batch.append_column(added[0], constant).select(columns)
@@ -390,49 +400,49 @@ def fetch(runs: Runs, part: Any, columns: list[str], where: list[Any]) -> Iterat
 
 
 def plainer(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in the types that Spark takes: 32-bit offsets."""
+    """The same rows in the types that Spark takes, which have 32-bit offsets."""
     columns = [column.cast(in_spark(column.type)) for column in batch.columns]
     return pa.record_batch(columns, names=batch.schema.names)
 
 
 def pushed(
-    given: Any, columns: Sequence[str], options: Mapping[str, str]
+    pushed_filter: Any, columns: Sequence[str], options: Mapping[str, str]
 ) -> tuple[Any, ...] | None:
-    """A filter of Spark's as plain values, for `fetch`; None for one that we leave to Spark."""
-    found = as_where(given, columns, options)
-    return None if found is None else astuple(found)
+    """A filter of Spark's as plain values, for `fetch`; None for a filter that is left to Spark."""
+    condition = as_where(pushed_filter, columns, options)
+    return None if condition is None else astuple(condition)
 
 
 def as_where(
-    given: Any, columns: Sequence[str], options: Mapping[str, str] | None = None
+    pushed_filter: Any, columns: Sequence[str], options: Mapping[str, str] | None = None
 ) -> Where | None:
-    """A filter of Spark's as a condition of ours; None for one that we leave to Spark."""
+    """A filter of Spark's as a `Where`; None for a filter that is left to Spark."""
     from pyspark.sql import datasource as ds
 
     if options and _option(options, "changes"):
         return None
-    if isinstance(given, ds.Not):
-        inner = as_where(given.child, columns)
+    if isinstance(pushed_filter, ds.Not):
+        inner = as_where(pushed_filter.child, columns)
         if inner is None or inner.negated or inner.relation in ("same",):
             return None
         return Where(inner.column, inner.relation, inner.value, negated=True)
-    path = given.attribute
+    path = pushed_filter.attribute
     if len(path) != 1 or path[0] not in columns:
         return None
     column = path[0]
-    if isinstance(given, ds.IsNull):
+    if isinstance(pushed_filter, ds.IsNull):
         return Where(column, "null")
-    if isinstance(given, ds.IsNotNull):
+    if isinstance(pushed_filter, ds.IsNotNull):
         return Where(column, "null", negated=True)
     relations: dict[Any, str] = {
         ds.EqualTo: "=", ds.EqualNullSafe: "same", ds.GreaterThan: ">", ds.GreaterThanOrEqual: ">=",
         ds.LessThan: "<", ds.LessThanOrEqual: "<=", ds.In: "in", ds.StringStartsWith: "starts with",
         ds.StringEndsWith: "ends with", ds.StringContains: "contains",
     }  # fmt: skip
-    relation = relations.get(type(given))
+    relation = relations.get(type(pushed_filter))
     if relation is None:
         return None
-    value = given.value
+    value = pushed_filter.value
     if isinstance(value, float) and value != value:
         return None  # Spark's NaN equals itself and is above all; Arrow's is not
     plain = (bool, int, float, str, bytes, type(None))
@@ -442,5 +452,5 @@ def as_where(
     if not all(isinstance(each, plain) for each in listed) or (relation == "in" and None in listed):
         return None
     if any(isinstance(each, float) for each in listed) and relation not in ("=", "same", "in"):
-        return None  # NaN again, among the rows
+        return None  # rows may have NaN, which Spark and Arrow compare differently
     return Where(column, relation, tuple(listed) if relation == "in" else value)

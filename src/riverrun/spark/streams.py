@@ -1,15 +1,17 @@
-"""Streams: a streaming DataFrame feeds an input; every batch of it is an epoch.
+"""Streams: a streaming DataFrame feeds an input; every batch of the stream is an epoch.
 
-Over ``foreachBatch``. Law: each batch counts once. How far a stream has come is logged with the epoch
-that has its rows, as the id of the query and the number of the batch; a batch of that query with
-that number or a lower one is a repetition, and is left out, also after a resume. A batch whose
-epoch is refused fails the query, which repeats it when it is started again. A batch whose rows cannot be handed
-over since workers or executors are lost is tried again (law 4 of `ingest`): the query goes on.
+``run.stream`` comes here; the query hands its batches over through Spark's ``foreachBatch``. Laws:
 
-Law: **told briefly**. What fails a batch reaches Spark without a trace of Java's. Spark looks in the text of a failure
-for the interrupt by which a query is stopped, with a regular expression that calls itself for each character behind
-the name of Py4J's error (``StreamExecution.PROXY_ERROR``): a trace of some thousand lines ends the thread of the query
-with a StackOverflowError, in place of the failure, or of the stop. The text that is left says which interrupt it was.
+- **Each batch once.** The id of the query and the number of the batch are logged with the epoch that has the batch's
+  rows. A batch of the same query with that number or a lower one is a repetition, and is left out, also after a resume.
+- **Failures repeat, losses do not.** A batch whose epoch is refused fails the query, which repeats the batch when it is
+  started again. A batch whose rows cannot be handed over, since workers or executors are lost, is tried again while the
+  query goes on (the lost-tasks-run-again law of `ingest`).
+- **Brief errors.** The error of a batch reaches Spark without a stack trace of Java's. Spark looks in the text of an
+  error for the interrupt by which a query is stopped, with a regular expression that calls itself for each character
+  behind the name of Py4J's error (``StreamExecution.PROXY_ERROR``). A trace of some thousand lines would end the
+  thread of the query with a StackOverflowError, and hide the failure or the stop. The brief text still names the
+  interrupt.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ _INTERRUPTS = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
-"""What Spark takes for a stop, behind the words above."""
+"""Names that Spark takes for a stop of the query, behind the words above."""
 _LOG = logging.getLogger(__name__)
 TRIGGERS = ("processingTime", "availableNow", "once", "continuous", "realTime")
 ARGUMENTS = ("mode", "stream", "checkpoint")
-"""What else `Run.stream` takes by name."""
+"""The other arguments that `Run.stream` takes by name."""
 
 
 def start(
@@ -76,7 +78,7 @@ def start(
     started: list[Any] = []
 
     def pause_or_stop(seconds: float) -> bool:
-        """Pause; whether the query was stopped meanwhile: whoever stops it waits for the batch under way."""
+        """Pause; return whether the query was stopped meanwhile: the call that stops it waits for this batch."""
         time.sleep(seconds)
         return bool(started) and not started[0].isActive
 
@@ -102,7 +104,7 @@ def start(
             if brief is None:
                 raise
             _LOG.debug("batch %d of %r failed", number, stream, exc_info=True)
-            raise brief from None  # the cause is what is long
+            raise brief from None  # the long trace is that of the cause
 
     writer = frame.writeStream.foreachBatch(take_or_tell).queryName(f"riverrun {name} {stream}")
     if checkpoint is None and cluster.path is not None:
@@ -117,7 +119,7 @@ def start(
 
 
 def in_brief(error: Exception, attempt: str) -> Exception | None:
-    """What to raise in place of an error whose traceback has a trace of Java's, be it of a cause; None for others."""
+    """The error to raise in place of one whose traceback, causes included, has a trace of Java's; None for others."""
     text = "".join(traceback.format_exception(error))
     _, calls, trace = text.partition(_JAVA_ERROR)
     if not calls:
@@ -141,13 +143,13 @@ def in_brief(error: Exception, attempt: str) -> Exception | None:
 
 
 def _check_trigger(name: str, trigger: Mapping[str, Any]) -> None:
-    """Refuse what is neither an argument of ours nor a trigger of Spark's."""
-    for given in trigger:
-        if given not in TRIGGERS:
-            close = get_close_matches(given, (*TRIGGERS, *ARGUMENTS), n=1)
+    """Refuse a keyword that is neither an argument of `Run.stream` nor a trigger of Spark."""
+    for argument in trigger:
+        if argument not in TRIGGERS:
+            close = get_close_matches(argument, (*TRIGGERS, *ARGUMENTS), n=1)
             raise PlanError(
                 "spark.stream",
-                f"cannot stream into {name!r} with {given}=: the triggers of Spark are {', '.join(TRIGGERS)}",
+                f"cannot stream into {name!r} with {argument}=: the triggers of Spark are {', '.join(TRIGGERS)}",
                 hint=f"did you mean {close[0]}=?"
                 if close
                 else 'for instance processingTime="1 second"',
@@ -161,6 +163,6 @@ def _check_trigger(name: str, trigger: Mapping[str, Any]) -> None:
 
 
 def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:
-    """Whether a batch has come before."""
+    """Whether an epoch has this batch already."""
     known = cluster.offsets.get(stream)
     return known is not None and known[0] == query and number <= known[1]

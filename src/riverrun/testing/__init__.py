@@ -1,9 +1,9 @@
 """Testing programs and operators: one-line runs, scripts with failures, and the eight laws.
 
-- `once` and `each_epoch`: what a program gives, in one line.
+- `once` and `each_epoch`: the results of a program, in one line.
 - `play`: a script of changes and failures (``COMMIT``, ``KILL``, ``CRASH``, ...) done to a dataflow.
-- `check_operator` and `check_dataflow`: a program keeps the laws of operators, or `LawBroken` shows the
-  smallest script with which it does not.
+- `check_operator` and `check_dataflow`: a check that a program keeps the laws of operators; if the program breaks one,
+  `LawBroken` shows the smallest script that does so.
 
 >>> from riverrun.testing import check_operator, once
 >>> once(lambda words: words.distinct(), words=[{"word": "sea"}, {"word": "sea"}]).rows()

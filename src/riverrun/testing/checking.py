@@ -1,4 +1,4 @@
-"""Checking operators and programs: the laws of `laws`, tried on random scripts or given ones.
+"""Checking operators and programs: the eight laws of `laws`, tried on random scripts or on a script of the user's.
 
 >>> import riverrun as rr
 >>> from riverrun.testing import LawBroken, check_operator
@@ -46,12 +46,12 @@ def check_operator(
 ) -> Checked:
     """Try all `laws` on `operator`, a function of collections to a collection, or to several by name.
 
-    `inputs` says what the rows of each input are like: a schema, example rows, or a `Draw`. Each goes to the
-    parameter of its name; where no parameter has the name of an input, they go in the order given. Without a `script`
-    of one's own, `rounds` of them are drawn, each of so many `epochs` of up to so many `rows`, with the seeds from
-    `seed` on. `oracle` is a function of lists of rows (dicts), one for each input, to rows (dicts or tuples); without
-    one, the operator itself is the judge: run from scratch, by one worker, in one epoch. An epoch that takes more
-    than `patience` turns of operators is taken to hang. (A function of Python that does not return is not noticed.)
+    `inputs` describes the rows of each input, by a schema, example rows, or a `Draw`. Each input goes to the
+    parameter of its name; where no parameter has the name of an input, inputs go in the order of `inputs`. Without a
+    `script`, `rounds` scripts are drawn, with the seeds from `seed` on; each has `epochs` epochs of up to `rows` rows.
+    `oracle` is a function of lists of rows (dicts), one for each input, to rows (dicts or tuples). Without an oracle,
+    the operator is compared with itself: run from scratch, by one worker, in one epoch. An epoch that takes more than
+    `patience` turns of operators is taken to hang. (A function of Python that does not return is not noticed.)
 
     >>> import riverrun as rr
     >>> from riverrun.testing import check_operator
@@ -64,7 +64,7 @@ def check_operator(
     ... )
     kept progress, silence, oracle, split, order, compaction, resume, rescale in 3 scripts
     """
-    draws = [as_draw(name, given) for name, given in inputs.items()]
+    draws = [as_draw(name, description) for name, description in inputs.items()]
     keys = {each.name: each.key or None for each in draws}
     flow = build(operator, {each.name: each.schema for each in draws}, keys, in_order=True)
     judge = None if oracle is None else _judge(oracle, [each.name for each in draws])
@@ -87,10 +87,10 @@ def check_dataflow(
 ) -> Checked:
     """Try all `laws` on a whole `program`, a dataflow or a function that makes one; all outputs count.
 
-    As `check_operator`, with `script`, `seed`, `rounds`, `epochs`, `rows` and `patience` as there; besides, it is
-    resumed from checkpoints in a real directory. `inputs` may give example rows or a `Draw` for some inputs; of the
-    others the schema is known. `oracle` is called with keywords, the names of the inputs, and gives the rows of each
-    output by name, or of the only one.
+    As `check_operator`, with `script`, `seed`, `rounds`, `epochs`, `rows` and `patience` as there; besides, the program
+    is resumed from checkpoints in a real directory. `inputs` may give example rows or a `Draw` for some inputs; rows of
+    other inputs are drawn by their schemas. `oracle` is called with keywords, the names of the inputs, and gives the
+    rows of each output by name, or the rows of the only output.
 
     >>> import riverrun as rr
     >>> from riverrun.testing import check_dataflow
@@ -128,7 +128,7 @@ def check_dataflow(
 
 
 def _judge(oracle: Oracle, names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
-    """An oracle, handed the rows of the inputs as the operator is handed the inputs."""
+    """The oracle as a function of rows by input name: called by position or by name, as the operator would be."""
     _, by_name = passing(oracle, names, in_order=True)
     if by_name:
         return lambda bags: oracle(**{name: bags[name] for name in names})

@@ -1,7 +1,8 @@
 """Random scripts: changes drawn from small domains, so that rows repeat, cancel and come back.
 
-A :class:`Draw` says what the rows of an input are like: columns and their types, for which small domains
-are known; or values of one's own for some columns; or example rows, which are then drawn whole.
+`check_operator` and `check_dataflow` draw their scripts here. A :class:`Draw` describes the rows of an input: by
+columns and their types, for which small domains are known; by values of the user's own for some columns; or by example
+rows, which are then drawn whole.
 
 >>> from riverrun.testing import Draw
 >>> people = Draw({"name": str, "age": int}, values={"age": [7, 8]})
@@ -16,8 +17,9 @@ are known; or values of one's own for some columns; or example rows, which are t
 
 Laws:
 
-1. The same draws and seed give the same script, on every machine.
-2. A script deletes only rows that are there (in an input with a key, also keys that are not).
+- **Same seed, same script.** The same draws and seed give the same script, on every machine.
+- **Deletes of rows that are there.** A script deletes only rows that the input has; from an input with a key, a script
+  may also delete keys that the input has not.
 
 Cost: some microseconds a row.
 """
@@ -47,25 +49,25 @@ _SIZES = {1: 8, 2: 6, 3: 4}  # values of each column, by how many columns there 
 
 @dataclass(frozen=True)
 class Draw:
-    """What the rows of an input are like."""
+    """A description of the rows of an input."""
 
     schema: Any = None
-    """As ``flow.input`` takes it; may be left out where there are example rows."""
+    """The columns, as ``flow.input`` takes them; may be left out where there are example rows."""
     key: str | Sequence[str] | None = None
     """The key of an input whose rows are upserted."""
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """What to draw from, for some columns or all."""
+    """The values to draw from, for some columns or all."""
     rows: Any = None
     """Example rows, which are drawn whole: a list of dicts, or a frame."""
     nulls: float = 0.0
-    """How many of the drawn values are null instead, of 1."""
+    """The share of drawn values that are replaced by null, from 0 to 1."""
     deletes: bool = True
-    """Whether rows are deleted too; say False for what is only ever appended."""
+    """Whether rows are deleted too; False for an input to which rows are only appended."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A draw, made ready."""
+    """A draw with its columns and domains worked out."""
 
     name: str
     schema: pa.Schema
@@ -85,22 +87,25 @@ class Drawn:
         }
 
 
-def as_draw(name: str, given: Any, schema: pa.Schema | None = None, key: Any = None) -> Drawn:
-    """What a user said of the rows of an input: a draw, a schema, or example rows."""
-    if not isinstance(given, Draw):
-        is_rows = isinstance(given, list) or (
-            not isinstance(given, Mapping | type | pa.Schema) and hasattr(given, "__len__")
+def as_draw(name: str, description: Any, schema: pa.Schema | None = None, key: Any = None) -> Drawn:
+    """A user's description of the rows of an input, a draw, a schema, or example rows, made ready to draw from."""
+    if not isinstance(description, Draw):
+        is_rows = isinstance(description, list) or (
+            not isinstance(description, Mapping | type | pa.Schema)
+            and hasattr(description, "__len__")
         )
-        given = Draw(rows=given) if is_rows else Draw(given)
+        description = Draw(rows=description) if is_rows else Draw(description)
     attempt = f"draw rows of {name!r}"
     if schema is not None:
         columns = schema
-    elif given.schema is not None:
-        columns = as_schema(given.schema, attempt)
+    elif description.schema is not None:
+        columns = as_schema(description.schema, attempt)
     else:
-        columns = schema_of(given.rows, name)
-    examples = () if given.rows is None else as_table(given.rows, columns, attempt).to_pylist()
-    if given.rows is not None and not examples:
+        columns = schema_of(description.rows, name)
+    examples = (
+        () if description.rows is None else as_table(description.rows, columns, attempt).to_pylist()
+    )
+    if description.rows is not None and not examples:
         raise PlanError(
             "testing.draw",
             f"cannot {attempt}: there are no example rows",
@@ -108,20 +113,21 @@ def as_draw(name: str, given: Any, schema: pa.Schema | None = None, key: Any = N
         )
     count = _SIZES.get(len(columns), 3)
     domains = {
-        column.name: list(given.values.get(column.name) or small(column.type, name)[:count])
+        column.name: list(description.values.get(column.name) or small(column.type, name)[:count])
         for column in columns
     }
-    chosen = key if key is not None else given.key
+    chosen = key if key is not None else description.key
     listed = () if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
-    return Drawn(name, columns, listed, domains, examples, given.nulls, given.deletes)
+    return Drawn(name, columns, listed, domains, examples, description.nulls, description.deletes)
 
 
 def draw_script(
     draws: Mapping[str, Draw | Drawn | Any], seed: int, epochs: int = 5, rows: int = 5
 ) -> list[Item]:
-    """Some epochs of at most so many changes to each input; every now and then none, or all rows go."""
+    """A script of so many epochs, each with at most `rows` changes to each input. Now and then an epoch has no changes
+    to an input, or deletes all of its rows."""
     ready = [
-        given if isinstance(given, Drawn) else as_draw(name, given) for name, given in draws.items()
+        draw if isinstance(draw, Drawn) else as_draw(name, draw) for name, draw in draws.items()
     ]
     source = random.Random(seed)
     there: dict[str, list[Row]] = {each.name: [] for each in ready}

@@ -14,10 +14,10 @@
 [[(1, 2)], [(1, 1)]]
 
 A program is a function of collections to a collection. Inputs are handed over by name: an input goes to the parameter
-that is called as it is. When the program has a parameter ``flow`` that is no input,
-it is given the dataflow too, for ``flow.vertex`` and ``flow.loop``.
+of the same name. A program with a parameter ``flow`` that is no input gets the dataflow too, for ``flow.vertex`` and
+``flow.loop``.
 
-Cost: a few milliseconds, to build and to start.
+Cost: a few milliseconds, to build the dataflow and to start the run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RESULT = "result"
 
 
 def once(program: Program, /, **inputs: Any) -> Result:
-    """What a `program`, a function of collections, makes of some rows.
+    """The result of a `program`, a function of collections, for some rows.
 
     `inputs` are keywords: lists of dicts, or Arrow, Polars or pandas frames, by the names of the program's parameters.
     """
@@ -55,7 +55,7 @@ def once(program: Program, /, **inputs: Any) -> Result:
 
 
 def each_epoch(program: Program, script: Iterable[Item], /, **schemas: Any) -> list[Result]:
-    """What a `program`, a function of collections, gives after every epoch of a `script`.
+    """The results of a `program`, a function of collections, after every epoch of a `script`.
 
     `schemas` are keywords: the columns of each input, by the names of the program's parameters.
     """
@@ -70,10 +70,10 @@ def build(
     *,
     in_order: bool = False,
 ) -> Dataflow:
-    """A dataflow around a function of collections; what it gives is its output, or outputs by name.
+    """A dataflow around a function of collections, whose result is the output, or several outputs by name.
 
-    Inputs go to the parameters of their names; with `in_order`, to parameters none of which has the name of an input,
-    in the order of the inputs.
+    Inputs go to the parameters of their names. With `in_order`, where no parameter has the name of an input, inputs go
+    to the parameters in order.
     """
     flow = Dataflow("testing")
     takes_flow, by_name = passing(program, list(schemas), in_order=in_order)
@@ -82,10 +82,10 @@ def build(
     }
     named = {"flow": flow} if takes_flow else {}
     if by_name:
-        made = program(**collections, **named)
+        returned = program(**collections, **named)
     else:
-        made = program(*collections.values(), **named)
-    outputs = made if isinstance(made, Mapping) else {RESULT: made}
+        returned = program(*collections.values(), **named)
+    outputs = returned if isinstance(returned, Mapping) else {RESULT: returned}
     for name, collection in outputs.items():
         if not isinstance(collection, Collection):
             raise PlanError(
@@ -125,7 +125,7 @@ def passing(program: Program, inputs: list[str], *, in_order: bool) -> tuple[boo
         )
     try:
         parameters = list(inspect.signature(program).parameters.values())
-    except (TypeError, ValueError):  # of a function in C nothing is known
+    except (TypeError, ValueError):  # the parameters of a function in C are not known
         return False, False
     takes_flow = "flow" not in inputs and any(each.name == "flow" for each in parameters)
     wanted = [each for each in parameters if not (takes_flow and each.name == "flow")]

@@ -1,27 +1,27 @@
 """The eight laws of operators, and the check that a program keeps them.
 
 ========== ========================================================================================
-law        what it says, and how it is tried
+law        what the law demands, and how it is tried
 ========== ========================================================================================
 progress   when the input lets a time pass, so does the operator: no epoch hangs, notifications come
-silence    nothing is sent before the time that is handled, nor at a time that was told complete
+silence    no actor sends before the time that it handles, and none receives rows at a time that
+           counts as complete
 oracle     at every epoch the result is that of a computation from scratch
-split      how the rows of an epoch are cut into batches does not show: one by one, by threes
-order      nor does the order in which rows and batches of one epoch arrive
-compaction nor does how far states are compacted, nor how much history is kept, also in re-reading
-resume     restored at any epoch, from a checkpoint or the log, or after a loss or a failure on the
-           way, it goes on as if it had never stopped
-rescale    one to four workers, and another number in between, give the same
+split      the same results, however the rows of an epoch are cut into batches: one by one, by threes
+order      the same results, in whatever order the rows and batches of an epoch arrive
+compaction the same results, however far states are compacted and however long the history is; also
+           when all epochs are read at the end
+resume     after being restored at any epoch, from a checkpoint or the log, or after a loss or a
+           failure on the way, the program goes on as if it had never stopped
+rescale    one to four workers, also when the number changes on the way, give the same results
 ========== ========================================================================================
 
-They are tried in this order, and the first that is broken is raised, as :class:`LawBroken`: the law, the
-seed, the smallest script that shows it, the rows that differ. Rows are compared exactly, as bags;
-floats too.
+The laws are tried in this order. The first broken one is raised as :class:`LawBroken`, with the law, the seed, the
+smallest script that breaks the law, and the rows that differ. Rows are compared exactly, as bags; floats too.
 
-What is *arrival-dependent* (``Plan.arrival_dependent``: a vertex that does not say it is deterministic,
-rows sent to any worker) is exempt from oracle, split, order and rescale, unless there is an oracle: whoever
-has one says that results are determined after all. `Checked` names the laws that were tried, and
-those that were not.
+Programs whose results are *arrival-dependent* (``Plan.arrival_dependent``: a vertex that is not declared deterministic,
+rows sent to any worker) are exempt from oracle, split, order and rescale. With an oracle they are not exempt, since an
+oracle says that results are determined after all. `Checked` names the laws that were tried, and the exempt ones.
 
 Cost: some fifteen runs of a few epochs for each round, 0.1 to 1 s for most operators.
 """
@@ -46,11 +46,11 @@ LAWS: dict[str, str] = {
     "rescale": "the number of workers changes no result",
 }
 FOR_DETERMINED = frozenset({"oracle", "split", "order", "rescale"})
-"""Those that hold for what does not depend on arrival."""
+"""The laws that hold only for results that do not depend on arrival."""
 
 
 class LawBroken(AssertionError):
-    """A law was broken: which one, with which seed, and the smallest script that shows it."""
+    """A law was broken: its name, the seed, and the smallest script that breaks it."""
 
     def __init__(
         self, law: str, seed: int | None, script: Sequence[Item], way: PlayOptions, difference: str
@@ -60,11 +60,11 @@ class LawBroken(AssertionError):
         self.script = list(script)
         self.way = way
         self.difference = difference
-        found = "with the script that was given" if seed is None else f"with seed={seed}"
+        origin = "with the script that was given" if seed is None else f"with seed={seed}"
         arguments = f", {way}" if str(way) else ""
         super().__init__(
             f"the law of {law} is broken: {LAWS[law]}\n"
-            f"found {found}; the smallest script that shows it:\n"
+            f"found {origin}; the smallest script that shows it:\n"
             f"play(flow, {shown(script)}{arguments})\n{difference}"
         )
 
@@ -74,7 +74,7 @@ class LawBroken(AssertionError):
 
 @dataclass(frozen=True)
 class Checked:
-    """What was tried: the laws, those that the program is exempt from and why, and the scripts."""
+    """The outcome of a check: the laws tried, the laws that the program is exempt from, why, and how many scripts."""
 
     laws: tuple[str, ...]
     exempt: tuple[str, ...]

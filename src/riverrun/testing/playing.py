@@ -1,4 +1,4 @@
-"""Playing a script: a run is started, done to as the script says, and read after every epoch.
+"""Playing a script: a run is started, the script's changes and failures are done to it, and it is read every epoch.
 
 >>> import polars as pl, riverrun as rr
 >>> from riverrun.testing import COMMIT, CRASH, insert, delete, play
@@ -17,13 +17,13 @@
 
 Laws:
 
-1. There is one set of results for each ``COMMIT``, read when that epoch is complete, and readable when
-   the run is over.
-2. The same script, played in the same way, does the same in the same order, if it has a `seed`.
-3. What was given is the same after a failure: rows of an epoch that was refused are committed again,
-   and those of an epoch that was under way in a crash are taken from the log.
+- **Results for each commit.** There is one set of results for each ``COMMIT``, read when its epoch is complete, and
+  readable when the run is over.
+- **Repeatable.** The same script, played with the same options and a `seed`, does the same things in the same order.
+- **Same rows after a failure.** Rows of a refused epoch are committed again; rows of an epoch that was under way in a
+  crash are taken from the log.
 
-Cost: that of the runs; starting one takes about a millisecond, resuming it some tens.
+Cost: that of the runs; starting a run takes about a millisecond, resuming one some tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from riverrun.testing.watching import PATIENCE, CutInstance, Strike, Watch, watc
 Results = dict[str, Result]
 _DURABLE = {CHECKPOINT.name, CRASH.name, KILL.name}
 _STRIKING = {CRASH.name, KILL.name, REFUSE.name}
-_LATEST_STRIKE = 12  # turns into an epoch
+_LATEST_STRIKE = 12  # the last turn of an epoch at which a failure may strike
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class PlayOptions:
     workers: int = 1
     history: int = 1
     cut: int | None = None
-    """The rows of an epoch come in pieces of at most so many."""
+    """The greatest number of rows in a piece, if the rows of an epoch are to come in pieces."""
     shuffle: int | None = None
     """A seed with which the rows of an epoch, and the pieces of all inputs, are put in another order."""
     compact: bool = False
-    """Whether all states are compacted as far as may be, after every epoch."""
+    """Whether all states are compacted as far as possible, after every epoch."""
     seed: int | None = None
     """A seed with which workers take turns and messages are delivered."""
 
     def __str__(self) -> str:
-        """What differs from the plain way, as arguments."""
+        """The options that differ from `PLAIN`, as arguments."""
         pairs = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
         return ", ".join(f"{name}={value!r}" for name, value, usual in pairs if value != usual)
 
@@ -103,17 +103,16 @@ def play(
 
     `workers` and `history` are those of ``flow.run``.
 
-    With `cut`, the rows of an epoch come in pieces of at most so many; with `shuffle`, a seed, in
-    another order; with `compact`, states are compacted after every epoch; with `seed`, workers take
-    turns at random. A script that needs a place for checkpoints has one in memory, unless `checkpoint`
-    names another.
+    With `cut`, the rows of an epoch come in pieces of at most `cut` rows; with `shuffle`, a seed, in another order;
+    with `compact`, states are compacted after every epoch; with `seed`, workers take turns at random. Checkpoints are
+    in memory, unless `checkpoint` names a place.
     """
     way = PlayOptions(workers, history, cut, shuffle, compact, seed)
     return ScriptPlayer(flow.plan).play(script, way, checkpoint)
 
 
 class ScriptPlayer:
-    """A plan, under observation, on which scripts are played one after the other."""
+    """Plays scripts on one plan, one after the other, while a `Watch` observes the plan's operators."""
 
     def __init__(self, plan: Plan, patience: int = PATIENCE) -> None:
         self.watch = Watch(patience)
@@ -134,7 +133,7 @@ class ScriptPlayer:
             player.close()
 
     def reread(self, script: Iterable[Item], way: PlayOptions = PLAIN) -> list[Results]:
-        """The results of every epoch, all read at the end, as of their epochs."""
+        """Play a script, and read the results of all epochs at the end."""
         items = whole(script)
         player = _Player(self, way, None)
         try:
@@ -173,12 +172,14 @@ class _StageRun(Run):
         workers: int,
         place: Storage | str | Path | None,
     ) -> None:
-        kept = None
-        if place is not None:  # taken over: the run that crashed is still around
-            kept = Checkpoint(place, every=None, take_over=True)
+        durability = None
+        if place is not None:  # takes over: the run that crashed is still alive in this process
+            durability = Checkpoint(place, every=None, take_over=True)
         super().__init__(
             stage.plan,
-            RunOptions(workers, _CuttingCarrier(way), kept, history=way.history, seed=way.seed),
+            RunOptions(
+                workers, _CuttingCarrier(way), durability, history=way.history, seed=way.seed
+            ),
         )
 
     def kill(self, worker: int) -> None:
@@ -193,7 +194,7 @@ class _StageRun(Run):
 
 
 class _Player:
-    """Does what a script says, and keeps what it gives."""
+    """Does the items of a script to a run, and collects the results."""
 
     def __init__(
         self, stage: ScriptPlayer, way: PlayOptions, place: Storage | str | Path | None
@@ -203,28 +204,28 @@ class _Player:
         self._way = way
         self._place = place
         self._random = random.Random(way.seed or 0)
-        self._given: list[Change] = []  # since the last commit
+        self._uncommitted: list[Change] = []  # since the last commit
         self._pending: list[Mark] = []
         self._watch.calm()
         self._workers = way.workers
         self._run = self._start()
 
     def play(self, items: Iterable[Item]) -> list[Results]:
-        found = []
+        results_by_epoch = []
         for item in items:
             if isinstance(item, Change):
-                self._given.append(item)
+                self._uncommitted.append(item)
                 self._give(item)
             elif item == COMMIT:
                 self._commit()
                 if self._way.compact:
                     self._run.compact()
-                found.append(self.read())
-            elif item.name == REFUSE.name or (item.name in _STRIKING and self._given):
+                results_by_epoch.append(self.read())
+            elif item.name == REFUSE.name or (item.name in _STRIKING and self._uncommitted):
                 self._pending.append(item)
             else:
                 self._do(item)
-        return found
+        return results_by_epoch
 
     def read(self, epoch: int | None = None) -> Results:
         """The results as of an epoch, in memory."""
@@ -245,7 +246,7 @@ class _Player:
         getattr(self._run, change.kind)(change.input, change.rows)
 
     def _do(self, mark: Mark) -> None:
-        """What happens between epochs."""
+        """Do what a mark says, between epochs."""
         self._watch.epoch()
         if mark.name == CHECKPOINT.name:
             self._run.checkpoint()
@@ -253,7 +254,7 @@ class _Player:
             self._run.kill((mark.number or 0) % self._workers)
         elif mark.name == CRASH.name:
             self._workers = mark.number or self._workers
-            self._run = self._start()  # the old one is dropped as it is
+            self._run = self._start()  # the old run is dropped as it is
         else:
             assert mark.number is not None
             self._workers = mark.number
@@ -274,25 +275,26 @@ class _Player:
             committed = Commit(self._run, committed.epoch, committed._rows)
         if committed is None:
             committed = self._run.commit(wait=False)
-        committed.wait()  # also where it is complete: a worker that was lost has to be there again
-        self._given.clear()
+        committed.wait()  # even if the epoch is complete: a lost worker has to be replaced first
+        self._uncommitted.clear()
 
     def _refused(self, after: int) -> Commit | None:
-        """Commit, and fail on the way; the epoch, if it was over too soon for that."""
+        """Commit, and have the epoch fail on the way, so that it is refused; return the commit only if the epoch was
+        complete before it could fail."""
         self._watch.strike(after, refuse=True)
         try:
             return self._run.commit()
         except OperatorFailed as error:
             if error.code != "testing.refused":
                 raise
-            for change in self._given:
+            for change in self._uncommitted:
                 self._give(change)
             return None
         finally:
             self._watch.calm()
 
     def _strike(self, committed: Commit, after: int) -> None:
-        """Work on an epoch until some turns are done, or it is."""
+        """Work on an epoch until `after` turns are done, or the epoch is complete."""
         if not committed.done:
             self._watch.strike(after)
             try:

@@ -1,12 +1,13 @@
-"""Scripts: what is done to a run, written down: rows in, commits, and failures at chosen places.
+"""Scripts: lists of things to do to a run: rows in, commits, and failures at chosen places.
 
-A script is a list of changes and marks. ``insert``, ``delete`` and ``upsert`` give rows to an input;
-``COMMIT`` makes an epoch of them. The other marks say what goes wrong, or is asked for, and where:
+`play` does a script to a dataflow; `check_operator` and `check_dataflow` make scripts of their own. A script is a list
+of changes and marks. ``insert``, ``delete`` and ``upsert`` give rows to an input; ``COMMIT`` makes an epoch of them.
+The other marks are failures and requests, which happen where the mark stands:
 
 ================  ====================================================================================
 mark              what happens
 ================  ====================================================================================
-``COMMIT``        the rows since the last one become an epoch
+``COMMIT``        the rows since the last commit become an epoch
 ``CHECKPOINT``    a checkpoint is made
 ``SCALE(n)``      the run goes on with n workers
 ``KILL(worker)``  a worker is lost with all it has in memory; without a number, the first
@@ -16,10 +17,11 @@ mark              what happens
 
 Laws:
 
-1. ``KILL``, ``CRASH`` and ``REFUSE`` between some rows and their ``COMMIT`` strike while that epoch is
-   under way; elsewhere ``KILL`` and ``CRASH`` strike between epochs, and ``REFUSE`` strikes the next one.
-2. None of the marks but ``COMMIT`` changes what a deterministic program gives (laws 4 and 6 of DESIGN).
-3. What a script shows of itself is the Python that makes it.
+- **Place of failures.** ``KILL``, ``CRASH`` and ``REFUSE`` between some rows and their ``COMMIT`` strike while that
+  epoch is under way. Elsewhere ``KILL`` and ``CRASH`` strike between epochs, and ``REFUSE`` strikes the next epoch.
+- **Marks change nothing.** Only ``COMMIT`` changes the results of a deterministic program; no other mark does (the
+  *cuts invisible* and *resume* laws of DESIGN).
+- **Shown as Python.** The text of a script is the Python that makes the script.
 
 >>> script = [insert("n", [{"n": 1}, {"n": 2}]), COMMIT, KILL(1), delete("n", [{"n": 2}]), COMMIT]
 >>> print(shown(script))
@@ -51,7 +53,7 @@ Kind = Literal["insert", "delete", "upsert"]
 
 @dataclass(frozen=True, repr=False)
 class Change:
-    """Rows that are inserted into an input, deleted from it, or put in place of those with the same key."""
+    """Rows that are inserted into an input, deleted from it, or put in place of the rows with the same key."""
 
     kind: Kind
     input: str
@@ -87,17 +89,17 @@ Script = Sequence[Item]
 
 
 def insert(input: str, rows: Any) -> Change:
-    """`rows` for an `input`: whatever ``Run.insert`` takes."""
+    """Insert `rows`, in any form that ``Run.insert`` takes, into an `input`."""
     return Change("insert", input, rows)
 
 
 def delete(input: str, rows: Any) -> Change:
-    """`rows` that leave an `input`, once each; of one with a key, the rows with these keys."""
+    """Delete `rows` from an `input`, once each; from an input with a key, the rows with these keys."""
     return Change("delete", input, rows)
 
 
 def upsert(input: str, rows: Any) -> Change:
-    """`rows` for an `input` that replace those with the same key."""
+    """Put `rows` in place of the rows of an `input` with the same key."""
     return Change("upsert", input, rows)
 
 
@@ -107,7 +109,7 @@ def shown(script: Iterable[Item]) -> str:
 
 
 def whole(script: Iterable[Item]) -> list[Item]:
-    """The script, checked, with a commit for the rows at its end."""
+    """The script, checked, with a commit added for rows at its end."""
     items = list(script)
     for item in items:
         if not isinstance(item, Change | Mark):
@@ -128,35 +130,35 @@ def whole(script: Iterable[Item]) -> list[Item]:
 
 
 def plain(script: Iterable[Item]) -> list[Item]:
-    """The script without anything that goes wrong."""
+    """The script without marks other than ``COMMIT``."""
     return [item for item in script if isinstance(item, Change) or item == COMMIT]
 
 
 def single_rows(script: Iterable[Item]) -> list[Item]:
     """The same script with a change for each row."""
-    found: list[Item] = []
+    single: list[Item] = []
     for item in script:
         if isinstance(item, Change):
-            found += [Change(item.kind, item.input, [row]) for row in item.rows]
+            single += [Change(item.kind, item.input, [row]) for row in item.rows]
         else:
-            found.append(item)
-    return found
+            single.append(item)
+    return single
 
 
 def grouped(script: Iterable[Item]) -> list[Item]:
-    """The same script with changes that follow each other and are alike made one."""
-    found: list[Item] = []
+    """The same script, with neighbouring changes of one kind and input joined."""
+    groups: list[Item] = []
     for item in script:
-        last = found[-1] if found else None
+        last = groups[-1] if groups else None
         if (
             isinstance(item, Change)
             and isinstance(last, Change)
             and (item.kind, item.input) == (last.kind, last.input)
         ):
-            found[-1] = Change(item.kind, item.input, [*last.rows, *item.rows])
+            groups[-1] = Change(item.kind, item.input, [*last.rows, *item.rows])
         else:
-            found.append(item)
-    return found
+            groups.append(item)
+    return groups
 
 
 class Missing(ValueError):
@@ -166,11 +168,11 @@ class Missing(ValueError):
 def accumulated(
     script: Iterable[Item], keys: Mapping[str, Sequence[str]] | None = None
 ) -> list[dict[str, list[Row]]]:
-    """The rows of each input as of each commit; `keys` names the key of those that have one."""
+    """The rows of each input as of each commit; `keys` has the key of each input with a key."""
     keys = keys or {}
     counts: dict[str, Counter[Any]] = {}
     rows: dict[Any, Row] = {}
-    found: list[dict[str, list[Row]]] = []
+    bags_by_commit: list[dict[str, list[Row]]] = []
     for item in script:
         if isinstance(item, Change):
             bag = counts.setdefault(item.input, Counter())
@@ -185,17 +187,17 @@ def accumulated(
                     bag[known] = 1 if key else bag[known] + 1
                     rows[item.input, known] = row
         elif item == COMMIT:
-            found.append(
+            bags_by_commit.append(
                 {
                     name: [rows[name, known] for known in bag for _ in range(bag[known])]
                     for name, bag in counts.items()
                 }
             )
-    return found
+    return bags_by_commit
 
 
 def frozen(value: Any) -> Any:
-    """A value that can be counted, equal to itself: NaN is one value, and zero has no sign.
+    """A value in a form that can be hashed and equals itself: NaN is one value, and zero has no sign.
 
     >>> frozen({"a": [float("nan"), -0.0]}) == frozen({"a": [float("nan"), 0.0]})
     True

@@ -1,7 +1,11 @@
-"""The smallest script that still fails: epochs, marks and rows are left out as long as it does.
+"""Shrinking: a smallest part of a failing script that still fails.
 
-Law: what comes out fails like what came in, and leaving out any one item (with the deletion of the row,
-where it is an insertion) would mend it or make it meaningless, unless the tries ran out.
+`trials` shrinks the script with which a law was broken: epochs, marks and rows are left out as long as the rest still
+fails. Laws:
+
+- **Still fails.** The shrunk script fails like the whole one.
+- **Nothing to spare.** Unless the tries ran out, leaving out any one item of the shrunk script (an insertion together
+  with the deletion of its row) would make the script pass, or delete rows that are not there.
 
 >>> from riverrun.testing.script import COMMIT, delete, insert, shown
 >>> script = [insert("n", [{"n": 1}, {"n": 2}]), COMMIT, delete("n", [{"n": 1}]), COMMIT]
@@ -38,7 +42,7 @@ def shrink(
     keys: Mapping[str, Sequence[str]] | None = None,
     tries: int = TRIES,
 ) -> list[Item]:
-    """A smallest part of a script for which `fails` says True, as it does for the whole."""
+    """A smallest part of a script for which `fails` is true, as for the whole script."""
     best = single_rows(script)
     smaller = True
     while smaller:

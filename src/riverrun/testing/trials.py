@@ -1,16 +1,17 @@
-"""Trials: the ways in which each law is tried on a script, and what comes of it.
+"""Trials: the ways in which each law is tried on a script, and the comparison of the results.
 
-A trial is a script with marks in it, and a way to play it. Its results are compared with those of the
-plain script, played plainly; for the law of oracle, those are compared with the judge's. Laws:
+`check_operator` and `check_dataflow` make a `LawCheck` of the program. A trial is a script with marks in it, and
+options to play it with (`PlayOptions`). Its results are compared with those of the plain script: the script without
+marks, played without options. For the law of oracle, the plain results are compared with the oracle's. Laws:
 
-1. The first trial that fails is the answer: the laws are tried in the order of `laws.LAWS`.
-2. An error that is about a law (a time that went back, an epoch that hangs) breaks that law, whichever was being
-   tried. Any other error of the plain script is the program's own, and is raised as it is, with the
-   script as a note; where only the trial has it, it breaks the law being tried.
-3. The same seed gives the same trials.
+- **First fault.** The laws are tried in the order of `laws.LAWS`, and the first trial that fails is reported.
+- **Whose error.** An error that is about a law (a time that went back, an epoch that hangs) breaks that law, whichever
+  law was being tried. Any other error of the plain script is the program's own: it is raised unchanged, with the script
+  as a note. Any other error of a trial breaks the law being tried.
+- **Same seed, same trials.** The seed decides all random choices.
 
-Cost: one run for each trial, one more for each epoch where the program is its own judge; up to
-`shrinking.TRIES` times two when a law is broken.
+Cost: one run for each trial, and, without an oracle, one more for each epoch; up to `shrinking.TRIES` times two when a
+law is broken.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Bags = dict[str, Bag]
 
 @dataclass(frozen=True)
 class _Trial:
-    """One way to try a law: a script with marks, and how it is played."""
+    """One way to try a law: a script with marks, and the options to play it with."""
 
     law: str
     script: list[Item]
@@ -68,7 +69,7 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _Fault:
-    """A law that is broken, and how that shows."""
+    """A broken law, and the difference or error that shows it."""
 
     law: str
     shows: str
@@ -76,7 +77,7 @@ class _Fault:
 
 
 class LawCheck:
-    """A program, and what is known of its inputs."""
+    """Checks laws on one program, whose inputs `draws` describes."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class LawCheck:
         )
 
     def _normal(self, script: Iterable[Item]) -> list[Item]:
-        """A user's script, without failures (they are ours to choose), its rows as dicts."""
+        """A user's script with its rows as dicts, and without failures: trials choose the failures."""
         schemas = {each.name: each.schema for each in self._draws}
         return [
             replace(
@@ -182,7 +183,8 @@ class LawCheck:
     # -- one trial
 
     def _fault(self, trial: _Trial, known: dict[str, list[Bags]]) -> _Fault | None:
-        """How a trial breaks its law, or another that shows at any time; None where it does not."""
+        """The law that a trial breaks, its own or one that can break at any time; None where it breaks none. `known`
+        caches the results that several trials are compared with."""
         script = trial.script
         if "plain" not in known:
             try:
@@ -200,13 +202,13 @@ class LawCheck:
         if trial == _Trial(trial.law, script):
             return None
         try:
-            found = self._bags(self._played(trial))
+            results = self._bags(self._played(trial))
         except (RiverrunError, AssertionError) as error:
             law = _law_of(error) or trial.law
             return _Fault(law, f"it raised {type(error).__name__}: {error}", error)
         if trial.law in ("progress", "silence"):
-            return None  # whether the result is right is the business of the law of rescale
-        return self._difference(trial.law, known["plain"], found)
+            return None  # the law of rescale checks the results
+        return self._difference(trial.law, known["plain"], results)
 
     def _played(self, trial: _Trial) -> list[dict[str, Result]]:
         if trial.rereads:
@@ -220,25 +222,25 @@ class LawCheck:
         return [{name: _bag(result) for name, result in each.items()} for each in results]
 
     def _judged(self, rows: Mapping[str, list[Row]]) -> Bags:
-        """What the result has to be, for some rows."""
-        given = {each.name: rows.get(each.name, []) for each in self._draws}
+        """The expected results for some rows: the oracle's, or those of the program run from scratch."""
+        rows_by_input = {each.name: rows.get(each.name, []) for each in self._draws}
         if self._judge is None:
             script: list[Item] = [
-                *(insert(name, some) for name, some in given.items() if some),
+                *(insert(name, some) for name, some in rows_by_input.items() if some),
                 COMMIT,
             ]
             return self._bags(self._stage.play(script))[0]
-        judged = self._judge(given)
+        judged = self._judge(rows_by_input)
         by_name = judged if isinstance(judged, Mapping) else dict.fromkeys(self._outputs, judged)
         return {
             name: _counted(by_name[name], node.schemas[0].names)
             for name, node in self._outputs.items()
         }
 
-    def _difference(self, law: str, expected: list[Bags], found: list[Bags]) -> _Fault | None:
-        for epoch, (wanted, given) in enumerate(zip(expected, found, strict=True)):
+    def _difference(self, law: str, expected: list[Bags], actual: list[Bags]) -> _Fault | None:
+        for epoch, (wanted, bag) in enumerate(zip(expected, actual, strict=True)):
             for name in self._outputs:
-                missing, surplus = wanted[name] - given[name], given[name] - wanted[name]
+                missing, surplus = wanted[name] - bag[name], bag[name] - wanted[name]
                 if missing or surplus:
                     columns = ", ".join(self._outputs[name].schemas[0].names)
                     lines = [f"{name!r} ({columns}) after epoch {epoch}, - expected, + found:"]
@@ -247,18 +249,18 @@ class LawCheck:
         return None
 
     def _smallest(self, trial: _Trial, fault: _Fault, seed: int | None) -> LawBroken:
-        """The error, for the smallest script that breaks the same law in the same way."""
+        """The error to raise, with a smallest script that breaks the same law."""
         last = fault
 
         def fails(script: list[Item]) -> bool:
             nonlocal last
             try:
-                found = self._fault(replace(trial, script=script), {})
-            except Exception:  # it fails in another way
+                smaller_fault = self._fault(replace(trial, script=script), {})
+            except Exception:  # the script fails in another way
                 return False
-            if found is None or found.law != fault.law:
+            if smaller_fault is None or smaller_fault.law != fault.law:
                 return False
-            last = found
+            last = smaller_fault
             return True
 
         script = shrink(trial.script, fails, self._keys)
@@ -268,7 +270,7 @@ class LawCheck:
 
 
 def _law_of(error: BaseException) -> str | None:
-    """The law that an error is about, wherever it rose."""
+    """The law that an error is about, whichever trial raised it; None for other errors."""
     if isinstance(error, RiverrunError):
         if error.code == "testing.silence" or error.code.startswith("time."):
             return "silence"
@@ -284,18 +286,19 @@ def _marked(
     at: int | None = None,
     alternate: bool = False,
 ) -> list[Item]:
-    """The script with marks before and after each commit, or one of them; `alternate` takes them in turn."""
-    found: list[Item] = []
+    """The script with marks before (`inside` the epoch) and `after` each commit, or commit number `at` only. With
+    `alternate`, the marks of `after` are used in turn, one for each commit."""
+    marked: list[Item] = []
     epoch = 0
     for item in script:
         chosen = item == COMMIT and at in (None, epoch)
         if chosen:
-            found += inside
-        found.append(item)
+            marked += inside
+        marked.append(item)
         if chosen:
-            found += [after[epoch % len(after)]] if alternate else after
+            marked += [after[epoch % len(after)]] if alternate else after
         epoch += item == COMMIT
-    return found
+    return marked
 
 
 def _bag(result: Result) -> Bag:
@@ -306,7 +309,7 @@ def _bag(result: Result) -> Bag:
 
 
 def _counted(rows: Iterable[Any], columns: Sequence[str]) -> Bag:
-    """The rows of an oracle."""
+    """The rows of an oracle, counted."""
     bag: Bag = Counter()
     for row in rows:
         if isinstance(row, Mapping):

@@ -1,16 +1,18 @@
-"""Watching a run from inside: who sends what when, whether times pass, and blows at chosen moments.
+"""Watching a run from inside: checks of what actors send and ask for, and failures at chosen moments.
 
-`watched` gives a plan whose operators do what they did, under observation. On each worker:
+`playing` plays scripts on watched plans. `watched` gives a plan whose operators work as before, under observation. On
+each worker two laws are checked:
 
-1. **Silence.** What an actor sends is at or after the time it handles (law 1 of DESIGN), and an actor
-   that was told that a time is complete receives nothing at or before it any more (law 2).
-2. **Progress.** An epoch does not go on for ever, nor is an actor run without end at one time: after
-   `patience` turns, or a part of them, time is taken to be held up. When an epoch is complete, every
-   request in it was answered.
+- **Silence.** An actor sends only at or after the time that it handles (the *capability* law of DESIGN). After an actor
+  was run at a time, which is complete then, it receives nothing at or before that time (the *notification* law of
+  DESIGN).
+- **Progress.** An epoch ends, and an actor is not run again and again at one time: an epoch that takes `patience`
+  turns, or an actor that takes a certain part of them at one time, breaks the law. When an epoch is complete, every
+  request in it was answered.
 
-What breaks them raises an error with the code ``testing.silence`` or ``testing.progress``, so the epoch
-is refused. A `Watch` also strikes: it interrupts an epoch after a number of turns (`Strike`), or has it
-fail (``testing.refused``).
+A broken law raises an error with the code ``testing.silence`` or ``testing.progress``, so the epoch is refused. A
+`Watch` also strikes: it interrupts an epoch after a number of turns (`Strike`), or has the epoch fail
+(``testing.refused``).
 
 Cost: some microseconds for each turn.
 """
@@ -37,18 +39,18 @@ from riverrun.state.changes import Changes
 PATIENCE = 1_000_000
 """How many turns an epoch may take before it is taken to hang."""
 AT_ONE_TIME = 20
-"""The part of them that one actor may take at one time: one in so many."""
+"""One actor may take one in so many of these turns at one time."""
 
 
 class Strike(BaseException):
-    """The moment that was chosen for a blow has come. Not an Exception, so that no worker handles it."""
+    """Interrupts an epoch at a chosen moment. It is not an Exception, so that no worker handles it."""
 
     refuses: ClassVar[bool] = False
-    """All is to stay as it stands: the epoch goes on with whoever is left."""
+    """False: the interrupt does not refuse the epoch, which goes on with the workers that are left."""
 
 
 class Watch:
-    """What all workers of a run tell, and when they are to be interrupted."""
+    """Counts the turns of all workers of a run, and interrupts the run at a chosen turn."""
 
     def __init__(self, patience: int = PATIENCE) -> None:
         self.patience = patience
@@ -57,20 +59,20 @@ class Watch:
         self._refuse = False
 
     def epoch(self) -> None:
-        """An epoch begins."""
+        """Begin to count the turns of an epoch."""
         self.turns = 0
 
     def strike(self, after: int, *, refuse: bool = False) -> None:
-        """Interrupt after some turns; with `refuse`, by an error of the epoch."""
+        """Interrupt after some turns; with `refuse`, by an error that makes the epoch be refused."""
         self._strike_at, self._refuse = self.turns + after, refuse
 
     def calm(self) -> bool:
-        """Strike no more; whether it was still to come."""
+        """Strike no more; return whether a strike was still to come."""
         pending, self._strike_at = self._strike_at is not None, None
         return pending
 
     def turn(self, node: Node) -> None:
-        """An actor is about to handle something."""
+        """Count a turn: an actor is about to receive changes or to run."""
         self.turns += 1
         if self._strike_at is not None and self.turns >= self._strike_at:
             self._strike_at = None
@@ -93,7 +95,7 @@ def _watched(operator: Operator, watch: Watch) -> Operator:
     if operator.role.is_source or not operator.has_actor:
         return operator
     seen = copy.copy(operator)
-    # What it answers stays as it is; only how it starts is another matter.
+    # The operator's answers stay as they are; only the actor that it starts is observed.
     object.__setattr__(seen, "start", partial(_start, operator, watch))
     return seen
 
@@ -105,7 +107,7 @@ def _start(operator: Operator, watch: Watch, context: Context) -> Actor:
 
 
 class _Eye:
-    """Stands between an actor and the engine."""
+    """Stands between an actor and the engine, and checks the calls that pass."""
 
     def __init__(self, actor: Actor, watch: Watch) -> None:
         self._watch = watch
@@ -116,7 +118,8 @@ class _Eye:
         self._push: Callable[[Changes, int], None] | None = None
         self._request: Callable[[Timestamp], None] | None = None
         self._now: list[tuple[Timestamp, ...]] = []
-        self._told: list[Timestamp] = []  # the greatest times that it was told are complete
+        self._completed: list[Timestamp] = []
+        """The greatest times at which the actor was run: these are complete."""
         self._asked: set[Timestamp] = set()
         self._runs: Counter[Timestamp] = Counter()
         over: Any = actor
@@ -125,12 +128,12 @@ class _Eye:
     def receive(self, port: int, changes: Changes) -> None:
         self._watch.turn(self._node)
         for time in changes.times:
-            for told in self._told:
-                if len(told) == len(time) and less_equal(time, told):
+            for complete in self._completed:
+                if len(complete) == len(time) and less_equal(time, complete):
                     raise _broken(
                         "silence",
                         self._node,
-                        f"it receives rows at {time}, after it was told that {told} is complete",
+                        f"it receives rows at {time}, after it was told that {complete} is complete",
                     )
         self._handle(changes.times, lambda: self._receive(port, changes))
 
@@ -145,7 +148,9 @@ class _Eye:
             )
         self._asked.discard(time)
         if self._waits:
-            self._told = [told for told in self._told if not less_equal(told, time)] + [time]
+            self._completed = [
+                complete for complete in self._completed if not less_equal(complete, time)
+            ] + [time]
         self._handle((time,), lambda: self._run(time, upper))
 
     def boundary(self, epoch: int) -> None:
@@ -156,7 +161,7 @@ class _Eye:
                 self._node,
                 f"it asked to be run at {late[0]}, and epoch {epoch - 1} is complete without",
             )
-        self._told = [time for time in self._told if time[0] >= epoch - 1]
+        self._completed = [time for time in self._completed if time[0] >= epoch - 1]
         self._runs.clear()
         self._boundary(epoch)
 
@@ -222,7 +227,7 @@ class CutInstance(Instance):
 
 
 class _Pieces(dict[str, pa.RecordBatch]):
-    """Inputs of which one may be there several times."""
+    """Batches by input, of which an input may have several."""
 
     def __init__(self, pieces: list[tuple[str, pa.RecordBatch]]) -> None:
         super().__init__(pieces)

@@ -1,15 +1,15 @@
-"""Components: which nodes hang together, and which reach each other.
+"""Components: weak ones, in which paths join all nodes, and strong ones, in which all nodes reach each other.
 
-Both are made of one step, the spread of least labels: every node has a label, and passes the least
-that it has heard of along its edges until nobody hears of a lesser one.
+Users find them as `rr.graphs.components` and `rr.graphs.strongly_connected_components`. Both are made of one step, the
+spread of least labels: every node has a label, and passes the least label that it has received along its edges, until
+no node receives a lesser label.
 
-**Prioritised.** When all labels set out at once, most nodes hear of a lesser one round after round, and
-each of these must be kept, since a deletion may bring it back. So labels enter the loop in turn, those
-of one bit more `SPACING` rounds later: the few small ones are everywhere before the many large ones
-set out, which then go nowhere. (Differential dataflow does the same.) It changes only when a label is
-heard, not where the loop ends. On a random graph of 100,000 nodes and 200,000 edges, one worker, both
-loading (0.7 against 3.4 s) and changing one edge (median 1.7 against 7.8 ms) take a fifth of the time,
-and the state is a seventh.
+**Prioritised.** When all labels set out at once, most nodes receive a lesser label in round after round, and the state
+has to keep every one of these, since a deletion may bring it back. So labels enter the loop in turn: labels with one
+more bit enter `SPACING` rounds later. The few small labels are everywhere before the many large ones set out, and these
+then go nowhere. (Differential dataflow does the same.) The order changes only when a label arrives, not the result. On
+a random graph of 100,000 nodes and 200,000 edges, with one worker, both loading (0.7 against 3.4 s) and changing one
+edge (median 1.7 against 7.8 ms) take a fifth of the time, and the state has a seventh of the size.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def components(
 ) -> rr.Collection:
     """The weak component of each node, named by its least node. Rows: node, component.
 
-    Two nodes are in one component when a path joins them, the direction of `edges` ignored. Self loops
-    and repeated edges change nothing; a node of `nodes` without edges is a component by itself.
-    With `prioritised`, small labels set out before large ones, which is much less work as a rule; it is the default
-    for integers and not possible for other types.
+    Two nodes are in one component when a path joins them, whatever the direction of its `edges`. Self loops and
+    repeated edges change nothing; a node of `nodes` without edges is a component by itself. With `prioritised`, small
+    labels set out before large ones, which is much less work as a rule; that is the default for integers, and not
+    possible for other types.
 
     Cost: a change touches the nodes whose label it changes in some round, and their edges.
 
@@ -70,14 +70,14 @@ def strongly_connected_components(
     """The strong component of each node, named by its least node. Rows: node, component.
 
     Two nodes are in one component when each reaches the other along `edges`. Self loops and repeated edges change
-    nothing; a node on no cycle is a component by itself, one of `nodes` without edges too.
+    nothing; a node on no cycle is a component by itself, also a node of `nodes` without edges.
 
-    A loop around two loops (Naiad's): label every node that an edge leads to with the least of them
-    that reaches it, and keep the edges whose ends have the same label; then the same against the
-    direction of the edges; again until no edge goes. What is left lies inside components.
+    The program is a loop around two loops (Naiad's). The first inner loop labels every node at which an edge ends with
+    the least such node that reaches it; then only edges whose ends have the same label stay. The second does the same
+    against the direction of the edges. Both are repeated until all edges stay; these edges lie inside components.
 
-    Cost: as many rounds of the outer loop as components hang behind each other in the order of their
-    least nodes, few as a rule; a change touches the labels it changes in each of them.
+    Cost: as many rounds of the outer loop as components hang behind each other in the order of their least nodes, few
+    as a rule; a change touches the labels that it changes in each of these rounds.
 
     >>> flow = rr.Dataflow("g")
     >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
@@ -94,8 +94,8 @@ def strongly_connected_components(
     """
     edges = edges.select("src", "dst")
 
-    def cut(kept: rr.Collection) -> rr.Collection:
-        ahead = _inside(edges, _least_labels(kept, kept.select(node="dst").distinct()))
+    def cut(left: rr.Collection) -> rr.Collection:
+        ahead = _inside(edges, _least_labels(left, left.select(node="dst").distinct()))
         back = _reversed(ahead)
         return _inside(edges, _least_labels(back, back.select(node="dst").distinct()))
 

@@ -1,26 +1,27 @@
-"""Cycles in a graph whose edges have times: each new edge tells which cycles it closes.
+"""Cycles in a graph whose edges have times: for each new edge, the cycles that it closes.
 
-Edges are kept in a shared state, by either end, and each edge asks it as of its own time. Simple paths are followed
-from its two ends towards each other, hop by hop in a loop: ahead from `dst`, back from `src`. Where two halves meet
-they are a cycle; those of one side are a state too, in which those of the other are looked up. So a cycle of 5 nodes
-takes paths of 2 hops, not of 4. With the messages of a college in a window of a week, that is 1.3 (10 edges an epoch)
-to 1.6 (100) times as many edges in a second of CPU as paths from one end with a lookup of the last edge.
+Users find it as `rr.graphs.cycles`. Edges are in a shared state, by either end, and each new edge reads that state as
+of its own time. Simple paths are followed from the two ends of the new edge towards each other, hop by hop in a loop:
+ahead from `dst`, back from `src`. Where two such halves meet, they make a cycle. The halves that go back are a state
+too, in which the halves that go ahead are looked up. So a cycle of 5 nodes takes paths of 2 hops, not of 4. With the
+messages of a college in a window of a week, that is 1.3 (10 edges an epoch) to 1.6 (100) times as many edges in a
+second of CPU as paths from one end with a lookup of the last edge.
 
-Laws, for an edge (src, dst, time) of time T:
+Laws, for a new edge (src, dst, time) of time T:
 
-1. It closes a cycle of length n when there are n pairwise different nodes src, dst, ... such that an edge leads from
-   each to the next and from the last to the first, and all of these but the new one have times in [T - span, T), where
-   `span` is that of length n. The window is closed at its start and open at its end. Of edges that end, those count
-   whose end is after T; one that ends at or before its own time counts nowhere.
-2. So edges of equal time do not see each other. A cycle is told by its latest edge; if several are latest, by none.
-   Where that matters, give times that tell edges apart.
-3. Nodes make a cycle, not edges: of several edges from one node to another in the window one is enough, and the cycle
-   is there once for each edge that closes it. An edge that is given twice closes its cycles twice. Self loops
-   close nothing, and are on no cycle; their times are seen like any other.
-4. Edges come in any order, as long as none is more than `late` behind the greatest time before its epoch; those that
-   are later count nowhere (``run.events("late")``). An edge is answered when every edge that can be in its window has
-   come: in its own epoch where `late` is 0, else when a time of T + late was seen. How edges are cut into epochs
-   changes no cycle.
+- **Closed cycles.** The new edge closes a cycle of length n when there are n pairwise different nodes src, dst, ...
+  such that an edge leads from each to the next and from the last to the first, and all of these edges but the new one
+  have times in [T - span, T), where `span` is the span of length n. The window is closed at its start and open at its
+  end. An edge with an end counts only if its end is after T; an edge that ends at or before its own time never counts.
+- **Equal times.** Edges of equal time do not see each other. So a cycle belongs to its latest edge; if several of its
+  edges are latest, the cycle is not in the result. Where that matters, give edges different times.
+- **Cycles of nodes.** A cycle is a list of nodes, not of edges: several edges from one node to another in the window
+  make no more cycles than one. A cycle is in the result once for each edge that closes it; an edge that is given twice
+  closes its cycles twice. Self loops close nothing, and are on no cycle; but their times count for lateness.
+- **Late edges.** Edges may come in any order, as long as none is more than `late` behind the greatest time before its
+  epoch; edges later than that never count (``run.events("late")``). The cycles of a new edge come out when every edge
+  that can be in its window has come: in its own epoch where `late` is 0, else when a time of T + late was seen. How
+  edges are cut into epochs changes no cycle.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ def cycles(
 ) -> rr.Collection:
     """The cycles that each edge closes within `span` before it. Rows: time, src, dst, length, nodes.
 
-    `edges` has columns `src`, `dst` and `time`, a whole number or a point in time, none of them null. `nodes` are
-    those of the cycle in its direction, from the least one on, so a cycle looks the same whichever edge closes it.
-    `lengths` are 3, 4 and 5 unless given. ``spans={3: ..., 4: ...}``, in place of `span` and `lengths`, gives each
-    length a span of its own, over one state. `end` names a column of the type of `time`: from that time on an edge is
-    not there any more; null is never. Edges may come `late`, so far behind the greatest time so far; those that come
-    later are dropped and counted in ``run.events("late")``. `flow` is the dataflow of `edges`, and `name` the prefix
-    of what the states and steps are called; two in one flow have different ones.
+    `edges` has columns `src`, `dst` and `time`, a whole number or a point in time, none of them null. The column
+    `nodes` of the result lists the nodes of the cycle in its direction, from the least node on, so a cycle looks the
+    same whichever edge closes it. `lengths` are 3, 4 and 5 unless given. ``spans={3: ..., 4: ...}``, in place of `span`
+    and `lengths`, gives each length a span of its own, over one state. `end` names a column of the type of `time`, from
+    whose time on an edge is not there any more; null is never. Edges may come up to `late` behind the greatest time so
+    far; edges that come later are dropped and counted in ``run.events("late")``. `flow` is the dataflow of `edges`, and
+    `name` the prefix for the names of states and steps; two calls in one flow have different prefixes.
 
-    Edges only come: what was told stays, and an edge cannot be deleted.
+    Edges are only added: an edge cannot be deleted, and cycles in the result stay.
 
     Cost: a lookup for each simple path of up to half the greatest length from either end inside the window; with
-    several spans, for each of them, up to half the greatest length that has it. A state holds the edges of the
-    greatest span, by either end, and some more; another the halves of those of the last epochs.
+    several spans, for each span, up to half the greatest length with that span. One state holds the edges of the
+    greatest span, by either end, and some more; another the path halves of the last epochs.
 
     >>> flow = rr.Dataflow("payments")
     >>> paid = flow.input("paid", {"src": pl.String, "dst": pl.String, "time": pl.Int64})
@@ -98,7 +99,7 @@ def cycles(
     if end is not None:
         new = new.filter(pl.col("end") > pl.col("time").cast(pl.Int64))
 
-    # One state for both directions: what comes after a node, and what comes before it.
+    # One state for both directions: the nodes after a node, and the nodes before it.
     graph = flow.state(
         f"{name} graph", {"here": node, "ahead": pl.Boolean}, {"next": node, **dict.fromkeys(ends, pl.Int64)},
         time=time, compact=rr.rules.drop_before(greatest),
@@ -111,8 +112,8 @@ def cycles(
     for side in ("update", "fetch"):
         seen.progress(graph, side, at="time", late=late)
 
-    # A path is a stack of nodes, the last one first; where it is shorter, the other end of the edge fills the rest.
-    # It belongs to a query, one of the spans, and knows how many hops it still has.
+    # A path is a stack of nodes, the last node first; where the path is shorter than the stack, the other end of the
+    # new edge fills the rest. A path belongs to a query (one of the spans), and has a count of the hops that are left.
     stack = [f"n{at}" for at in range(hops + 1)]
     path = [*EDGE, "since", "ahead", "query"]
     starts = [
@@ -137,7 +138,7 @@ def cycles(
     moved = {"n0": "next", **dict(zip(stack[1:], stack, strict=False))}
     longer = there.filter(reduce(and_, fresh)).select(*path, left=pl.col("left") - 1, **moved)
     back.connect(longer.filter(pl.col("left") > 0))
-    found = loop.leave(longer)
+    path_halves = loop.leave(longer)
 
     behind = [f"b{at}" for at in range(1, hops + 1)]
     halves = flow.state(
@@ -147,21 +148,21 @@ def cycles(
         time=time, compact=rr.rules.drop_before(0 * greatest), compaction="active",
     )  # fmt: skip
     met_by = [*EDGE, "query", "n0"]
-    found.filter(~pl.col("ahead")).update(
+    path_halves.filter(~pl.col("ahead")).update(
         halves, key=met_by, value=stack[1:], rule=rr.rules.append, progress=False
     )
     for side in ("update", "fetch"):
         seen.progress(halves, side, at="time", late=late)
-    # All halves of an edge are there in the epoch that answers it, though others may come at the same time T.
-    met = found.filter(pl.col("ahead")).fetch_uncommitted(
+    # In the epoch that answers an edge, all halves of the edge are there; halves of other edges may still come at T.
+    met = path_halves.filter(pl.col("ahead")).fetch_uncommitted(
         halves, key=met_by, since="time", at="time", wait="since",
         rule=rr.rules.distinct, how="inner", progress=False, name=f"{name} met",
     )  # fmt: skip
-    return _told(met, stack, behind, [some for _, some in queries])
+    return _cycles_of(met, stack, behind, [some for _, some in queries])
 
 
 def _check_span(edges: rr.Collection, within: Any) -> None:
-    """Refuse a span that is no difference of two times."""
+    """Refuse a span that is not the difference of two times of the column's type."""
     kind = _dtype(edges, "time") if "time" in edges.columns else None
     if kind is not None and (kind.is_integer() or kind.is_temporal()):
         is_timedelta = isinstance(within, timedelta)
@@ -177,7 +178,7 @@ def _check_span(edges: rr.Collection, within: Any) -> None:
 
 
 def _end(edges: rr.Collection, column: str) -> pl.Expr:
-    """The end of each edge as a number, that of an edge without one after all others."""
+    """The end of each edge as a number; an edge without an end has the greatest number."""
     if column not in edges.columns or _dtype(edges, column) != _dtype(edges, "time"):
         there = ", ".join(f"{each}: {_dtype(edges, each)}" for each in edges.columns)
         raise rr.PlanError(
@@ -189,7 +190,8 @@ def _end(edges: rr.Collection, column: str) -> pl.Expr:
 
 
 def _since(kind: pl.DataType, within: Any) -> pl.Expr:
-    """The start of the window before each edge: its time less a span, but not before the first time of the type."""
+    """The start of the window before each edge: the edge's time less a span, or the first time of the type if that is
+    later."""
     time = pl.col("time")
     if not kind.is_integer():
         physical = pl.Int32 if kind == pl.Date else pl.Int64
@@ -204,7 +206,7 @@ def _since(kind: pl.DataType, within: Any) -> pl.Expr:
 
 
 def _lasting(node: pl.DataType) -> Any:
-    """The nodes that edges lead to, each once, with the last end of those edges."""
+    """The fetch rule that gives the nodes that edges lead to, each once, with the last end of the edges to it."""
     return rr.rules.fetch(
         lambda values: values.group_by("request", "next", maintain_order=True).agg(
             pl.col("end").max()
@@ -213,15 +215,16 @@ def _lasting(node: pl.DataType) -> Any:
     )
 
 
-def _told(
+def _cycles_of(
     met: rr.Collection, ahead: list[str], behind: list[str], wanted: list[list[int]]
 ) -> rr.Collection:
-    """Of two halves that meet, those that are a cycle of a length that their query wants, each in one way."""
+    """The cycles made of pairs of halves that meet: pairs with a length that their query wants and with no node in both
+    halves. Each cycle is made of one pair only."""
 
     def different(columns: list[str], end: str) -> pl.Expr:
         return reduce(add, [(pl.col(each) != pl.col(end)).cast(pl.Int64) for each in columns])
 
-    # src is on no path ahead and dst on no path back: where they stand there they fill the stack.
+    # src is on no path ahead, and dst on no path back: in these stacks they are filling only.
     met = met.with_columns(here=different(ahead, "src"), there=different(behind, "dst"))
     met = met.with_columns(length=pl.col("here") + pl.col("there"))
     even = (pl.col("here") == pl.col("there")) | (pl.col("here") == pl.col("there") + 1)
@@ -249,7 +252,7 @@ def _told(
 
 
 def _queries(span: Any, lengths: Any, spans: Any) -> list[tuple[Any, list[int]]]:
-    """Each span that is asked for, and the lengths that have it."""
+    """Each span that is asked for, with the lengths that have the span."""
     if (span is None) == (spans is None):
         raise rr.PlanError(
             "plan.spans",

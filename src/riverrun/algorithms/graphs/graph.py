@@ -1,4 +1,4 @@
-"""What the algorithms say about every graph: its nodes, its edges in both directions, and that no node is null."""
+"""Parts that all graph algorithms share: a graph's nodes, its edges in both directions, and checks of the arguments."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import polars as pl
 import riverrun as rr
 
 NODES = {"edges": ("src", "dst"), "nodes": ("node",), "sources": ("node",)}
-"""The columns of each argument that are nodes."""
+"""For each argument, the columns that hold nodes."""
 _inside_algorithm: ContextVar[bool] = ContextVar("_inside_algorithm", default=False)
-"""Whether an algorithm is being built: what it gives to another one was looked at when it was given."""
+"""Whether an algorithm is being built. If it calls another algorithm, its arguments were checked already."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def of_collections(function: Callable[P, R]) -> Callable[P, R]:
-    """An algorithm that refuses edges, nodes, sources and examples that are no collections, and what is no flow."""
+    """Make an algorithm refuse edges, nodes, sources and examples that are no collections, and a flow that is none."""
     signature = inspect.signature(function)
 
     @wraps(function)
     def checked(*arguments: P.args, **named: P.kwargs) -> R:
-        given = signature.bind(*arguments, **named).arguments
-        flow = given.get("flow")
-        if "flow" in given and not isinstance(flow, rr.Dataflow):
+        values = signature.bind(*arguments, **named).arguments
+        flow = values.get("flow")
+        if "flow" in values and not isinstance(flow, rr.Dataflow):
             raise rr.PlanError(
                 "plan.algorithm",
                 f"cannot take a {type(flow).__name__} as flow of {function.__name__}: that is not a dataflow",
@@ -37,9 +37,9 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
                 line="",
             )
         for name in ("edges", "nodes", "sources", "examples"):
-            rows = given.get(name)
+            rows = values.get(name)
             missing = name == "nodes" and rows is None
-            if name in given and not missing and not isinstance(rows, rr.Collection):
+            if name in values and not missing and not isinstance(rows, rr.Collection):
                 raise rr.PlanError(
                     "plan.algorithm",
                     f"cannot take a {type(rows).__name__} as {name} of {function.__name__}: that is not a collection",
@@ -50,7 +50,7 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
             return function(*arguments, **named)
         bound = signature.bind(*arguments, **named)
         for name, columns in NODES.items():
-            rows = given.get(name)
+            rows = values.get(name)
             if isinstance(rows, rr.Collection) and set(columns) <= set(rows.columns):
                 check = NullNodes(function.__name__, name, columns)
                 bound.arguments[name] = rows.inspect(check, times=False)

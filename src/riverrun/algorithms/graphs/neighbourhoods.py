@@ -1,7 +1,7 @@
-"""How dense a graph is around its nodes: triangles, clustering, cores.
+"""Neighbourhoods: how dense a graph is around its nodes, by triangles, clustering and cores.
 
-All of them look at a graph of neighbours: two nodes are neighbours when an edge joins them, in either
-direction or both. Self loops are left out.
+Users find them in `rr.graphs`. All of them look at a graph of neighbours: two nodes are neighbours when an edge joins
+them, in either direction or both. Self loops are left out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _HIGH = pl.when(pl.col("src") < pl.col("dst")).then(pl.col("dst")).otherwise(pl.
 def triangles(edges: rr.Collection) -> rr.Collection:
     """Three nodes, each a neighbour of the other two. Rows: a, b, c, with a < b < c, each once.
 
-    ``triangles(edges).count()`` is how many there are (no row while there are none).
+    ``triangles(edges).count()`` is the number of triangles (no row while there are none).
 
-    Cost: for every node, the pairs of its neighbours that have no fewer neighbours than itself are
-    kept. Of these a node has at most in the order of the square root of the edges, hubs too, and a
-    change of an edge touches about as many rows.
+    Cost: for every node, the state holds the pairs of neighbours that both have no fewer neighbours than the node
+    itself. Every node, even a hub, has at most about as many such neighbours as the square root of the number of edges;
+    a change of an edge touches about as many rows.
 
     >>> flow = rr.Dataflow("g")
     >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
@@ -46,7 +46,7 @@ def triangles(edges: rr.Collection) -> rr.Collection:
 
 @of_collections
 def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) -> rr.Collection:
-    """In how many triangles each node of `edges`, and of `nodes`, is, 0 for those in none. Rows: node, triangles.
+    """For each node of `edges` and of `nodes`, the number of triangles it is in, from 0 on. Rows: node, triangles.
 
     Cost: that of :func:`triangles`.
 
@@ -59,8 +59,8 @@ def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) ->
     ...     run.read("counts").rows()
     [(1, 2), (2, 1), (3, 2), (4, 1)]
     """
-    found = triangles(edges)
-    corners = [found.select(node=corner, triangles=pl.lit(1)) for corner in ("a", "b", "c")]
+    all_triangles = triangles(edges)
+    corners = [all_triangles.select(node=corner, triangles=pl.lit(1)) for corner in ("a", "b", "c")]
     none = nodes_of(edges, nodes).select("node", triangles=pl.lit(0))
     return none.concat(*corners).group_by("node").agg(triangles=rr.sum("triangles"))
 
@@ -69,12 +69,12 @@ def triangle_counts(edges: rr.Collection, nodes: rr.Collection | None = None) ->
 def clustering_coefficient(
     edges: rr.Collection, nodes: rr.Collection | None = None, *, directed: bool = True
 ) -> rr.Collection:
-    """How many of the edges that could join a node's neighbours are there. Rows: node, coefficient.
+    """The share of the possible edges between a node's neighbours that the graph has. Rows: node, coefficient.
 
-    As LDBC Graphalytics defines LCC: of a node with k neighbours, in either direction, the number of
-    directed `edges` between neighbours, divided by k (k - 1); 0 when k < 2. With ``directed=False`` an
-    edge is one in both directions, given once or twice. Self loops are left out, repeated edges
-    count once. `nodes` adds nodes without edges.
+    As LDBC Graphalytics defines LCC: for a node with k neighbours, in either direction, the number of directed `edges`
+    between neighbours, divided by k (k - 1); 0 when k < 2. With ``directed=False`` an edge counts in both directions,
+    whether it is given in one or both. Self loops are left out, repeated edges count once. `nodes` adds nodes without
+    edges.
 
     Cost: that of :func:`triangles`.
 
@@ -91,24 +91,24 @@ def clustering_coefficient(
     closed = _closed(pairs)
 
     def amounts(rows: rr.Collection, node: str, links: str | int, degree: int) -> rr.Collection:
-        found = pl.col(links) if isinstance(links, str) else pl.lit(links, pl.Int64)
-        return rows.select(node=node, links=found, degree=pl.lit(degree, pl.Int64))
+        amount = pl.col(links) if isinstance(links, str) else pl.lit(links, pl.Int64)
+        return rows.select(node=node, links=amount, degree=pl.lit(degree, pl.Int64))
 
     between = [amounts(closed, *corner, 0) for corner in (("a", "bc"), ("b", "ac"), ("c", "ab"))]
     ends = [amounts(pairs, end, 0, 1) for end in ("a", "b")]
     none = amounts(nodes_of(edges, nodes), "node", 0, 0)
-    found = none.concat(*between, *ends).group_by("node").agg(rr.sum("links"), rr.sum("degree"))
+    totals = none.concat(*between, *ends).group_by("node").agg(rr.sum("links"), rr.sum("degree"))
     most = pl.col("degree") * (pl.col("degree") - 1)
     ratio = pl.when(most > 0).then(pl.col("links") / most).otherwise(0.0)
-    return found.select("node", coefficient=ratio)
+    return totals.select("node", coefficient=ratio)
 
 
 @of_collections
 def k_core(edges: rr.Collection, k: int) -> rr.Collection:
-    """The nodes of `edges` that stay when those with fewer than `k` neighbours go, again and again.
+    """The nodes of `edges` that stay when nodes with fewer than `k` neighbours are taken out, again and again.
 
-    The largest set of nodes of which each has at least `k` neighbours inside the set, and how many
-    these are. Rows: node, degree. Self loops are left out, an edge and its reverse are one.
+    That is the largest set of nodes each of which has at least `k` neighbours inside the set. Rows: node, degree, the
+    number of these neighbours. Self loops are left out; an edge and its reverse are one.
 
     Cost: a change touches the nodes that leave in another round than before, and their edges.
 
@@ -121,8 +121,8 @@ def k_core(edges: rr.Collection, k: int) -> rr.Collection:
     ...     run.read("core").rows()
     [(1, 2), (2, 2), (3, 2)]
     """
-    given: Any = k
-    if type(given) is not int or given < 0:
+    count: Any = k
+    if type(count) is not int or count < 0:
         raise rr.PlanError(
             "plan.algorithm",
             f"cannot take the {k!r}-core: that is a whole number of neighbours from 0 on",
@@ -141,7 +141,7 @@ def k_core(edges: rr.Collection, k: int) -> rr.Collection:
 
 
 def _pairs(edges: rr.Collection, directed: bool = True) -> rr.Collection:
-    """Pairs of neighbours, and in how many directions edges join them. Rows: a, b, ways; a < b."""
+    """Pairs of neighbours, each with the number of directions in which edges join them. Rows: a, b, ways; a < b."""
     links = edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))
     if directed:
         return links.distinct().select(a=_LOW, b=_HIGH).group_by("a", "b").count("ways")
@@ -151,8 +151,8 @@ def _pairs(edges: rr.Collection, directed: bool = True) -> rr.Collection:
 def _closed(pairs: rr.Collection) -> rr.Collection:
     """Triangles, and the ways between each two corners. Rows: a, b, c, ab, ac, bc; b < c, any a.
 
-    a is the corner with the fewest neighbours. Their number counts by its bits alone, so that a change
-    seldom turns edges around.
+    a is the corner with the fewest neighbours. Numbers of neighbours are compared by their count of bits alone, so that
+    a change of the graph seldom makes another corner the first.
     """
     ends = pairs.select(node="a").concat(pairs.select(node="b"))
     bits = 64 - pl.col("degree").bitwise_leading_zeros().cast(pl.Int64)

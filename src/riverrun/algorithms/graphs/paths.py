@@ -1,4 +1,4 @@
-"""Paths from sources: how many edges away a node is, and at which cost."""
+"""Paths from sources: the least number of edges to each node, and the least cost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from riverrun.algorithms.graphs.graph import _dtype, of_collections
 
 @of_collections
 def bfs(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
-    """The least number of edges from any source to each node it reaches. Rows: node, distance.
+    """The least number of edges from any source to each node that a source reaches. Rows: node, distance.
 
-    `sources` has a column `node`; a source has distance 0, with or without edges. Nodes that no source
-    reaches are not there. Edges are followed from src to dst (``undirected(edges)`` for both ways);
-    self loops, repeated edges and repeated sources change nothing.
+    `sources` has a column `node`; a source has distance 0, with or without edges. The result lacks nodes that no source
+    reaches. Edges are followed from src to dst (``undirected(edges)`` for both ways); self loops, repeated edges and
+    repeated sources change nothing.
 
     Cost: a change touches the nodes whose distance it changes, and their edges.
 
@@ -39,7 +39,7 @@ def bfs(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
 
 @of_collections
 def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collection:
-    """The least cost of a path from any source to each node it reaches. Rows: node, distance.
+    """The least cost of a path from any source to each node that a source reaches. Rows: node, distance.
 
     `edges` has a third column `weight`, whole numbers or floats, none negative (a cycle of negative
     cost has no least path: the loop would not come to rest). The distance is a 64-bit number of the
@@ -72,16 +72,16 @@ def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collectio
     start = sources.select("node", distance=pl.lit(0, wide))
     if wide == pl.Float64:
         return _nearest(steps, start)
-    # Distances that do not fit are null, which is more than any other: a path that fits goes first.
+    # A distance that does not fit is null, which sorts after all numbers, so any path that fits is nearer.
     distance, weight = pl.col("distance"), pl.col("weight")
     fits = (weight <= 0) | (distance <= _MOST - weight)
     fits &= (weight >= 0) | (distance >= _LEAST - weight)
     longer = pl.when(fits).then(distance + weight).otherwise(None)
     nearest = _nearest(steps, start, longer).consolidate()
-    told = "the least distance of a node does not fit 64 bits, or a weight is null"
+    why = "the least distance of a node does not fit 64 bits, or a weight is null"
     beyond = nearest.select("node", "distance", beyond=pl.col("distance").is_null())
     hint = "make the weights floats, or give them in a larger unit"
-    return beyond._fitting({"beyond": told}, hint, shown=["node"])
+    return beyond._fitting({"beyond": why}, hint, shown=["node"])
 
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
@@ -92,7 +92,8 @@ def _nearest(
     start: rr.Collection,
     longer: pl.Expr = pl.col("distance") + pl.col("weight"),  # noqa: B008
 ) -> rr.Collection:
-    """The least distance of each node: where it starts, or a neighbour's and the edge between, which are `longer`."""
+    """The least distance of each node: the distance in `start`, or `longer`, made of a neighbour's distance and the
+    weight of the edge between."""
 
     def step(known: rr.Collection) -> rr.Collection:
         further = known.join(edges, left_on="node", right_on="src").select(

@@ -1,4 +1,4 @@
-"""What nodes take from their neighbours, a fixed number of rounds: ranks and labels."""
+"""Ranks and labels: values that nodes take over from their neighbours, in a fixed number of rounds."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ def pagerank(
     damping: float = 0.85,
     decimals: int | None = None,
 ) -> rr.Collection:
-    """How much a node is linked to by nodes that are linked to. Rows: node, rank; ranks sum to 1.
+    """The rank of each node: high for nodes to which nodes of high rank link. Rows: node, rank; ranks sum to 1.
 
-    As LDBC Graphalytics defines it: all of the n nodes, those of `edges` and of `nodes`, start with 1/n, and in each
-    round ::
+    As LDBC Graphalytics defines PageRank: all n nodes, of `edges` and of `nodes`, start with 1/n, and in each round ::
 
         rank(v) = (1 - damping)/n + damping * (sum of rank(u)/out(u) over edges u -> v + idle/n)
 
-    where out(u) is the number of edges from u, and idle the sum of the ranks of nodes without any.
-    Repeated edges count once; a self loop is an edge like any other. Sums are exact before they are
-    rounded, so the ranks are the same to the last bit however the graph came to be as it is.
+    where out(u) is the number of edges from u, and idle the sum of the ranks of nodes without such edges. Repeated
+    edges count once; a self loop is an edge like any other. Sums are exact before they are rounded, so ranks are the
+    same to the last bit whatever order edges came and went in.
 
-    With `decimals`, ranks are rounded to that many in each round, and what does not change them goes
-    no further; on average a rank is then off by at most ``10**-decimals / (1 - damping)``.
+    With `decimals`, ranks are rounded to that many decimals in each round, and changes too small to change a rounded
+    rank go no further; on average a rank is then off by at most ``10**-decimals / (1 - damping)``.
 
-    Cost: every rank depends on n, on idle, and on whoever reaches the node in `rounds` steps, so a
-    change touches nearly all nodes in all rounds, and takes about twice as long as a run from scratch.
-    With `decimals` it touches the nodes that it moves by so much, and their edges.
+    Cost: every rank depends on n, on idle, and on all nodes that reach the node in `rounds` steps. So a change touches
+    nearly all nodes in all rounds, and takes about twice as long as a run from scratch. With `decimals`, a change
+    touches only the nodes whose rounded rank it changes, and their edges.
 
     >>> flow = rr.Dataflow("g")
     >>> edges = flow.input("edges", {"src": pl.String, "dst": pl.String})
@@ -46,8 +45,8 @@ def pagerank(
     ...     [(node, round(rank, 3)) for node, rank in run.read("ranks").rows()]
     [('a', 0.391), ('b', 0.258), ('c', 0.092), ('d', 0.258)]
     """
-    given: Any = damping
-    if type(given) not in (int, float) or not 0 <= given <= 1:
+    chance: Any = damping
+    if type(chance) not in (int, float) or not 0 <= chance <= 1:
         raise rr.PlanError(
             "plan.algorithm",
             f"cannot rank with damping={damping!r}: it is the chance to follow an edge, between 0 and 1",
@@ -87,11 +86,11 @@ def label_propagation(
 ) -> rr.Collection:
     """Communities: the label most frequent among a node's neighbours, again and again. Rows: node, label.
 
-    As LDBC Graphalytics defines CDLP: every node, of `edges` and of `nodes`, starts with itself as its label; in each
-    of `rounds` rounds all take, at once, the label that most of their neighbours have, the least of several. An edge
-    lets both of its ends hear each other, so neighbours joined by edges in both directions count twice; to have
-    undirected edges, give each once or give all in both directions. Repeated edges count once, self loops not at all,
-    and a node without neighbours keeps its label.
+    As LDBC Graphalytics defines CDLP: every node, of `edges` and of `nodes`, starts with itself as its label. In each
+    of `rounds` rounds all nodes, at once, take the label that most of their neighbours have; the least label, where
+    several are as frequent. An edge passes labels in both directions, so neighbours joined by edges in both directions
+    count twice; for undirected edges, give each edge once, or give all edges in both directions. Repeated edges count
+    once, self loops not at all, and a node without neighbours keeps its label.
 
     Cost: a change touches the nodes within `rounds` edges whose labels it changes in some round.
 

@@ -1,29 +1,31 @@
 """Online learning: a logistic regression by FTRL-proximal, trained while it is asked for predictions.
 
-The parameters are a state that all share, by feature, timed by the number of the mini-batch: a mini-batch fetches
-those of its features, all at once, and sends gradients back; predictions fetch what is there. Of each feature the state
-has `z` and `n`, of which its weight is made; a mini-batch with gradient g changes them by the step of
-FTRL-proximal, with a learning rate for each feature, L1 and L2:
+Users find it as `rr.learning.ftrl`. The parameters are a shared state, by feature, timed by the number of the
+mini-batch. A mini-batch fetches the parameters of its features, all at once, and sends gradients back; predictions
+fetch the parameters of the moment. For each feature the state has `z` and `n`, from which its weight is computed; a
+mini-batch with gradient g changes them by the step of FTRL-proximal, with a learning rate for each feature, L1 and L2:
 
     weight = 0 if abs(z) <= l1 else (sign(z) * l1 - z) / ((beta + sqrt(n)) / alpha + l2)
     z += g - (sqrt(n + g * g) - sqrt(n)) / alpha * weight,   n += g * g
 
-A mini-batch is dealt out to `trainers`, which work side by side, and whose gradients are added up. How fresh
-the parameters are that mini-batch i is given is the `mode`. Laws:
+A mini-batch is dealt out to `trainers`, which work side by side, and whose gradients are added up. The `mode` says
+which updates the parameters contain that are fetched for mini-batch i. Laws:
 
-1. **bsp**, bulk synchronous: the updates of all mini-batches before i, and no others. So the answer is that of the
-   same steps one after the other, for every number of workers.
-2. **ssp**, stale synchronous: at least the updates of all but the last `bound` mini-batches before i.
-3. **asp**, asynchronous: those that are there.
-4. In every mode each gradient counts once, and mini-batches are applied in the order of their numbers.
+- **bsp**, bulk synchronous: the updates of all mini-batches before i, and no others. So the result is that of the same
+  steps one after the other, for every number of workers.
+- **ssp**, stale synchronous: at least the updates of all but the last `bound` mini-batches before i.
+- **asp**, asynchronous: the updates that are there when the mini-batch is fetched for.
+- **Once, in order.** In every mode each gradient counts once, and mini-batches are applied in the order of their
+  numbers.
 
-In the last two, mini-batches that come in one epoch are trained together, `bound` and one, or all, at a time, which
-takes fewer rounds; what each is given depends on how they were cut into epochs, and is marked in ``flow.explain()``.
-Mini-batches in epochs of their own are trained one after the other in any mode.
+In modes ssp and asp, mini-batches that come in one epoch are trained together, ``bound + 1`` or all at a time, which
+takes fewer rounds. Their parameters then depend on how mini-batches were cut into epochs, and ``flow.explain()`` marks
+that. Mini-batches in epochs of their own are trained one after the other in any mode.
 
-**Floats.** Gradients of a trainer are added in the order of the ids of its examples, those of several trainers from
-the least to the greatest. So the same numbers come out to the last bit whatever the workers and the order of arrival,
-and, with one trainer, the bits of a sequential program that goes through the examples in that order.
+**Floats.** Gradients of one trainer are added in the order of the ids of its examples, gradients of several trainers
+from the least to the greatest. So the same numbers come out to the last bit whatever the workers and the order of
+arrival; with one trainer they are, to the bit, those of a sequential program that goes through the examples in that
+order.
 
 >>> flow = rr.Dataflow("clicks")
 >>> kinds = {"id": pl.Int64, "features": pl.List(pl.String)}
@@ -41,10 +43,10 @@ and, with one trainer, the bits of a sequential program that goes through the ex
 [(0, 3, 0.693), (1, 3, 0.698), (2, 3, 0.693)]
 [(1, 0.508), (2, 0.492), (3, 0.5)]
 
-Cost: a mini-batch takes one round of the loop and part of the next. One of 1,000 examples with 14 features each takes
-some 20 ms of a processor when it comes alone, of which the gradient is 1; the rest is to check the examples, put them
-together, send them around and keep the outputs, in many steps that cost as much for few rows. In one epoch with others
-it takes half of that.
+Cost: a mini-batch takes one round of the loop and part of the next. A mini-batch of 1,000 examples with 14 features
+each takes some 20 ms of a processor when it comes alone. The gradient is 1 ms of these; the rest is to check the
+examples, put them together, send them around and keep the outputs, in many steps that cost as much for few rows. In one
+epoch with others a mini-batch takes half of that.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ _TRAINED = {
 
 @dataclass(frozen=True)
 class Step:
-    """FTRL-proximal: what weights are made of z and n, and what a gradient does to them."""
+    """FTRL-proximal: how weights follow from z and n, and how a gradient changes these."""
 
     alpha: float
     beta: float
@@ -100,22 +102,23 @@ class Step:
 
 @dataclass(frozen=True)
 class Model:
-    """What is learned, as collections that are kept up to date."""
+    """The results of learning, as collections that are kept up to date."""
 
     parameters: rr.Collection
-    """Rows: feature, the last mini-batch that changed it (`batch`), z, n, weight."""
+    """Rows: feature, the last mini-batch that changed the feature's weight (`batch`), z, n, weight."""
     losses: rr.Collection
-    """Rows: batch, how many examples, their mean log loss before they were learned, and the last mini-batch whose
-    update is in all the parameters that were used for it (`seen`; null for none)."""
+    """Rows: batch, the number of its examples, their mean log loss before they were learned, and the last mini-batch
+    whose update is in all parameters used for the batch (`seen`; null for none)."""
     rejected: rr.Collection
     """Examples that were not learned, each with the reason."""
     state: rr.State
     _predict: Callable[[rr.Collection], rr.Collection]
 
     def predict(self, asked: rr.Collection) -> rr.Collection:
-        """The rows of `asked`, with `features`, and `values` unless all are 1, and the `chance` that their label is 1.
+        """The rows of `asked`, with a new column: the `chance` that the label of the row is 1.
 
-        Each is answered once, with the parameters as they are when it comes, whatever is being trained.
+        `asked` has `features`, and `values` unless all values are 1. Each row is answered once, with the parameters of
+        the moment at which it comes, also while mini-batches are being trained.
         """
         return self._predict(asked)
 
@@ -137,13 +140,13 @@ def ftrl(
     """Learn from `examples` as they come, a collection in the dataflow `flow`.
 
     Rows have `id`, `batch`, `label` (0 or 1, or a boolean), `features` and `values`. `batch` is the number of the
-    mini-batch, which only grows; `features` is a list of whole numbers or strings, and `values` one of numbers, left
+    mini-batch, which only grows; `features` is a list of whole numbers or strings, and `values` a list of numbers, left
     out where all are 1. A feature that every example has is the intercept.
 
-    `trainers` share a mini-batch. `mode` is how fresh the parameters are that it is given: "bsp" all updates before it,
-    "ssp" all but those of the last `bound` mini-batches, "asp" those that are there. `alpha` and `beta` make the
-    learning rate of a feature, `l1` and `l2` draw its weight to 0. `name` is the prefix of what the states and steps
-    are called.
+    `trainers` share a mini-batch. `mode` says which updates are in the parameters for a mini-batch: with "bsp" the
+    updates of all mini-batches before it, with "ssp" of all but the last `bound`, with "asp" the updates that are
+    there. `alpha` and `beta` make the learning rate of a feature, `l1` and `l2` draw its weight to 0. `name` is the
+    prefix for the names of states and steps.
     """
     kinds = _check(examples, mode, bound, trainers, alpha=alpha, beta=beta, l1=l1, l2=l2)
     step = Step(alpha, beta, l1, l2)
@@ -194,18 +197,19 @@ def ftrl(
     wrong = rows.filter(pl.col("reason").is_not_null()).select(*rejected.columns)
 
     def predict(asked: rr.Collection) -> rr.Collection:
-        found = asked.fetch_uncommitted(state, key="features", suffix="_of_model")
-        z, n = found.columns[-2:]
+        looked_up = asked.fetch_uncommitted(state, key="features", suffix="_of_model")
+        z, n = looked_up.columns[-2:]
         columns = {**_kinds(asked), "chance": pl.Float64}
         return loop.leave(
-            found.map_batches(lambda frame: _scored(frame, z, n, step, list(columns)), columns)
+            looked_up.map_batches(lambda frame: _scored(frame, z, n, step, list(columns)), columns)
         )
 
     return Model(parameters, losses, rejected.concat(wrong), state, predict)
 
 
 def _trained(frame: pl.DataFrame, step: Step) -> pl.DataFrame:
-    """What parts of mini-batches, with the parameters of their features, give back: all of them at once."""
+    """The gradients and losses of parts of mini-batches, all at once; `frame` has the parts with the parameters of
+    their features."""
     widths = lengths(frame["features"])
     weights = step.weights(*(_numbers(frame[name]) for name in ("z", "n")))
     labels, counts = flat(frame["labels"]).to_numpy(), lengths(frame["labels"])
@@ -231,12 +235,14 @@ def _trained(frame: pl.DataFrame, step: Step) -> pl.DataFrame:
 
 
 def _stepped(entries: pl.DataFrame, updates: pl.DataFrame, step: Step) -> pl.DataFrame:
-    """The entries with one more of each feature that has a gradient: that of its last mini-batch."""
+    """The entries, and for each feature with a gradient one more: its entry of its last mini-batch."""
     both = pl.concat([entries["feature"], updates["feature"]])
     features, ranks = ranked(both)
     old, new = ranks[: len(entries)], ranks[len(entries) :]
     z, n, last = np.zeros(len(features)), np.zeros(len(features)), np.full(len(features), -1)
-    order = np.lexsort((entries["batch"].to_numpy(), old))  # so that the last of each stays
+    order = np.lexsort(
+        (entries["batch"].to_numpy(), old)
+    )  # so that the last entry of each feature wins
     for column, name in ((z, "z"), (n, "n")):
         column[old[order]] = entries[name].to_numpy()[order]
     batches, gradients = updates["batch"].to_numpy(), updates["z"].to_numpy()
@@ -252,21 +258,21 @@ def _stepped(entries: pl.DataFrame, updates: pl.DataFrame, step: Step) -> pl.Dat
 
 
 def _weighed(frame: pl.DataFrame, step: Step) -> pl.DataFrame:
-    """Features with what is known of them, and the weight that it makes."""
+    """Features with their z and n, and the weight that follows from these."""
     weights = step.weights(frame["z"].to_numpy(), frame["n"].to_numpy())
     return frame.with_columns(weight=pl.Series(weights))
 
 
 def _scored(frame: pl.DataFrame, z: str, n: str, step: Step, columns: list[str]) -> pl.DataFrame:
-    """The chance of each row; null where its values do not go with its features."""
+    """The chance of each row; null where the row has not one value for each feature."""
     weights = step.weights(_numbers(frame[z]), _numbers(frame[n]))
     sizes = lengths(frame["features"].fill_null([]))
     of = np.repeat(np.arange(len(frame)), sizes)
     fits = frame["features"].is_not_null()
     if "values" in frame.columns:
         fits &= (frame["values"].list.len() == frame["features"].list.len()).fill_null(False)
-        kept = fits.to_numpy()[of]
-        weights, of = weights[kept], of[kept]
+        fitting = fits.to_numpy()[of]
+        weights, of = weights[fitting], of[fitting]
         weights = weights * flat(frame["values"].filter(fits)).cast(pl.Float64).to_numpy()
     margins = _sums(of, weights, len(frame))
     chances = pl.DataFrame({"fits": fits, "chance": 1.0 / (1.0 + np.exp(-margins))})
@@ -275,7 +281,7 @@ def _scored(frame: pl.DataFrame, z: str, n: str, step: Step, columns: list[str])
 
 
 def _sums(of: Any, values: Floats, count: int) -> Floats:
-    """Values added up, from the first to the last, by the number of what they are of."""
+    """For each number below `count`, the sum of the values that `of` gives this number, added from first to last."""
     return np.bincount(of, values, count).astype(np.float64, copy=False)
 
 
@@ -290,7 +296,7 @@ def _kinds(rows: rr.Collection) -> dict[str, Any]:
 def _check(
     examples: rr.Collection, mode: str, bound: int, trainers: int, **rates: float
 ) -> dict[str, Any]:
-    """The columns of examples, once all that was asked for makes sense."""
+    """The types of the columns of `examples`; refuse columns and arguments that make no sense."""
     kinds = _kinds(examples)
     wanted: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "id": ("whole numbers", lambda kind: kind.is_integer()),
@@ -299,14 +305,14 @@ def _check(
         "features": ("lists of whole numbers or strings", _is_list_of(_names)),
         "values": ("lists of numbers", _is_list_of(lambda kind: kind.is_numeric())),
     }
-    for column, (told, fits) in wanted.items():
+    for column, (description, fits) in wanted.items():
         if column not in kinds and column == "values":
             continue
         if column not in kinds or not fits(kinds[column]):
             there = f"it is {kinds[column]}" if column in kinds else "there is none"
             raise rr.PlanError(
                 "learning.column",
-                f"cannot learn from {examples!r}: its column {column!r} has to be {told}, and {there}",
+                f"cannot learn from {examples!r}: its column {column!r} has to be {description}, and {there}",
                 hint='select and cast what is there: select("id", label=pl.col("click").cast(pl.Int8), ...)',
                 column=column,
             )
@@ -314,18 +320,18 @@ def _check(
         raise rr.PlanError(
             "learning.mode", f"cannot learn in mode {mode!r}", hint="it is one of bsp, ssp, asp"
         )
-    for told, count, least in (("bound", bound, 0), ("trainers", trainers, 1)):
+    for option, count, least in (("bound", bound, 0), ("trainers", trainers, 1)):
         if type(count) is not int or count < least:
             raise rr.PlanError(
                 "learning.count",
-                f"cannot learn with {told}={count!r}",
+                f"cannot learn with {option}={count!r}",
                 hint=f"give a whole number from {least} on",
             )
-    for told, rate in rates.items():
-        if not (rate >= 0 and np.isfinite(rate)) or (told == "alpha" and rate == 0):
+    for option, rate in rates.items():
+        if not (rate >= 0 and np.isfinite(rate)) or (option == "alpha" and rate == 0):
             raise rr.PlanError(
                 "learning.rate",
-                f"cannot learn with {told}={rate!r}",
+                f"cannot learn with {option}={rate!r}",
                 hint="rates are finite and not negative, and alpha is not 0",
             )
     if rates["beta"] == rates["l2"] == 0:

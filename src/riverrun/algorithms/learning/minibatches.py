@@ -1,17 +1,17 @@
-"""Mini-batches: examples that come row by row, put together into what trainers work on.
+"""Mini-batches: examples that come row by row, put together into the parts that trainers work on.
 
-An example has an `id`, a `label` that is 0 or 1, its `features` and their `values`, and the number of its
-mini-batch, `batch`. A mini-batch is the examples of one number in one epoch. Laws:
+`ftrl` learns from these parts. An example has an `id`, a `label` that is 0 or 1, its `features` and their `values`, and
+the number of its mini-batch, `batch`. A mini-batch is the examples of one number in one epoch. Laws:
 
-1. Mini-batches are in the order of their numbers, which only grow: one whose number is not after those that
-   were trained in earlier epochs is *late*, and its examples are rejected. Numbers may be left out.
-2. A mini-batch is dealt out to its trainers by ``id % trainers``, and each takes its examples in the order of
-   their ids: neither order of arrival nor the number of workers shows.
-3. An example that is deleted in the epoch in which it came was never there. What was learned stays: one that is
-   deleted later is rejected.
-4. What is wrong with a row is said beside it, and no other row suffers.
+- **Growing numbers.** Mini-batches are trained in the order of their numbers. A mini-batch whose number is not greater
+  than all numbers trained in earlier epochs is *late*, and its examples are rejected. Numbers may have gaps.
+- **Dealt by id.** A mini-batch is dealt out to its trainers by ``id % trainers``, and each trainer takes its examples
+  in the order of their ids. So neither the order of arrival nor the number of workers changes a result.
+- **No unlearning.** An example that is deleted in the epoch in which it came has no effect. A later deletion is
+  rejected: what was learned from the example stays.
+- **Faults stay with their rows.** A row that cannot be learned is rejected with a reason; other rows are learned.
 
-Cost: some 100 ns for each feature of an example, most of it to find the different ones.
+Cost: some 100 ns for each feature of an example, most of it to find the distinct features.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _COLUMNS = ("batch", "part", "id", "label", "features", "values")
 
 
 def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
-    """The examples with the part that each goes to, and what is wrong with it (`reason`, null for nothing)."""
+    """The examples, each with the part that it goes to, and with the `reason` why it cannot be learned, or null."""
     kinds = examples.polars_schema
-    made: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "batch": pl.Int64,
         "part": pl.Int64,
         "id": pl.Int64,
@@ -43,24 +43,24 @@ def checked(examples: rr.Collection, trainers: int) -> rr.Collection:
         "features": kinds["features"],
         "values": pl.List(pl.Float64),
     }
-    given = {name: kind for name, kind in made.items() if name in kinds}
+    present = {name: kind for name, kind in columns.items() if name in kinds}
 
     def check(rows: pl.DataFrame) -> pl.DataFrame:
         rows = rows.select(
-            *(pl.col(name).cast(kind) for name, kind in given.items()),
+            *(pl.col(name).cast(kind) for name, kind in present.items()),
             (pl.col("id") % trainers).cast(pl.Int64).alias("part"),
         )
-        if "values" not in given:
+        if "values" not in present:
             one = pl.element().is_null().cast(pl.Float64) * 0 + 1
             rows = rows.with_columns(values=pl.col("features").list.eval(one))
         reason = pl.lit(None, pl.String) if _is_well(rows) else _REASON
-        return rows.select(*made, reason=reason)
+        return rows.select(*columns, reason=reason)
 
-    return examples.map_batches(check, {**made, "reason": pl.String})
+    return examples.map_batches(check, {**columns, "reason": pl.String})
 
 
 def _is_well(rows: pl.DataFrame) -> bool:
-    """Whether nothing is wrong with any row: as a rule, and quickly told."""
+    """Whether all rows can be learned, as is usual; found out quickly."""
     features, values = flat(rows["features"]), flat(rows["values"])
     return bool(
         not any(rows.null_count().row(0))
@@ -98,11 +98,12 @@ _REASON = (
 def assembled(
     flow: rr.Dataflow, examples: rr.Collection, lag: int | None, name: str
 ) -> tuple[rr.Collection, rr.Collection]:
-    """The parts of mini-batches, and the examples that were rejected. `examples` are `checked`, and well.
+    """The parts of mini-batches, and the rejected examples. `examples` are `checked`, and have no reason for rejection.
 
-    A part has lists: the different `features` in it (one that is null, where there are none), and for each example, one
-    behind the other, how many features it has (`sizes`), which these are (`ranks`), their `values`, and the label. It
-    may be trained when the mini-batch `after` was: the one that is `lag` before it, or any of earlier epochs (None).
+    A part has lists. `features` has the distinct features of the part (one null, where there are none). The other lists
+    have the examples one behind the other: for each example the number of its features (`sizes`), the places of these
+    in `features` (`ranks`), their `values`, and the label. A part may be trained once the mini-batch `after` was
+    trained: the one `lag` places before it, or, if `lag` is None, the last of earlier epochs.
     """
     examples = examples.consolidate()
     numbers = flow.vertex(
@@ -125,19 +126,19 @@ def assembled(
         "values": pl.List(pl.Float64),
         "labels": pl.List(pl.Float64),
     }
-    made = flow.vertex(
+    assembling = flow.vertex(
         Assembling,
         {"examples": rows, "numbers": numbers},
         {"parts": parts, "rejected": {**kinds, "reason": pl.String}},
         routes={"examples": ("batch", "part"), "numbers": rr.TO_ALL},
         name=f"{name}:parts",
     )
-    return made["parts"], made["rejected"]
+    return assembling["parts"], assembling["rejected"]
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """Makes what puts the mini-batches of an epoch in order."""
+    """Makes the vertex that puts the mini-batches of an epoch in order."""
 
     lag: int | None
     deterministic = True
@@ -147,7 +148,8 @@ class Ordering:
 
 
 class _Order(rr.Vertex):
-    """The numbers of an epoch, each with the one after which it may be trained: null for one that is late."""
+    """The numbers of an epoch's mini-batches, each with the number after which it may be trained; null for a late
+    one."""
 
     def __init__(self, lag: int | None) -> None:
         self._lag = lag
@@ -174,7 +176,7 @@ class _Order(rr.Vertex):
 
 
 class Assembling(rr.Vertex):
-    """Puts the parts of an epoch together when all of it is there."""
+    """Puts the parts of an epoch's mini-batches together when all examples of the epoch are there."""
 
     deterministic = True
 
@@ -205,7 +207,8 @@ class Assembling(rr.Vertex):
     def _sorted_out(
         self, rows: pl.DataFrame, after: dict[int, int | None]
     ) -> tuple[pl.DataFrame, set[tuple[int, int]]]:
-        """The rows that are to be learned, once the others are rejected; and the parts that any were inserted into."""
+        """Reject rows that are late or deleted; return the rows to learn, and the parts into which any were
+        inserted."""
         late = pl.col("batch").is_in([number for number, last in after.items() if last is None])
         there = pl.col("diff") > 0
         inserted = set(_pairs(rows.filter(there & ~late)))
@@ -218,8 +221,8 @@ class Assembling(rr.Vertex):
 
     def _reject(self, rows: pl.DataFrame, reason: str) -> None:
         if len(rows):
-            made = rows.select(*_COLUMNS, pl.lit(reason).alias("reason"), "diff")
-            self.send(made, output="rejected")
+            rejected = rows.select(*_COLUMNS, pl.lit(reason).alias("reason"), "diff")
+            self.send(rejected, output="rejected")
 
 
 def _pairs(rows: pl.DataFrame) -> list[tuple[int, int]]:
@@ -229,7 +232,7 @@ def _pairs(rows: pl.DataFrame) -> list[tuple[int, int]]:
 
 
 def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows part by part, and in the order of ids; where these are equal, of all that they have."""
+    """Rows part by part, in the order of ids; rows with equal ids in the order of all their columns."""
     numbers = [rows[name].to_numpy() for name in ("id", "part", "batch")]
     order = np.lexsort(numbers)
     same = np.ones(max(len(rows) - 1, 0), np.bool_)
@@ -241,19 +244,20 @@ def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
 def _parts(
     rows: pl.DataFrame, listed: list[tuple[int, int]], after: dict[int, int | None]
 ) -> pl.DataFrame:
-    """One row for each part; `rows` are in order. A part may have lost all its examples."""
-    found = Counter(zip(rows["batch"].to_list(), rows["part"].to_list(), strict=True))
-    examples = np.array([found[key] for key in listed], np.int64)
+    """A row for each part that is `listed`; `rows` are in order. A part may have no examples any more."""
+    counts = Counter(zip(rows["batch"].to_list(), rows["part"].to_list(), strict=True))
+    examples = np.array([counts[key] for key in listed], np.int64)
     sizes = lengths(rows["features"])
     ends = np.append(0, np.cumsum(sizes))[np.append(0, np.cumsum(examples))]
     features = flat(rows["features"])
     distinct, ranks = [], []
     for start, end in pairwise(ends):
         different, places = ranked(features[start:end])
-        # Without any request a part would not wait for its turn: it asks for what nobody has.
+        # A part without features asks for the feature null, which has no parameters: without any request it would not
+        # wait for its turn.
         distinct.append(different if len(different) else pl.Series([None], dtype=features.dtype))
         ranks.append(places)
-    made = {
+    columns = {
         "batch": [batch for batch, _ in listed],
         "after": [after[batch] for batch, _ in listed],
         "part": [part for _, part in listed],
@@ -263,11 +267,11 @@ def _parts(
         "values": as_lists(flat(rows["values"]), np.diff(ends)),
         "labels": as_lists(rows["label"], examples),
     }
-    return pl.DataFrame(made)
+    return pl.DataFrame(columns)
 
 
 def ranked(features: pl.Series) -> tuple[pl.Series, np.ndarray[Any, np.dtype[np.int64]]]:
-    """The different ones among some, in order, and the place of each among them."""
+    """The distinct features, in order, and for each feature its place among them."""
     if features.dtype.is_numeric():
         different, places = np.unique(features.to_numpy(), return_inverse=True)
         return pl.Series(different, dtype=features.dtype), places
@@ -275,12 +279,12 @@ def ranked(features: pl.Series) -> tuple[pl.Series, np.ndarray[Any, np.dtype[np.
 
 
 def lengths(lists: pl.Series) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How long lists are."""
+    """The length of each list."""
     return lists.list.len().cast(pl.Int64).to_numpy()
 
 
 def flat(lists: pl.Series) -> pl.Series:
-    """The elements of lists, one behind the other; an empty list has none, nor has null."""
+    """The elements of lists, one behind the other; an empty list and a null have no elements."""
     return lists.explode(empty_as_null=False, keep_nulls=False)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from riverrun.plan.picture.figure import (
     Box,
     Figure,
+    description_of,
     one_line,
-    told,
 )
 from riverrun.plan.plan import Plan, Scope
 
@@ -35,7 +35,9 @@ def to_dot(plan: Plan) -> str:
     for arrow in figure.arrows:
         options: list[str] = []
         if arrow.exchanges:
-            label = ", ".join(told(node).removeprefix("exchange ") for node in arrow.exchanges)
+            label = ", ".join(
+                description_of(node).removeprefix("exchange ") for node in arrow.exchanges
+            )
             options += ["style=dashed", f"label={_quoted(label)}"]
         if arrow.reads:
             options.append('color="#2f6fde"')

@@ -1,14 +1,18 @@
-"""A figure: what a drawing of a plan shows. Boxes, arrows between them, and what is said of them.
+"""A figure: the content of a drawing of a plan. It has boxes, arrows between boxes, and texts for both.
 
-A plan has more nodes than a person wants to look at, so some are drawn as something else:
+`svg`, `dot` and `plan.explain` draw it. A plan has more nodes than a person wants to look at, so some share a box or
+have none:
 
 - a chain of linear operators is one box, since it is one pass over the rows (`fused`);
 - an exchange is an arrow: rows travel between workers along it;
-- the nodes with which every loop starts (rows of the first round, then what came back) are one box.
+- the nodes with which every loop starts (rows of the first round, then rows that came back) are one box.
 
-Laws: every node is in one box or on the arrows that pass it; an arrow connects boxes whose nodes are
-connected in the plan; what goes back to the start of a loop, and only that, is marked `returns`.
-Everything here depends on the plan alone, so a drawing of the same program is the same text.
+Laws:
+
+- **Each node once.** Every node is in one box, or on the arrows that pass it.
+- **Arrows are edges.** An arrow connects boxes whose nodes are connected in the plan.
+- **Returns.** The arrows back to the start of a loop, and no others, are marked `returns`.
+- **Same program, same figure.** Everything here depends on the plan alone.
 
 >>> import pyarrow as pa
 >>> from riverrun.operators.sources import Input
@@ -38,7 +42,7 @@ _START = (Role.FEEDBACK, Role.DELAY, Role.NEGATE, Role.CONCAT)  # with which `it
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Nodes that are drawn as one. `role` says how."""
+    """Nodes that are drawn as one box. `role` says how."""
 
     number: int
     nodes: tuple[Node, ...]
@@ -51,35 +55,35 @@ class Box:
 
     @property
     def steps(self) -> list[str]:
-        """What is done in it, step by step, for people."""
+        """The steps done in the box, for people."""
         if self.role == "round" and len(self.nodes) > 1:
             rest = self.nodes[len(_START) :]
-            return ["what entered, then what came back", *map(told, rest)]
-        return [told(node) for node in self.nodes]
+            return ["what entered, then what came back", *map(description_of, rest)]
+        return [description_of(node) for node in self.nodes]
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """From a box to a box, and the exchanges that rows pass on it."""
+    """An arrow from box to box, with the exchanges that rows pass on the way."""
 
     source: int
     target: int
     exchanges: tuple[Node, ...] = ()
     returns: bool = False
-    """Whether it goes back to the start of a loop."""
+    """Whether the arrow goes back to the start of a loop."""
     reads: bool = False
-    """Whether the target reads the source's arrangement, rather than take changes from it."""
+    """Whether the target reads the arrangement of the source, rather than takes changes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """What a plan looks like."""
+    """The boxes and arrows of a plan."""
 
     plan: Plan
 
     @cached_property
     def boxes(self) -> tuple[Box, ...]:
-        """The boxes, in the order of the first of their nodes that is in the plan."""
+        """The boxes, in the order in which their first nodes stand in the plan."""
         plan, grouped = self.plan, dict[int, list[Node]]()
         for chain in fused(plan, crossing=False):
             for node in chain:
@@ -89,21 +93,21 @@ class Figure:
             whole = chain[:-1] + tail
             for node in whole:
                 grouped[node.number] = whole
-        made: list[Box] = []
+        boxes: list[Box] = []
         seen: set[int] = set()
         for node in plan.nodes:
             if node.number in seen or self._is_arrow(node):
                 continue
             nodes = grouped.get(node.number, [node])
             seen.update(one.number for one in nodes)
-            made.append(Box(len(made), tuple(nodes), _role(nodes)))
-        return tuple(made)
+            boxes.append(Box(len(boxes), tuple(nodes), _role(nodes)))
+        return tuple(boxes)
 
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
-        """The arrows, by target; several between two boxes that say the same are one."""
+        """The arrows, in the order of their targets. Equal arrows are one."""
         at = {node.number: box.number for box in self.boxes for node in box.nodes}
-        found: dict[Arrow, None] = {}
+        arrows: dict[Arrow, None] = {}
         for box in self.boxes:
             inside = {node.number for node in box.nodes}
             for node in box.nodes:
@@ -114,18 +118,18 @@ class Figure:
                         continue
                     reads = node.operator.reads(input_)
                     arrow = Arrow(at[source.number], box.number, exchanges, returns, reads)
-                    found[arrow] = None
-        return tuple(found)
+                    arrows[arrow] = None
+        return tuple(arrows)
 
     @cached_property
     def readers(self) -> dict[int, tuple[Node, ...]]:
-        """By number of a node that keeps an arrangement: who reads it, if anybody does."""
-        found: dict[int, list[Node]] = {}
+        """For each node whose arrangement is read, by number: the nodes that read it."""
+        nodes_by_source: dict[int, list[Node]] = {}
         for node in self.plan.nodes:
             if node.operator.reads_arrangements:
                 for number in dict.fromkeys(port.node for port in node.inputs):
-                    found.setdefault(number, []).append(node)
-        return {number: tuple(readers) for number, readers in found.items()}
+                    nodes_by_source.setdefault(number, []).append(node)
+        return {number: tuple(readers) for number, readers in nodes_by_source.items()}
 
     def rounds(self, scope: Scope) -> str:
         """How long a loop goes on, for people."""
@@ -153,9 +157,9 @@ class Figure:
         return node, tuple(reversed(passed))
 
     def _start_of_loop(self, feedback: Node) -> list[Node]:
-        """The nodes that make what a round starts with, if that is what they do.
+        """The nodes that make the rows with which a round starts; none where the feedback is used in another way.
 
-        That is: what entered, less the same from the next round on, and what came back.
+        These rows are: rows that entered, in the first round only, and rows that came back.
         """
         concat = self._only_consumer(feedback) if feedback.operator.is_feedback else None
         if concat is None:
@@ -207,10 +211,10 @@ def _chain(head: Node, after: dict[int, Node]) -> Iterator[Node]:
 
 
 def _only_consumer(plan: Plan, node: Node) -> Node | None:
-    """Who takes all that a node gives, if that is one node and one of its inputs."""
+    """The only consumer of `node`; None where several nodes take its output, or one node at several inputs."""
     outputs = [Port(node.number, output) for output in range(len(node.schemas))]
-    found = [taker for port in outputs for taker, _ in plan.consumers.get(port, [])]
-    return found[0] if len(found) == 1 else None
+    takers = [taker for port in outputs for taker, _ in plan.consumers.get(port, [])]
+    return takers[0] if len(takers) == 1 else None
 
 
 def _consumers(plan: Plan, node: Node) -> list[Node]:
@@ -223,9 +227,8 @@ def _consumers(plan: Plan, node: Node) -> list[Node]:
 def in_order(plan: Plan) -> list[Node]:
     """The nodes in topological order: feedback first in its loop, loops and fused chains in one piece.
 
-    Among those that could come next, one of the same loop does, then one of a loop inside, then the
-    one that was written first. A loop is in one piece unless something outside lies between two
-    parts of it.
+    Among the nodes that could come next, nodes of the same loop go first, then nodes of a loop inside, then the node
+    that was written first. A loop is in one piece unless nodes outside lie between two of its parts.
     """
     after = {
         chain[at].number: chain[at + 1] for chain in fused(plan) for at in range(len(chain) - 1)
@@ -300,7 +303,7 @@ def place_of(node: Node) -> str:
 
 
 def source_of(node: Node) -> str:
-    """What the user wrote there; empty when that is not known."""
+    """The text of the user's line at which a node was added; empty where it is not known."""
     return one_line(node.line.partition(": ")[2])
 
 
@@ -309,6 +312,6 @@ def short_name(node: Node) -> str:
     return one_line(node.name.removeprefix(node.scope.path))
 
 
-def told(node: Node) -> str:
-    """What a node does, on one line."""
+def description_of(node: Node) -> str:
+    """The work of a node's operator, on one line."""
     return one_line(node.operator.describe())

@@ -1,18 +1,18 @@
 """Layout: where the blocks of a layered drawing go, and along which points their links run.
 
-Five steps, as Sugiyama, Tagawa and Toda have them: links that close a cycle are set aside; every
-block gets a layer, by the longest path to it; links over several layers get a slot in each; the
-order within layers is improved by barycentres, as long as fewer links cross; then blocks move
-to where their links are straightest (least squares with distances kept, solved exactly for one layer
-at a time). Links that go back run around the side.
+`svg` calls `place` for each scope of a plan. It takes five steps, as Sugiyama, Tagawa and Toda have them: links that
+close a cycle are set aside; every block gets a layer, by the longest path to it; links over several layers get a slot
+in each; the order within layers is improved by barycentres, as long as fewer links cross; then blocks move to where
+their links are straightest (least squares that respect the distances, solved exactly for one layer at a time). Links
+that go back run around the side.
 
 Laws, for the result of `place`:
 
-1. Blocks do not overlap, and no link that goes forward runs through a block.
-2. Links go from the bottom of a block to the top of one in a later layer; those that go back, too,
-   to any.
-3. Everything is in the rectangle from (0, 0) to (width, height).
-4. The same blocks and links give the same result.
+- **No overlap.** Blocks do not overlap, and no link that goes forward runs through a block.
+- **Downward.** Every link starts at the bottom of a block and ends at the top of one. A link that goes forward ends in
+  a later layer; a link that goes back may end in any.
+- **In the frame.** Everything is in the rectangle from (0, 0) to (width, height).
+- **Same input, same drawing.** The same blocks and links give the same result.
 
 >>> blocks = [Rectangle(40, 20), Rectangle(40, 20), Rectangle(40, 20)]
 >>> placed = place(blocks, [Curve(0, 1), Curve(0, 2)])
@@ -36,7 +36,7 @@ Route = tuple[Point, ...]
 
 BESIDE = 26.0  # between neighbours in a layer
 BELOW = 30.0  # between layers
-SLOT = 14.0  # what a long link takes of a layer
+SLOT = 14.0  # the width that a long link takes in a layer
 LANE = 10.0  # between links that go back
 NEARLY = 14.0  # a link that bends by less is made straight
 CENTRING = 0.15  # the weight of the middle, where a link has at least 1
@@ -59,7 +59,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Curve:
-    """From a block's bottom to another's top. `leaves` and `arrives` are where, from the middle."""
+    """A link from the bottom of a block to the top of another; `leaves` and `arrives` count from the middles."""
 
     source: int
     target: int
@@ -81,7 +81,7 @@ class Placement:
     corners: tuple[Point, ...]
     routes: tuple[Route, ...]
     back: tuple[bool, ...]
-    """Which links go back: those that were said to, and those that close a cycle."""
+    """Which links go back: those that are marked so, and those that close a cycle."""
 
 
 def place(blocks: Sequence[Rectangle], links: Sequence[Curve]) -> Placement:
@@ -189,18 +189,18 @@ class _Segment:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else leaves above it, nor arrives below."""
+        """Whether no other link leaves its upper cell, and none arrives at its lower one."""
         return len(self.upper.below) == 1 and len(self.lower.above) == 1
 
     @property
     def weight(self) -> float:
-        """How much it matters that it is straight: more in long links, and in chains."""
+        """How much it matters that the segment is straight: more in long links, and in chains."""
         slots = (self.upper.block is None) + (self.lower.block is None)
         return (1.0, 2.0, 8.0)[slots] * (3.0 if self.alone else 1.0)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Its ends as places in the orders of its layers."""
+        """The ends of the segment, as places in the orders of their layers."""
         upper, lower = self.upper, self.lower
         return upper.at + self.leaves / upper.width, lower.at + self.arrives / lower.width
 
@@ -300,13 +300,13 @@ class _Grid:
                 cell.at = at
 
     def _crossings(self) -> int:
-        found = 0
+        crossings = 0
         for row in self.rows:
             ends: list[float] = []
             for _, lower in sorted(s.ends for cell in row for s in cell.below):
-                found += len(ends) - bisect_right(ends, lower)
+                crossings += len(ends) - bisect_right(ends, lower)
                 insort(ends, lower)
-        return found
+        return crossings
 
     # -- coordinates
 
@@ -466,13 +466,13 @@ def _barycentre(cell: _Cell, down: bool) -> float:
 
 def _crossings_of(left: _Cell, right: _Cell) -> int:
     """How many links of two neighbours cross, when they stand in this order."""
-    found = 0
+    crossings = 0
     for mine, its in (
         ([s.ends[1] for s in left.below], [s.ends[1] for s in right.below]),
         ([s.ends[0] for s in left.above], [s.ends[0] for s in right.above]),
     ):
-        found += sum(a > b for a in mine for b in its)
-    return found
+        crossings += sum(a > b for a in mine for b in its)
+    return crossings
 
 
 def _settle(row: Sequence[_Cell], middle: float, above: bool, below: bool) -> None:
@@ -494,7 +494,7 @@ def _settle(row: Sequence[_Cell], middle: float, above: bool, below: bool) -> No
 
 
 def _align(row: Sequence[_Cell]) -> None:
-    """Put what follows one cell alone right below it, and what follows several below their middle."""
+    """Put a cell that follows one cell right below that cell, and a cell that follows several below their middle."""
     wanted: list[tuple[float, float]] = []
     for cell in row:
         above = cell.above[0] if cell.above else None

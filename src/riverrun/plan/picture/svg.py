@@ -1,13 +1,14 @@
 """A plan as a picture: an SVG text with its own background, no style sheet, no script, no ids.
 
-It can stand in any page, light or dark, beside others: nothing in it names anything outside of
-it, and nothing outside names it. Loops are frames, laid out first and then placed in the scope
-around them as one block (`layout`), so frames never overlap. Rows run from top to bottom; only what a
-loop sends to its next round goes up.
+Notebooks show it for a dataflow or a run (``_repr_html_``). The picture can stand in any page, light or dark, beside
+others: it refers to nothing outside of itself, and nothing outside refers to its parts. Loops are frames, laid out
+first and then placed in the scope around them as one block (`layout`), so frames never overlap. Rows run from top to
+bottom; only rows that a loop sends to its next round go up. Laws:
 
-Laws: every text fits its box, as far as a width can be known without the font (six tenths of the
-size for a character, twice that for a wide one); a box that shows less than all has all of it in its
-tooltip; text of the user's is escaped, and control characters, which no XML may hold, replaced.
+- **Text fits.** Every text fits its box, as far as its width can be known without the font (six tenths of the size for
+  a character, twice that for a wide one).
+- **Nothing hidden.** A box that shows a shortened text has the whole text in its tooltip.
+- **Safe text.** The user's texts are escaped, and control characters, which no XML may hold, are replaced.
 
 >>> import pyarrow as pa
 >>> from riverrun.operators.sources import Input
@@ -34,10 +35,10 @@ from riverrun.plan.picture.figure import (
     Arrow,
     Box,
     Figure,
+    description_of,
     one_line,
     place_of,
     short_name,
-    told,
 )
 from riverrun.plan.picture.layout import Curve, Placement, Point, Rectangle, Route, place
 from riverrun.plan.plan import Plan, Scope
@@ -160,14 +161,14 @@ def _caption(figure: Figure, box: Box) -> str:
 
 
 def _label(arrow: Arrow) -> str:
-    moves = ", ".join(told(node).removeprefix("exchange ") for node in arrow.exchanges)
+    moves = ", ".join(description_of(node).removeprefix("exchange ") for node in arrow.exchanges)
     return one_line(moves, WIDEST)
 
 
 def _tooltip(figure: Figure, box: Box) -> str:
     lines: list[str] = []
     for node in box.nodes:
-        lines.append(f"{one_line(node.name)}: {told(node)}")
+        lines.append(f"{one_line(node.name)}: {description_of(node)}")
         if node.line:
             lines.append(f"    {one_line(node.line)}")
         readers = figure.readers.get(node.number, ())
@@ -381,7 +382,7 @@ class _Sketch:
             self.links.append(f'<path d="M{x:.1f} {tip:.1f}l-4 -7.5q4 2 8 0z" fill="{colour}"/>')
         if label:
             width = _wide(label, SMALL) + 12
-            full = "\n".join(f"{one_line(n.name)}: {told(n)}" for n in arrow.exchanges)
+            full = "\n".join(f"{one_line(n.name)}: {description_of(n)}" for n in arrow.exchanges)
             self.above.append(f"<g><title>{_safe_lines(full)}</title>")
             self.above.append(
                 f'<rect x="{x - width / 2:.1f}" y="{y - 3:.1f}" width="{width:.1f}" height="15" rx="7.5" '
@@ -447,7 +448,7 @@ def _moved(route: Route, origin: Point) -> Route:
 
 
 def _cylinder(x: float, y: float) -> str:
-    """The mark of what keeps state."""
+    """The mark of a box that keeps state."""
     return (
         f'<path d="M{x - 6:.1f} {y - 6:.1f}v12c0 3 12 3 12 0v-12" fill="#cfe0fb" stroke="{STATE}" stroke-width="1.1"/>'
         f'<ellipse cx="{x:.1f}" cy="{y - 6:.1f}" rx="6" ry="2.4" fill="#ffffff" stroke="{STATE}" stroke-width="1.1"/>'
@@ -468,19 +469,19 @@ def _header(figure: Figure) -> tuple[str, str]:
 
 
 def _legend(figure: Figure) -> list[tuple[str, str]]:
-    """What is to be explained of the marks that occur: a mark and its meaning."""
-    found: list[tuple[str, str]] = []
+    """The marks that occur in the figure, each with its meaning."""
+    legend: list[tuple[str, str]] = []
     if any(box.role == "state" for box in figure.boxes):
-        found.append(("state", "keeps state"))
+        legend.append(("state", "keeps state"))
     if any(arrow.reads for arrow in figure.arrows):
-        found.append(("reads", "reads the state"))
+        legend.append(("reads", "reads the state"))
     if any(arrow.exchanges for arrow in figure.arrows):
-        found.append(("moves", "moves between workers"))
+        legend.append(("moves", "moves between workers"))
     if any(arrow.returns for arrow in figure.arrows):
-        found.append(("returns", "to the next round"))
+        legend.append(("returns", "to the next round"))
     if figure.plan.arrival_dependent:
-        found.append(("arrival", "depends on arrival, leaves once durable"))
-    return found
+        legend.append(("arrival", "depends on arrival, leaves once durable"))
+    return legend
 
 
 def _legend_width(legend: Sequence[tuple[str, str]]) -> float:

@@ -1,1 +1,1 @@
-"""sinks."""
+"""Sinks: results that are written on as epochs complete, by a thread (`queue`) to a `destination`."""

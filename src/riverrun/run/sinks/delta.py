@@ -1,9 +1,9 @@
-"""A Delta table as a destination: each epoch that changed something is one commit.
+"""A Delta table as a destination: each epoch that changed something is one commit to the table.
 
-With ``mode="changes"`` the changes are appended, with `diff` and `epoch`; with ``mode="mirror"`` the table is kept
-equal to the result: merged by a key, or without one written anew. Which epoch a table has is in the transaction of
-its last commit. The package deltalake is optional (``pip install riverrun[delta]``), and imported when a table is
-opened.
+Users get one from ``run.write_delta``. With ``mode="changes"`` the changes are appended, with `diff` and `epoch`. With
+``mode="mirror"`` the table is kept equal to the result: with a key, changes are merged into it; without a key, the
+table is written anew. The last epoch of a table is in the transaction of its last commit. The laws are those of
+`destination`. The package deltalake is optional (``pip install riverrun[delta]``), and imported when a table is opened.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from riverrun.state.schema import free_name
 from riverrun.state.soundness import check_rows
 
 _KEYS = ("integer", "text", "enum", "boolean", "date", "timestamp", "decimal")
-"""What the values of a key are."""
-_COMMITS = 20  # of a Delta table, among which the last one of a sink is looked for
+"""The families of types that the columns of a key may have."""
+_COMMITS = 20  # how many of a table's last commits are searched for the sink's own
 
 
 class DeltaTable(Kept):
@@ -59,7 +59,7 @@ class DeltaTable(Kept):
         _check_cases(
             list(self._stored), f"cannot write {output!r} to a Delta table: it has columns"
         )
-        self._kept = self._open(path, options)
+        self._table_handle = self._open(path, options)
         self.epoch = self._last_epoch()
 
     def content(self) -> pa.Table:
@@ -78,21 +78,23 @@ class DeltaTable(Kept):
             raise self._damaged("the table", error) from error
 
     def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        """The rows of the table's files; statistics of its log are not asked, which Arrow would take for values."""
-        dataset = self._kept.to_pyarrow_dataset()
+        """The rows of the table's files. Each file is read without the statistics in the table's log, since Arrow would
+        take them for values."""
+        dataset = self._table_handle.to_pyarrow_dataset()
         for file in dataset.get_fragments():
             plain = file.format.make_fragment(file.path, file.filesystem)
             yield from plain.to_batches(schema=dataset.schema, columns=columns)
 
     def _last_epoch(self) -> int | None:
-        """The epoch of the last transaction; the commit that has it says the same (law read back as written)."""
+        """The epoch of the last transaction; the commit of that transaction must say the same epoch (the
+        read-back-as-written law)."""
         try:
-            epoch: int | None = self._kept.transaction_version(self._app)
-            commits = self._kept.history(_COMMITS)
+            epoch: int | None = self._table_handle.transaction_version(self._app)
+            commits = self._table_handle.history(_COMMITS)
         except (self._delta.exceptions.DeltaError, OSError, ValueError) as error:
             raise self._damaged("its log", error) from error
         said = next((each["riverrun.epoch"] for each in commits if "riverrun.epoch" in each), None)
-        if said is None and len(commits) <= self._kept.version():
+        if said is None and len(commits) <= self._table_handle.version():
             return epoch  # others have committed since, or the log was cleaned up
         if said != (None if epoch is None else str(epoch)):
             raise self._damaged(
@@ -101,10 +103,10 @@ class DeltaTable(Kept):
         return epoch
 
     def _store(self, changes: Followed, again: bool) -> None:
-        self._kept.update_incremental()
-        version = self._kept.transaction_version(self._app)
+        self._table_handle.update_incremental()
+        version = self._table_handle.transaction_version(self._app)
         if version is not None and version >= changes.epoch:
-            if again and self._is_ours(changes.epoch):  # it failed after the commit
+            if again and self._is_ours(changes.epoch):  # the earlier try failed after its commit
                 return
             raise self._taken(changes.epoch)
         table = self._table(changes)
@@ -124,11 +126,11 @@ class DeltaTable(Kept):
 
     def _put(self, table: pa.Table, how: Any, properties: Any) -> None:
         self._delta.write_deltalake(
-            self._kept, _fitted(table, self._stored), mode=how, commit_properties=properties
+            self._table_handle, _fitted(table, self._stored), mode=how, commit_properties=properties
         )
 
     def _rewrite(self, rows: pa.Table, properties: Any, epoch: int) -> None:
-        """Write the mirror anew: each row as often as it is there."""
+        """Write the mirror anew, each row as often as its count says."""
         counts = np.array(rows.column(len(self.schema)), np.int64)
         if len(counts) and counts.min() < 0:
             raise self._unlike(f"a row would be there {counts.min()} times", epoch)
@@ -161,8 +163,8 @@ class DeltaTable(Kept):
         flag = free_name("deleted", self.schema.names, any_case=True)
         flags = pa.array(np.arange(plus.num_rows + gone.num_rows) >= plus.num_rows)
         source = _fitted(pa.concat_tables([plus, gone]), self._stored).append_column(flag, flags)
-        deleted, kept = f"s.{flag} = true", f"s.{flag} = false"
-        merged = self._kept.merge(
+        deleted, retained = f"s.{flag} = true", f"s.{flag} = false"
+        merged = self._table_handle.merge(
             source,
             predicate=" AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key),
             source_alias="s",
@@ -170,8 +172,8 @@ class DeltaTable(Kept):
             commit_properties=properties,
         )
         merged = merged.when_matched_delete(deleted)
-        merged = merged.when_matched_update_all(kept, except_cols=[flag])
-        merged.when_not_matched_insert_all(kept, except_cols=[flag]).execute()
+        merged = merged.when_matched_update_all(retained, except_cols=[flag])
+        merged.when_not_matched_insert_all(retained, except_cols=[flag]).execute()
 
     @property
     def _keys(self) -> pa.Schema:
@@ -179,21 +181,23 @@ class DeltaTable(Kept):
         return pa.schema([self._stored.field(name) for name in self._key])
 
     def _keys_there(self, fresh: pl.DataFrame) -> pl.DataFrame:
-        """Some of these keys that the mirror has; none when it has none."""
+        """Those of the keys `fresh` that some batch of the mirror has; none when the mirror has none of them."""
         if not fresh.height:
             return fresh
         key = list(self._key)
-        # Without a filter: of strings, Delta writes views into its files, and Arrow does not compare these.
+        # No filter is given to Arrow: Delta writes strings as views, which Arrow does not compare.
         for batch in self._batches(key):
             there = _frame(_fitted(pa.Table.from_batches([batch]), self._keys))
-            found = fresh.join(there, on=key, how="semi")
-            if found.height:
-                return found
+            common = fresh.join(there, on=key, how="semi")
+            if common.height:
+                return common
         return fresh.clear()
 
     def _is_ours(self, epoch: int) -> bool:
         mine = {"riverrun.writer": self._writer, "riverrun.epoch": str(epoch)}
-        return any(mine.items() <= commit.items() for commit in self._kept.history(_COMMITS))
+        return any(
+            mine.items() <= commit.items() for commit in self._table_handle.history(_COMMITS)
+        )
 
     def _open(self, path: str | Path, options: dict[str, str] | None) -> Any:
         place = (
@@ -288,14 +292,14 @@ def _delta_columns(schema: Any) -> str:
     )
 
 
-def _storage_options(given: object, output: str) -> dict[str, str] | None:
-    """What the store needs, from text to text; None for nothing."""
-    pairs = given.items() if isinstance(given, Mapping) else []
+def _storage_options(options: object, output: str) -> dict[str, str] | None:
+    """The user's `storage_options` as a dict from text to text; None for none."""
+    pairs = options.items() if isinstance(options, Mapping) else []
     is_text = all(isinstance(part, str) for pair in pairs for part in pair)
-    if given is not None and not (isinstance(given, Mapping) and is_text):
+    if options is not None and not (isinstance(options, Mapping) and is_text):
         raise PlanError(
             "plan.sink",
-            f"cannot write {output!r} with storage_options={show(given)}: that is a dict from text to text",
+            f"cannot write {output!r} with storage_options={show(options)}: that is a dict from text to text",
             hint='for instance storage_options={"AWS_REGION": "eu-central-1"}; leave it out for a local path',
         )
     return dict(pairs) or None

@@ -1,28 +1,28 @@
-"""Destinations: where a sink writes an output to, and what those that keep files or tables have in common.
+"""Destinations: the places that sinks write an output to, and the base class of destinations that are files or tables.
 
-A `Destination` knows the last epoch that it has, and writes an epoch so that it is there whole or not at all. A `Sink`
-(`queue`) follows the run and calls it. There are three: a function of the user's (`function`), a folder of Parquet
-files (`parquet`), a Delta table (`delta`). The last two are `Kept`. Laws for these:
+A `Sink` (`queue`) follows the run and has its `Destination` write each epoch, whole or not at all. There are three
+destinations: a function of the user's (`function`), a folder of Parquet files (`parquet`), a Delta table (`delta`).
+Folders and tables are `Kept`: they know their last epoch, and can be read back. Laws for `Kept`:
 
 - **The sum is the result.** The sum of the diffs up to an epoch is the result as of that epoch. A mirror is the result
   as of the last epoch that changed it.
-- **Each epoch once.** What is written carries its epoch, in the same atomic step (the name of the file, the transaction
-  of the commit); what is there already is not written again, whoever died in between.
-- **Nothing is left out.** When the run has gone on and its epochs cannot be told one by one any more, what the
-  destination has is read back, and its difference to the result is written as one epoch, with `riverrun.from_epoch` in
-  its metadata saying since when. So the sum is the result again.
-- **One owner.** Files of another run, output or schema are refused, and so is a destination that is ahead of the run;
-  of two sinks that write to one place, the second to write an epoch fails.
-- **Read back as written.** A sink takes nothing for written that it did not write. A Parquet file carries a checksum of
-  its labels and rows (`riverrun.checksum`), and the epoch of its name; the last commit to a Delta table carries the
-  epoch of its transaction. What does not agree is refused as damaged, with the name of the file. (The files and the log
-  of a Delta table have no checksums: its format has none.)
+- **Each epoch once.** Rows and their epoch are written in one atomic step: the epoch is in the name of the file, or in
+  the transaction of the commit. An epoch that is there already is not written again, whichever process died in between.
+- **Nothing is left out.** When the run has gone on, and the epochs that the destination lacks can no longer be read one
+  by one, the content of the destination is read back, and its difference to the result is written as one epoch, with
+  `riverrun.from_epoch` in the metadata saying since when. So the sum is the result again.
+- **One owner.** Files of another run, output or schema are refused, and so is a destination that is ahead of the run.
+  Of two sinks that write to one place, the second to write an epoch fails.
+- **Read back as written.** A sink counts an epoch as written only if the place holds what a sink of this output wrote.
+  A Parquet file carries a checksum of its labels and rows (`riverrun.checksum`), and its epoch both in its name and in
+  its labels; the last commit to a Delta table carries the epoch of its transaction. A file where these disagree is
+  refused as damaged, by its name. (The files and the log of a Delta table have no checksums: Delta's format has none.)
 
 Epochs that changed nothing leave no trace. Writing is tried again when the disk or the network fails (`retry`).
 
 Cost: for each epoch that changes something, a file or a commit: with few rows on local disk 1 ms for a file, 13 ms for
-appending to Delta. A mirror without a key is read and written as a whole. Making up for what was left out reads back
-all there is, also when the last epochs before a restart changed nothing.
+appending to Delta. A mirror without a key is read and written as a whole. Where epochs were left out, the whole content
+is read back; that also happens when the last epochs before a restart changed nothing.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from riverrun.state.schema import free_name
 
 
 class Destination(Protocol):
-    """What a run writes an output to."""
+    """A place that a sink writes an output to. `shown` is its name for people, `epoch` the last epoch that it has."""
 
     shown: str
     epoch: int | None
 
     def first(self, start: int | str, completed: int) -> int:
-        """The first epoch that it wants, of a run with so many complete ones."""
+        """The first epoch that the destination is to be given, of a run with `completed` complete epochs."""
 
     def write(self, changes: Followed) -> None:
-        """Take in an epoch."""
+        """Write the changes of an epoch."""
 
 
 class Kept:
@@ -62,7 +62,7 @@ class Kept:
     def __init__(
         self, shown: str, flow: str, output: str, schema: pa.Schema, run: str = ""
     ) -> None:
-        """`run` tells runs apart whose epochs have nothing to do with each other."""
+        """`run` is the identity of the run: runs that do not continue each other have different ones."""
         self.shown = shown
         self.epoch: int | None = None
         self.output = output
@@ -70,15 +70,16 @@ class Kept:
         self.identity = {"riverrun.flow": flow, "riverrun.output": output, "riverrun.run": run}
         diff = free_name("diff", schema.names, any_case=True)
         self.changed = schema.append(pa.field(diff, pa.int64()))
-        """The columns of changes, and with the epoch those of what is stored."""
+        """The columns of changes: those of the output, and the diff."""
         self.stamped = self.changed.append(
             pa.field(free_name("epoch", self.changed.names, any_case=True), pa.int64())
         )
+        """The columns of stored changes: those of changes, and the epoch."""
         self._writer = uuid4().hex
         self._over = Event()
 
     def first(self, start: int | str, completed: int) -> int:
-        """The one after those that it has."""
+        """The epoch after the last one that the destination has."""
         if self.epoch is None:
             return 0
         if self.epoch >= completed:
@@ -92,7 +93,7 @@ class Kept:
         return self.epoch + 1
 
     def write(self, changes: Followed) -> None:
-        """Store an epoch, and try again where that may help."""
+        """Store the changes of an epoch; try again after failures of the disk, the network or the store."""
         tried = False
 
         def store() -> None:
@@ -120,25 +121,27 @@ class Kept:
         self.epoch = changes.epoch
 
     def stop(self) -> None:
-        """Try no more."""
+        """End the retries of `write`."""
         self._over.set()
 
     def content(self) -> pa.Table:
-        """The changes that it has: the columns of `changed`."""
+        """All changes that the destination has, in the columns of `changed`."""
         raise NotImplementedError
 
     def _store(self, changes: Followed, again: bool) -> None:
         raise NotImplementedError
 
     def _table(self, changes: Followed) -> pa.Table:
-        """What to write for an epoch, or for several at once (law nothing is left out)."""
+        """The changes to write for an epoch, or for several at once (the nothing-is-left-out law)."""
         table = pa.table(changes.to_arrow().columns, schema=self.changed)
         if not changes.whole or self.epoch is None:
             return table
-        kept = self.content()
-        negated = pc.negate(kept.column(kept.num_columns - 1))
-        kept = kept.set_column(kept.num_columns - 1, kept.field(kept.num_columns - 1), negated)
-        return self._added_up(table, kept)
+        stored = self.content()
+        negated = pc.negate(stored.column(stored.num_columns - 1))
+        stored = stored.set_column(
+            stored.num_columns - 1, stored.field(stored.num_columns - 1), negated
+        )
+        return self._added_up(table, stored)
 
     def _added_up(self, *tables: pa.Table) -> pa.Table:
         return added_up(self.schema, self.changed, *tables)
@@ -151,8 +154,8 @@ class Kept:
             "riverrun.writer": self._writer,
         }
 
-    def _check_identity(self, found: Mapping[str, str], what: str) -> None:
-        theirs = {name: found.get(name) for name in self.identity}
+    def _check_identity(self, labels: Mapping[str, str], what: str) -> None:
+        theirs = {name: labels.get(name) for name in self.identity}
         if theirs != self.identity:
             raise self._foreign(
                 f"{what} says {_listed(theirs)}, and this is {_listed(self.identity)}"
@@ -186,7 +189,7 @@ class Kept:
 
 
 def _away(error: Exception) -> TransportError:
-    """The disk, the network or the store failed; it is tried again."""
+    """A failure of the disk, the network or the store as an error that is tried again."""
     if isinstance(error, TransportError):
         return error
     return TransportError(

@@ -1,4 +1,4 @@
-"""A function of the user's that is called with what each epoch changed in an output."""
+"""A function of the user's as a destination: it is called with the changes of each epoch (``run.for_each_epoch``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Function:
             )
 
     def first(self, start: int | str, completed: int) -> int:
-        """As the user asks for."""
+        """The first epoch that the function is called for, by the user's `start`."""
         if start == "all":
             return 0
         if start == "now":
@@ -39,7 +39,7 @@ class Function:
         )
 
     def write(self, changes: Followed) -> None:
-        """Call it; what it raises ends the sink."""
+        """Call the function; an exception of the function ends the sink."""
         try:
             self._function(changes, changes.epoch)
         except BaseException as error:

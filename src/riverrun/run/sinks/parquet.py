@@ -1,8 +1,9 @@
 """A folder of Parquet files as a destination: one file for each epoch that changed something.
 
-A file has the columns of the output, `diff` and `epoch`; its name has the epoch, its metadata who wrote it and a
-checksum. On a local disk a file gets its name when it is whole and synced (`_Folder`); in a bucket, by one conditional
-put (`_Bucket`).
+Users get one from ``run.write_parquet``. A file has the columns of the output, `diff` and `epoch`. The name of the file
+has the epoch; its metadata name the flow, output, run and writer, and have a checksum. On a local disk a file gets its
+name once it is whole and synced (`_Folder`); in a bucket it is made by one conditional put (`_Bucket`). The laws are
+those of `destination`.
 
 >>> import tempfile, polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("words")
@@ -44,13 +45,6 @@ from riverrun.storage.store import Storage, checksum, open_storage
 
 _FILE = re.compile(r"epoch-([0-9]{20})\.parquet")
 _CHECKSUM = "riverrun.checksum"
-# -- functions
-
-
-# -- what files and tables have in common
-
-
-# -- Parquet
 
 
 class ParquetDirectory(Kept):
@@ -91,7 +85,7 @@ class ParquetDirectory(Kept):
         return pa.concat_tables(tables) if tables else self.changed.empty_table()
 
     def _rows(self, name: str, data: pa.Buffer) -> pa.Table:
-        """The changes that a file has, as they were written (law read back as written)."""
+        """The changes that a file has, checked to be those that were written (the read-back-as-written law)."""
         labels = self._check_file(name, data)
         try:
             table = check_rows(pq.ParquetFile(pa.BufferReader(data)).read())
@@ -103,7 +97,7 @@ class ParquetDirectory(Kept):
         return stamped.select(self.changed.names)
 
     def _checksum(self, stamped: pa.Table, labels: Mapping[str, str]) -> str:
-        """The same for the same rows and labels, in whatever way a file holds them."""
+        """A checksum of rows and labels, whatever their order and however the file encodes them."""
         schema, total = declared_schema(self.stamped), 0
         for batch in stamped.combine_chunks().to_batches():
             hashes = hash_rows(canonical_columns(batch, schema), batch.num_rows)
@@ -121,7 +115,7 @@ class ParquetDirectory(Kept):
         labels = self._labels(changes)
         labels[_CHECKSUM] = self._checksum(stamped, labels)
         if not self._files.create(name, self._encoded(stamped, labels)):
-            # It may be ours: of a try that was said to have failed.
+            # This sink may have made the file, in a try that was reported as failed.
             labels = self._check_file(name, self._files.get(name))
             if labels.get("riverrun.writer") != self._writer:
                 raise self._taken(changes.epoch)
@@ -133,7 +127,8 @@ class ParquetDirectory(Kept):
         return stream.getvalue()
 
     def _names(self) -> list[str]:
-        """Our files, oldest first; any other Parquet file would be read as if it were ours."""
+        """The names of the sink's files, oldest first. Any other Parquet file is refused: readers of the folder would
+        take its rows for changes."""
         names = self._files.names()
         strange = [n for n in names if n.endswith(".parquet") and not _FILE.fullmatch(n)]
         if strange:
@@ -141,7 +136,7 @@ class ParquetDirectory(Kept):
         return [name for name in names if _FILE.fullmatch(name)]
 
     def _check_file(self, name: str, data: pa.Buffer) -> dict[str, str]:
-        """The labels of a file, if it is one of this sink; of its rows nothing is looked at."""
+        """The labels of a file, if the file belongs to this sink; its rows are not looked at."""
         try:
             schema = pq.read_schema(pa.BufferReader(data))
             columns = _columns(schema)  # names may not be UTF-8
@@ -188,12 +183,13 @@ def _epoch_of(name: str) -> int:
 
 
 class _Folder:
-    """A local directory. A file gets its name there when it is whole and on the disk: nobody reads half of one.
+    """A local directory. A file gets its name there once it is whole and on the disk: nobody reads half a file.
 
     Until then the file has no name at all, so nothing is left when its process is killed. Where the file system has no
-    files without names (NFS, for one), the file lies beside the directory as ``.NAME-HEX.tmp``; or in the directory, if
-    it cannot be linked from there, since a directory may be a mount point. Its writer holds a lock on such a file, and
-    the lock dies with the process. Files whose lock is free are removed when a sink is opened.
+    files without names (NFS, for one), the unfinished file lies beside the directory as ``.NAME-HEX.tmp``; where it
+    cannot be linked from there, since the directory is a mount point, it lies in the directory. The writer holds a lock
+    on the unfinished file, and the lock dies with the process. Unfinished files whose lock is free are removed when a
+    sink is opened.
     """
 
     def __init__(self, root: Path) -> None:
@@ -212,23 +208,23 @@ class _Folder:
         return pa.py_buffer((self._root / name).read_bytes())
 
     def create(self, name: str, data: pa.Buffer) -> bool:
-        """Make a file, whole and on the disk, and its name too; False when there is one."""
+        """Make a file, with its content and its name on the disk; return False when there is one of that name."""
         here = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for way in (self._unnamed, self._beside, self._inside):
-                made = way(here, name, data)
-                if made is not None:
+                created = way(here, name, data)
+                if created is not None:
                     break
             else:
                 raise OSError(f"{self._root} takes no files by linking or renaming")
-            if made:
+            if created:
                 os.fsync(here)
-            return made
+            return created
         finally:
             os.close(here)
 
     def _unnamed(self, here: int, name: str, data: pa.Buffer) -> bool | None:
-        """Without a name until it is whole; None where the file system cannot do that."""
+        """Make the file without a name until it is whole; None where the file system cannot do that."""
         try:
             descriptor = os.open(self._root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         except (OSError, AttributeError):
@@ -294,14 +290,17 @@ def _write_synced(descriptor: int, data: pa.Buffer) -> None:
 
 
 def _unlink_abandoned(path: Path) -> None:
-    """Remove what a killed process was writing; its lock went with it."""
-    with suppress(OSError), locked_leftover(path) as about:  # a link, or there are no locks
+    """Remove a file that a killed process was writing: its lock is free, since a lock dies with its process."""
+    with (
+        suppress(OSError),
+        locked_leftover(path) as about,
+    ):  # OSError: a link, or there are no locks
         if about is not None:
             path.unlink(missing_ok=True)
 
 
 class _Bucket:
-    """The same in an object store, where a put is atomic by itself."""
+    """A place in an object store, where a put is atomic by itself."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -314,6 +313,3 @@ class _Bucket:
 
     def create(self, name: str, data: pa.Buffer) -> bool:
         return self._storage.create(name, data)
-
-
-# -- Delta

@@ -1,16 +1,17 @@
-"""Following an output: what each epoch changed in it, handed on in order, once, by a thread of its own.
+"""Following an output: the changes of each epoch, handed to a sink in order, once, and written by the sink's thread.
 
-A `Sink` has a queue of epochs that are complete and not written, and a thread that writes them one
-after the other. The run fills the queue (`Followers`) at each boundary. Laws:
+Users get a `Sink` from ``run.for_each_epoch``, ``write_parquet`` and ``write_delta``. It has a queue of complete
+epochs, and a thread that writes the queue, one epoch after the other, by calling a `Destination`. The run fills the
+queues of its sinks (`Followers`) at each boundary between epochs. Laws:
 
-1. **In order, once.** A sink is given every epoch from the one it starts at, each at its own
-   boundary, also when several were committed without waiting; a refused epoch is never given.
-2. **Its own.** What is in the queue depends on the run no more: the sink goes on when the run is
-   closed or dies. A sink that fails stops, and keeps its error; the run goes on.
-3. **Bounded.** Where a sink is behind by `most_epochs` or `most_bytes`, the run waits for it before
-   it takes another epoch; it waits without the run's lock, so what is written may use the run.
-4. **Nothing is left out in silence.** When an epoch cannot be told to a sink, the sink fails. When the
-   past cannot be told epoch by epoch, it is told as one: `from_epoch` says since when.
+- **In order, once.** A sink is given every epoch from its first one on, each at that epoch's own boundary, also when
+  several were committed without waiting. A refused epoch is never given.
+- **Independence.** The queue does not depend on the run: the sink goes on when the run is closed or dies. A sink that
+  fails stops, and keeps its error; the run goes on.
+- **Bounded.** Where a sink is behind by `most_epochs` or `most_bytes`, the run waits for the sink before it takes
+  another epoch. The run waits without its lock, so the function that writes may use the run.
+- **No silent gaps.** When the changes of an epoch cannot be read, the sink fails. When past epochs cannot be read one
+  by one, the sink gets all their changes as one epoch, and `from_epoch` says since when.
 
 >>> import pyarrow as pa
 >>> table = pa.table({"word": ["sea"], "diff": [1]})
@@ -25,7 +26,7 @@ after the other. The run fills the queue (`Followers`) at each boundary. Laws:
 >>> seen, sink
 ([(0, 1), (1, 1)], <Sink of 'words' to a list: epoch 1, closed>)
 
-Cost: what a sink is given is held in memory until it is written; 0.15 ms for each epoch besides.
+Cost: memory for the changes that are not written yet, and 0.15 ms for each epoch.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ from riverrun.state.types import declared_schema
 MOST_EPOCHS = 64
 MOST_BYTES = 256 << 20
 LOOK = 0.5
-"""Seconds after which whoever waits for a sink looks whether the run is still there."""
+"""Seconds after which a thread that waits for a sink looks whether the run is still there."""
 FINISH = 30.0
-"""Seconds that a closing sink has for what it was given."""
+"""Seconds that a closing sink has for writing its queue."""
 
 
 class Followed(Result):
-    """What the epochs from `from_epoch` to `epoch` changed in an output: one epoch, as a rule."""
+    """The changes of the epochs from `from_epoch` to `epoch` in an output; as a rule these are one epoch."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Followed(Result):
 
 
 def content(result: Result) -> pa.Table:
-    """The rows of a result, each once, with how often it is there as a last column."""
+    """The rows of a result, each once, with a last column that says how often the row is there."""
     rows, schema = result.to_arrow(), result.schema
     ones = pa.array(np.ones(rows.num_rows, np.int64))
     whole = schema.append(pa.field(free_name("diff", schema.names, any_case=True), pa.int64()))
@@ -97,12 +98,12 @@ def added_up(schema: pa.Schema, whole: pa.Schema, *tables: pa.Table) -> pa.Table
         return whole.empty_table()
     total = Changes.concat(pieces).consolidate()
     rows = as_record_batch(schema, total.columns, total.rows)
-    made = [*rows.columns, pa.array(total.diff_array())]
-    return pa.Table.from_batches([pa.record_batch(made, schema=whole)])
+    with_diffs = [*rows.columns, pa.array(total.diff_array())]
+    return pa.Table.from_batches([pa.record_batch(with_diffs, schema=whole)])
 
 
 class Sink:
-    """What follows an output of a run: made by its ``for_each_epoch``, ``write_parquet``, ``write_delta``."""
+    """Follows an output of a run: made by ``run.for_each_epoch``, ``run.write_parquet`` and ``run.write_delta``."""
 
     def __init__(
         self,
@@ -116,9 +117,10 @@ class Sink:
         forget: Callable[[Sink], None] | None = None,
         stop: Callable[[], None] | None = None,
     ) -> None:
-        """`epoch` is the last one that is written already; `first` the first to come, where there is none.
+        """`epoch` is the last epoch that is written already; where there is none, `first` is the first to come.
 
-        `alive` tells whether the run is; `stop` has `write` try no more.
+        `alive` tells whether the run is alive, `forget` takes the sink off the run's list, and `stop` ends the retries
+        of `write`.
         """
         self.output = output
         self.place = place
@@ -130,9 +132,9 @@ class Sink:
         self._stop = stop
         self._first = first
         self._epoch = epoch
-        self._given = epoch
+        self._last_queued = epoch
         self._error: RiverrunError | None = None
-        self._told = False  # whether anybody has seen the error
+        self._is_error_seen = False
         self._closing = False
         self._queue: deque[Followed] = deque()
         self._bytes = 0
@@ -145,24 +147,24 @@ class Sink:
 
     @property
     def name(self) -> str:
-        """What it is called in ``run.status()``."""
+        """What the sink is called in ``run.status()``."""
         return f"{self.output} to {self.place}"
 
     @property
     def epoch(self) -> int | None:
-        """The last epoch that is written; None before the first."""
+        """The last epoch that is written; None before the first one is."""
         return self._epoch
 
     @property
     def error(self) -> RiverrunError | None:
-        """Why it stopped; None while it has not failed."""
-        self._told = self._told or self._error is not None
+        """The error that stopped the sink; None while the sink has not failed."""
+        self._is_error_seen = self._is_error_seen or self._error is not None
         return self._error
 
     def wait(self, epoch: int | None = None, timeout: float | None = None) -> Self:
-        """Return when an `epoch` is written, by default the last complete one; raise why it cannot be.
+        """Return when an `epoch` is written, by default the last complete one; raise the error, where it cannot be.
 
-        It waits for `timeout` seconds at the most; without one, as long as it takes.
+        The call waits for `timeout` seconds at the most; without a timeout, for as long as it takes.
         """
         self._mark.check("wait", repr(self))
         if current_thread() is self._thread:
@@ -181,12 +183,12 @@ class Sink:
             hint = "leave it out to wait for as long as it takes"
             check_timeout(timeout, f"wait for {self!r} with", hint=hint)
         with interrupts.deferred(), self._changed:
-            asked = self._given if epoch is None else epoch
+            asked = self._last_queued if epoch is None else epoch
             interrupts.wait_for(
                 self._changed, lambda: self._has(asked) or self._error or self._over(), timeout
             )
             if self._error is not None and not (epoch is not None and self._has(asked)):
-                self._told = True
+                self._is_error_seen = True
                 raise self._error
             if self._has(asked):
                 return self
@@ -200,13 +202,14 @@ class Sink:
             raise RiverrunError(
                 "sink.late",
                 f"waited {timeout} s for epoch {asked} in {self!r}: {len(self._queue)} epochs are to be written, "
-                f"and the last one given to it is {self._given}",
+                f"and the last one given to it is {self._last_queued}",
                 hint="wait longer, or look at run.status()['sinks']",
                 epoch=asked,
             )
 
     def close(self, timeout: float = FINISH) -> None:
-        """Write what is complete by now, and follow no more. What takes longer than `timeout` seconds is left."""
+        """Write the epochs that are complete by now, and follow no more. Epochs that are not written after `timeout`
+        seconds are left out, with a warning."""
         check_timeout(
             timeout, f"close {self!r} with", hint="it is how long the last epochs may take"
         )
@@ -236,21 +239,21 @@ class Sink:
 
     @property
     def active(self) -> bool:
-        """Whether it wants to hear of more epochs."""
+        """Whether the sink is to be given more epochs: it has not failed, and is not closing."""
         return self._error is None and not self._closing
 
     def give(self, changes: Followed) -> None:
-        """Have an epoch written, after those before it."""
+        """Put the changes of an epoch into the queue."""
         size = changes.to_arrow().nbytes
         with self._changed:
             if self.active:
                 self._queue.append(changes)
                 self._bytes += size
-                self._given = changes.epoch
+                self._last_queued = changes.epoch
                 self._changed.notify_all()
 
     def fail(self, error: RiverrunError) -> None:
-        """Stop here, for good."""
+        """Stop writing for good, with this error."""
         with self._changed:
             self._error = self._error or error
             self._queue.clear()
@@ -258,13 +261,13 @@ class Sink:
             self._changed.notify_all()
 
     def wait_for_room(self) -> None:
-        """Return when it may be given another epoch (law 3)."""
+        """Return when the queue has room for another epoch (the bounded law)."""
         if current_thread() is not self._thread:
             with interrupts.deferred(), self._changed:
                 interrupts.wait_for(self._changed, lambda: not self.active or self._has_room())
 
     def status(self, completed: int) -> dict[str, Any]:
-        """Where it stands, for ``run.status()``."""
+        """Where the sink stands, for ``run.status()``."""
         done = self._first if self._epoch is None else self._epoch + 1
         error = self._error
         return {
@@ -284,7 +287,7 @@ class Sink:
         return epoch is None or (self._epoch is not None and self._epoch >= epoch)
 
     def _over(self) -> bool:
-        """Whether no epoch will come any more."""
+        """Whether the queue is empty for good."""
         return not self._queue and (self._closing or not self._alive())
 
     def _finish(self, deadline: float) -> None:
@@ -300,8 +303,8 @@ class Sink:
                 self.fail(self._unfinished())
         if is_late and self._stop is not None:
             self._stop()
-        if self._error is not None and not self._told:
-            self._told = True
+        if self._error is not None and not self._is_error_seen:
+            self._is_error_seen = True
             warnings.warn(str(self._error), RuntimeWarning, stacklevel=4)
 
     def _unfinished(self) -> RiverrunError:
@@ -351,7 +354,7 @@ class Sink:
 
 
 class Followers:
-    """The sinks of one run, and the next epoch that they are to be given."""
+    """The sinks of one run, and `next`, the next epoch that they are to be given."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -361,53 +364,57 @@ class Followers:
         return any(sink.active for sink in self._sinks)
 
     def add(self, sink: Sink, completed: int) -> None:
-        """Follow from here on; the others have been given all that is complete."""
+        """Have a sink follow from the epoch `completed` on; the other sinks have been given all earlier epochs."""
         self._sinks.append(sink)
         self.next = completed
 
     def forget(self, sink: Sink) -> None:
-        """Give it no more."""
+        """Give a sink no more epochs."""
         self._sinks = [each for each in self._sinks if each is not sink]
 
     def hand_out(self, completed: int, changes: Callable[[str, int], Result]) -> None:
-        """Give each complete epoch to all that follow, once."""
+        """Give the changes of each complete epoch to all active sinks, once."""
         sinks = [sink for sink in self._sinks if sink.active]
         if not sinks:
             self.next = completed
         while self.next < completed:
             epoch = self.next
-            told: dict[str, Followed | RiverrunError] = {}
+            outcomes: dict[str, Followed | RiverrunError] = {}
             for output in dict.fromkeys(sink.output for sink in sinks):
                 try:
-                    told[output] = _fetched(output, epoch, changes)
+                    outcomes[output] = _fetched(output, epoch, changes)
                 except RiverrunError as error:
-                    told[output] = error
-            for sink in sinks:  # all of them at once: whoever is interrupted is so before (law 1)
-                given = told[sink.output]
-                if isinstance(given, Followed):
-                    sink.give(given)
-                else:  # law 4
-                    sink.fail(given)
+                    outcomes[output] = error
+            # All changes are read before any sink is given some: an interrupt while reading leaves no sink ahead of
+            # another (the in-order law).
+            for sink in sinks:
+                outcome = outcomes[sink.output]
+                if isinstance(outcome, Followed):
+                    sink.give(outcome)
+                else:  # the no-silent-gaps law
+                    sink.fail(outcome)
             self.next = epoch + 1
 
     def wait_for_room(self) -> None:
-        """Return when each may be given another epoch."""
+        """Return when each sink has room for another epoch."""
         for sink in list(self._sinks):
             sink.wait_for_room()
 
     def finish(self, timeout: float = FINISH) -> None:
-        """Let all of them write what they were given, in `timeout` seconds together."""
+        """Let all sinks write their queues, in `timeout` seconds together."""
         deadline = monotonic() + timeout
-        with ExitStack() as ending:  # each of them, also where the warning of another one is raised
+        with (
+            ExitStack() as ending
+        ):  # each sink is finished, even where the warning of another one is raised
             for sink in reversed(self._sinks):
                 ending.callback(sink._finish, deadline)
 
     def status(self, completed: int) -> list[dict[str, Any]]:
-        """Where each stands."""
+        """Where each sink stands."""
         return [sink.status(completed) for sink in self._sinks]
 
 
 def _fetched(output: str, epoch: int, changes: Callable[[str, int], Result]) -> Followed:
-    """What an epoch changed, from wherever workers are: one that was lost is replaced meanwhile."""
+    """The changes of an epoch, read from the workers; tried again while a lost worker is replaced."""
     what = f"tell what epoch {epoch} changed in {output!r}"
     return Followed(output, persist(lambda: changes(output, epoch).to_arrow(), what), epoch)
