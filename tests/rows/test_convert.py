@@ -435,7 +435,7 @@ def test_many_schemas_do_not_pile_up() -> None:
     for at in range(600):
         schema = pa.schema({f"c{at}": pa.int64()})
         assert as_table((at,), schema, INTO).to_pylist() == [{f"c{at}": at}]
-    assert len(convert._KNOWN) <= convert._KEPT
+    assert len(convert._KNOWN) <= convert._MOST_KNOWN
 
 
 def test_rows_are_read_where_pandas_is_not_installed() -> None:
