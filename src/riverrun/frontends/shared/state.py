@@ -358,11 +358,11 @@ def _check_numbers(values: pa.Schema, what: str, line: str, widest: bool = False
             )
 
 
-def no_choice(what: str, given: object, choices: Sequence[str], where: str, line: str) -> PlanError:
+def no_choice(what: str, value: object, choices: Sequence[str], where: str, line: str) -> PlanError:
     """The refusal of an option that is none of the choices."""
     return PlanError(
         "state.option",
-        f"cannot {what} {where} at {line} with {given!r}: it is one of {', '.join(choices)}",
+        f"cannot {what} {where} at {line} with {value!r}: it is one of {', '.join(choices)}",
         hint=f"for instance {choices[0]!r}",
         line=line,
     )
@@ -514,7 +514,7 @@ def update(
     check_idle(idle, line)
     attempt = f"update {state.name!r} with {stream._name}"
     time = time_column(time, stream, attempt)
-    _check_kept(stream, state, time, line)
+    _check_key_has_time(stream, state, time, line)
     keys = wanted_columns(key, state.key, stream, attempt, "the key")
     values = wanted_columns(value, state.value, stream, attempt, "the value")
     times = {state.time.name: state.time.name if time is None else time}
@@ -558,7 +558,7 @@ def reported_by(rows: Collection, moved: Collection) -> Collection:
     return rows if rows._is_added_up() else moved._added_up()
 
 
-def _check_kept(stream: Collection, state: State, time: Any, line: str) -> None:
+def _check_key_has_time(stream: Collection, state: State, time: Any, line: str) -> None:
     """Refuse a keyed input whose key lacks the time: a row with a new time would take back the value at the old one."""
     key = step_of(stream._builder.nodes, stream._port).operator.upsert_key
     column = state.time.name if time is None else time
