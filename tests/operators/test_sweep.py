@@ -50,15 +50,15 @@ class State:
 
 def turn(sweeps: list[Sweep], number: int, view: View, as_of: tuple[int, ...]) -> list[int]:
     """The keys of a turn on all workers."""
-    found = [keys for each in sweeps for keys in each.turn(number, view, as_of)]
-    return sorted(k for keys in found for k in keys.columns[0].to_pylist())
+    swept = [keys for each in sweeps for keys in each.turn(number, view, as_of)]
+    return sorted(k for keys in swept for k in keys.columns[0].to_pylist())
 
 
 def handed_on(sweeps: list[Sweep], epoch: int, shards: Shards, rows: int) -> list[Sweep]:
     """The sweeps of other workers, from what these have saved."""
     views = [each.saved("swept", epoch, 1) for each in sweeps]
     saved = [view.to_batch((epoch,)) for view in _readable(views, epoch)]
-    made = []
+    continued = []
     for index in range(shards.workers):
         ranges = shards.of(index)
         mine = [
@@ -67,8 +67,10 @@ def handed_on(sweeps: list[Sweep], epoch: int, shards: Shards, rows: int) -> lis
             for place in batch.column(0).to_pylist()
             if any(low <= int(mix(np.uint64(place % (1 << 64)))) < high for low, high in ranges)
         ]
-        made.append(Sweep(ranges, rows, pa.record_batch({"place": pa.array(mine, pa.int64())})))
-    return made
+        continued.append(
+            Sweep(ranges, rows, pa.record_batch({"place": pa.array(mine, pa.int64())}))
+        )
+    return continued
 
 
 def _readable(views: list[View], epoch: int) -> list[View]:

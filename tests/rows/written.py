@@ -63,16 +63,16 @@ def _field(draw: random.Random, name: str, kind: pa.DataType) -> pa.Field:
 
 
 def _kind(draw: random.Random, depth: int, spark: bool) -> pa.DataType:
-    made = draw.randrange(5)
-    if depth and made == 0:
+    choice = draw.randrange(5)
+    if depth and choice == 0:
         kind = _kind(draw, depth - 1, spark)
         inner = pa.field("item", kind) if spark else _field(draw, "item", kind)
         makes = [pa.list_] if spark else [pa.list_, pa.large_list, lambda item: pa.list_(item, 3)]
         return draw.choice(makes)(inner)
-    if depth and made == 1:
+    if depth and choice == 1:
         return pa.struct(_fields(draw, depth - 1, spark, least=1))
     digits = draw.randrange(1, 39)
-    if made == 2:
+    if choice == 2:
         return pa.decimal128(digits, draw.randrange(digits + 1))
     if spark:
         return draw.choice(list(OF_SPARK.values()))

@@ -67,8 +67,8 @@ class Rows:
 def build(program: Program, schemas: Mapping[str, Any], name: str = "checked") -> rr.Dataflow:
     """The program as a dataflow; one result is called ``result``."""
     flow = rr.Dataflow(name)
-    made = program(**{each: flow.input(each, schema) for each, schema in schemas.items()})
-    for each, collection in (made if isinstance(made, dict) else {"result": made}).items():
+    outputs = program(**{each: flow.input(each, schema) for each, schema in schemas.items()})
+    for each, collection in (outputs if isinstance(outputs, dict) else {"result": outputs}).items():
         flow.output(each, collection)
     return flow
 
@@ -78,8 +78,8 @@ def from_scratch(
 ) -> dict[str, Bag]:
     """What the program gives for these rows."""
     bags = {name: Bag.of(schema, Counter(rows[name]).items()) for name, schema in schemas.items()}
-    made = program(**bags)
-    return made if isinstance(made, dict) else {"result": made}
+    outputs = program(**bags)
+    return outputs if isinstance(outputs, dict) else {"result": outputs}
 
 
 def feed(run: rr.Run, name: str, changes: Sequence[tuple[Row, int]]) -> None:
@@ -106,8 +106,8 @@ class Comparison:
             said = f"{self.said}, epoch {run.epoch}, output {name!r}"
             result = run.read(name)
             assert result.schema.names == bag.columns, said
-            found = counted(zip(*(result[column] for column in bag.columns), strict=True))
-            assert found == bag.rows, f"{said}: {_differences(found, bag.rows)}"
+            counts = counted(zip(*(result[column] for column in bag.columns), strict=True))
+            assert counts == bag.rows, f"{said}: {_differences(counts, bag.rows)}"
             if again:
                 continue
             sums = self.added_up.setdefault(name, Counter())
@@ -120,10 +120,10 @@ class Comparison:
             )
 
 
-def _differences(found: Mapping[Row, int], expected: Mapping[Row, int]) -> str:
-    rows = sorted({*found, *expected}, key=repr)
-    wrong = [row for row in rows if found.get(row, 0) != expected.get(row, 0)]
-    shown = [f"{row}: {found.get(row, 0)} and not {expected.get(row, 0)}" for row in wrong[:8]]
+def _differences(counts: Mapping[Row, int], expected: Mapping[Row, int]) -> str:
+    rows = sorted({*counts, *expected}, key=repr)
+    wrong = [row for row in rows if counts.get(row, 0) != expected.get(row, 0)]
+    shown = [f"{row}: {counts.get(row, 0)} and not {expected.get(row, 0)}" for row in wrong[:8]]
     return f"{len(wrong)} rows differ; " + "; ".join(shown)
 
 

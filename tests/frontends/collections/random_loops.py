@@ -66,22 +66,22 @@ class Sum:
     patience: int = PATIENCE
 
     def __str__(self) -> str:
-        told = "x" + "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in self.terms)
+        text = "x" + "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in self.terms)
         within = f" + (loop: {self.inner}) - x" if self.inner else ""
-        return told + within + (f", at most {self.limit} rounds" if self.limit else "")
+        return text + within + (f", at most {self.limit} rounds" if self.limit else "")
 
     def around(self, start: Any, other: Any, patience: int) -> Any:
         """The loop that starts with some rows."""
 
         def body(x: Any) -> Any:
             check_small(x)
-            made = [x]
+            parts = [x]
             for sign, term in self.terms:
                 each = TERMS[term](x, other).select("src", "dst")
-                made.append(each if sign > 0 else each.negate())
+                parts.append(each if sign > 0 else each.negate())
             if self.inner is not None:
-                made += [self.inner.around(x, other, patience), x.negate()]
-            return made[0].concat(*made[1:])
+                parts += [self.inner.around(x, other, patience), x.negate()]
+            return parts[0].concat(*parts[1:])
 
         return start.iterate(body, limit=self.limit, patience=patience)
 
