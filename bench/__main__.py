@@ -22,8 +22,8 @@ NOT_BENCHMARKS = ("__main__", "apart", "measure", "peers", "redis_server", "sess
 
 
 def names() -> list[str]:
-    found = (module.name for module in pkgutil.iter_modules(bench.__path__) if not module.ispkg)
-    return sorted(name for name in found if name not in NOT_BENCHMARKS)
+    modules = (module.name for module in pkgutil.iter_modules(bench.__path__) if not module.ispkg)
+    return sorted(name for name in modules if name not in NOT_BENCHMARKS)
 
 
 def summary(name: str) -> str:

@@ -128,9 +128,9 @@ def measure(prioritised: bool, nodes: int, edges: int, loads: int, singles: int,
             many.append(move(moved))
             rows_of_many.append(touched[0])
     result = run.read("components").to_arrow()
-    found = np.empty(nodes, np.int64)
-    found[result["node"].to_numpy()] = result["component"].to_numpy()
-    assert np.array_equal(found, least_labels(nodes, src, dst))
+    labels = np.empty(nodes, np.int64)
+    labels[result["node"].to_numpy()] = result["component"].to_numpy()
+    assert np.array_equal(labels, least_labels(nodes, src, dst))
     states = run.status()["states"].values()
     run.close()
     return {
@@ -169,14 +169,14 @@ def from_scratch(nodes: int, src: Ints, dst: Ints) -> dict[str, dict[str, Any]]:
         "scipy": search_scipy,
         "igraph": search_igraph,
     }
-    found: dict[str, dict[str, Any]] = {}
+    measures: dict[str, dict[str, Any]] = {}
     for name, run in peers.items():
         if not installed(name):
-            found[name] = {"skipped": "not installed"}
+            measures[name] = {"skipped": "not installed"}
             continue
         run()
-        found[name] = {"version": version(name), "load_s": round(seconds(run, FROM_SCRATCH), 5)}
-    return found
+        measures[name] = {"version": version(name), "load_s": round(seconds(run, FROM_SCRATCH), 5)}
+    return measures
 
 
 def main() -> dict[str, Any]:

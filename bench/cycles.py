@@ -79,15 +79,15 @@ def messages(nodes: int, window: int, count: int, seed: int = 0) -> list[Edge]:
     weights = 1 / np.arange(1, nodes + 1) ** 0.7
     drawn = rng.choice(nodes, (count, 2), p=weights / weights.sum())
     answers, which = rng.random(count) < 0.4, rng.random(count)
-    made: list[Edge] = []
+    edges: list[Edge] = []
     for at in range(count):
         src, dst = map(int, drawn[at])
-        if answers[at] and made:
-            dst, src, _ = made[-1 - int(which[at] * min(len(made), window // 10 + 1))]
+        if answers[at] and edges:
+            dst, src, _ = edges[-1 - int(which[at] * min(len(edges), window // 10 + 1))]
         if src == dst:
             dst = (src + 1) % nodes
-        made.append((src, dst, at + 1))
-    return made
+        edges.append((src, dst, at + 1))
+    return edges
 
 
 class Plain:
@@ -106,11 +106,11 @@ class Plain:
                 after[old_src][old_dst] -= 1
                 if not after[old_src][old_dst]:
                     del after[old_src][old_dst]
-            found = search(after, src, [dst])
+            paths = search(after, src, [dst])
             after[src][dst] += 1
             recent.append((src, dst, at))
             taken.append(time.perf_counter() - start)
-            self.rows += sorted((at, nodes) for nodes in map(turned, found))
+            self.rows += sorted((at, nodes) for nodes in map(turned, paths))
             self.sums.append(len(self.rows))
         taken = taken[window:]
         self.figures = {
@@ -129,14 +129,14 @@ def turned(cycle: list[int]) -> list[int]:
 
 def search(after: dict[int, Counter[int]], src: int, path: list[int]) -> list[list[int]]:
     """The cycles of `src` that begin with a path."""
-    found = []
+    paths = []
     for node in after.get(path[-1], ()):
         if node == src:
             if len(path) >= 2:
-                found.append([src, *path])
+                paths.append([src, *path])
         elif len(path) < LENGTHS[-1] - 1 and node not in path:
-            found += search(after, src, [*path, node])
-    return found
+            paths += search(after, src, [*path, node])
+    return paths
 
 
 def program(window: int) -> rr.Dataflow:
@@ -151,7 +151,7 @@ class Feeder:
 
     def __init__(self, run: rr.Run, edges: list[Edge], window: int) -> None:
         self.run, self.edges = run, edges
-        self.found, self.fed = 0, 0
+        self.circles, self.fed = 0, 0
         for _ in range(10):
             self.feed(window // 10)
         for _ in range(20):  # so that nothing is compiled or started later
@@ -161,14 +161,14 @@ class Feeder:
         self.run.insert("edges", self.edges[self.fed : self.fed + count])
         self.run.commit()
         self.fed += count
-        self.found += self.run.changes("found").to_arrow().num_rows
+        self.circles += self.run.changes("found").to_arrow().num_rows
 
     def check(self, expected: Plain) -> None:
         """That all that was told is what there is, row by row."""
         rows = expected.rows[: expected.sums[self.fed]]
-        assert self.found == len(rows), (self.fed, self.found, len(rows))
-        told = self.run.read("found").rows()
-        assert sorted((row[0], row[4]) for row in told) == rows, self.fed
+        assert self.circles == len(rows), (self.fed, self.circles, len(rows))
+        read_rows = self.run.read("found").rows()
+        assert sorted((row[0], row[4]) for row in read_rows) == rows, self.fed
 
     def go(self, rate: int, seconds: float) -> dict[str, Any]:
         first, count = self.fed, int(rate * seconds)

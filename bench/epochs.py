@@ -42,14 +42,14 @@ def main() -> dict[str, Any]:
     state_rows = sum(state["rows"] for state in run.status()["states"].values())
     run.close()
 
-    def told(some: slice) -> dict[str, float]:
+    def summary(some: slice) -> dict[str, float]:
         return {
             "us_p50": round(float(np.median(taken[some])) * 1e6, 1),
             "us_p99": round(float(np.percentile(taken[some], 99)) * 1e6, 1),
             "resident_MB": round(float(np.median(resident[some])) / 1e6, 1),
         }
 
-    first, last = told(slice(0, tenth)), told(slice(epochs - tenth, epochs))
+    first, last = summary(slice(0, tenth)), summary(slice(epochs - tenth, epochs))
     slower = round(last["us_p50"] / first["us_p50"], 2)
     larger = round(last["resident_MB"] / first["resident_MB"], 3)
     return {

@@ -83,8 +83,8 @@ def exchanged(on: Any, chunk: int, chunks: int, route: str | None) -> float:
     flow = rr.Dataflow("exchange")
     orders = flow.input("orders", {"chunks": pl.Int64})
     loop = flow.loop()
-    made = flow.vertex(partial(Source, chunk), {"orders": loop.enter(orders)}, COLUMNS)
-    rows = loop.leave(made)
+    generated = flow.vertex(partial(Source, chunk), {"orders": loop.enter(orders)}, COLUMNS)
+    rows = loop.leave(generated)
     routes = {} if route is None else {"rows": route}
     flow.output("rows", flow.vertex(Count, {"rows": rows}, {"rows": pl.Int64}, routes=routes))
     with flow.run(on=on, workers=WORKERS) as run:
@@ -107,8 +107,8 @@ def ingested(spark: Any, rows: int, repeats: int) -> tuple[dict[str, float], flo
     frame = frame.cache()
     assert frame.count() == rows
     flow = rr.Dataflow("ingest")
-    given = flow.input("given", COLUMNS)
-    flow.output("rows", flow.vertex(Count, {"rows": given}, {"rows": pl.Int64}))
+    inserted = flow.input("given", COLUMNS)
+    flow.output("rows", flow.vertex(Count, {"rows": inserted}, {"rows": pl.Int64}))
     handed, whole, alone = [], [], []
     with flow.run(on=spark, workers=WORKERS) as run:
         for at in range(
@@ -121,9 +121,9 @@ def ingested(spark: Any, rows: int, repeats: int) -> tuple[dict[str, float], flo
             whole.append(time.perf_counter() - start)
             assert counted(run) == (at + 1) * rows
             start = time.perf_counter()
-            found = frame.mapInArrow(count_batches, "rows long").collect()
+            counts = frame.mapInArrow(count_batches, "rows long").collect()
             alone.append(time.perf_counter() - start)
-            assert sum(row.rows for row in found) == rows
+            assert sum(row.rows for row in counts) == rows
     frame.unpersist()
     ours = {
         "rows_per_s": round(rows / float(np.median(whole))),

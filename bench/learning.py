@@ -153,8 +153,8 @@ class InRedis:
 
     def ask(self, features: Array) -> Array:
         distinct, places = np.unique(features, return_inverse=True)
-        found = weights(*self._read(distinct))[places.reshape(features.shape)]
-        return 1 / (1 + np.exp(-found.sum(axis=1)))
+        gathered = weights(*self._read(distinct))[places.reshape(features.shape)]
+        return 1 / (1 + np.exp(-gathered.sum(axis=1)))
 
 
 def weights(z: Array, n: Array) -> Array:
@@ -186,7 +186,7 @@ def measured(system: Learns, data: Data, rates: list[int], span: float) -> dict[
             if len(due):
                 system.ask(data.features[: len(due)])
                 waits += list(time.perf_counter() - due)
-        latency[rate] = told(waits)
+        latency[rate] = summary(waits)
     return {"batch_ms": round(taken * 1e3, 3), "predictions": latency}
 
 
@@ -207,7 +207,7 @@ def falling_due(rate: int, span: float) -> Iterator[tuple[Array, int | None]]:
         asked, trained = ready, trained + (batches > trained)
 
 
-def told(waits: list[float]) -> dict[str, Any]:
+def summary(waits: list[float]) -> dict[str, Any]:
     p50, p99 = np.percentile(waits, [50, 99]) if waits else (0.0, 0.0)
     return {"answers": len(waits), "ms_p50": round(p50 * 1e3, 2), "ms_p99": round(p99 * 1e3, 2)}
 
@@ -234,13 +234,13 @@ def trained(spark: Any, data: Data, many: int, options: dict[str, Any]) -> dict[
             run.commit()
             taken.append(time.perf_counter() - began)
         losses = run.read("losses").to_polars().sort("batch")["loss"]
-        found = run.read("parameters").to_polars().sort("feature")
+        parameters = run.read("parameters").to_polars().sort("feature")
     if options["mode"] == "bsp":
         peer = InArrays()
         for number in range(data.count):
             peer.learn(*data.batch(number))
         np.testing.assert_allclose(
-            found["z"].to_numpy(), peer.z[found["feature"]], rtol=1e-6, atol=1e-9
+            parameters["z"].to_numpy(), peer.z[parameters["feature"]], rtol=1e-6, atol=1e-9
         )
     counted = taken[2:] or taken
     return {
@@ -252,7 +252,7 @@ def trained(spark: Any, data: Data, many: int, options: dict[str, Any]) -> dict[
 
 def predicted(spark: Any, data: Data, rates: list[int], span: float) -> dict[str, Any]:
     """The latency of requests by rate, beside training."""
-    found, before, served = {}, 0, len(data.frame)
+    by_rate, before, served = {}, 0, len(data.frame)
     asked = data.frame.select("id", "features")
     with program(data, MODES["bsp"]).run(on=spark, workers=WORKERS) as run:
         for number in range(4):  # what is compiled, is
@@ -276,5 +276,5 @@ def predicted(spark: Any, data: Data, rates: list[int], span: float) -> dict[str
                 done = time.perf_counter()
                 assert len(answers) == len(some)
                 waits += list(done - due)
-            found[rate] = {**told(waits), "batches_per_s": round(learned / span, 1)}
-    return found
+            by_rate[rate] = {**summary(waits), "batches_per_s": round(learned / span, 1)}
+    return by_rate

@@ -95,10 +95,10 @@ def with_counter(parts: list[list[str]]) -> tuple[float, Counts]:
 
 
 def with_polars(frames: list[pl.DataFrame], step: Callable[..., Any]) -> tuple[float, Counts]:
-    kept = counts = None
+    state = counts = None
     start = time.perf_counter()
     for frame in frames:
-        kept, counts = step(kept, frame)
+        state, counts = step(state, frame)
     spent = time.perf_counter() - start
     assert counts is not None
     return spent, dict(counts.rows())

@@ -299,12 +299,12 @@ def narrower(kind: pa.DataType, values: Sequence[Any]) -> list[pa.DataType]:
 @st.composite
 def disguises(draw: st.DrawFn, values: Sequence[Any], kind: pa.DataType) -> Any:
     """The values as an array in some encoding: sliced, chunked, narrow, as a dictionary."""
-    given = draw(st.sampled_from([kind, *encodings(kind), *narrower(kind, values)]))
+    disguise = draw(st.sampled_from([kind, *encodings(kind), *narrower(kind, values)]))
     front, back = draw(st.integers(0, 9)), draw(st.integers(0, 2))
     junk = list(values[:1]) or [None]
-    array = to_arrow(junk * front + list(values) + junk * back, given).slice(front, len(values))
+    array = to_arrow(junk * front + list(values) + junk * back, disguise).slice(front, len(values))
     if draw(st.booleans()):
         at = draw(st.integers(0, len(values)))
-        pieces = [array.slice(0, at), to_arrow(values[at:], given)]
-        return pa.chunked_array(pieces, given)
+        pieces = [array.slice(0, at), to_arrow(values[at:], disguise)]
+        return pa.chunked_array(pieces, disguise)
     return array

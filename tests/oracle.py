@@ -70,8 +70,8 @@ class Reference:
 
     def lookup(self, key: Row, as_of: Time) -> list[tuple[Row, int]]:
         """The values of a key and how often each is there, in order."""
-        found = [(value, count) for (_, value), count in self.read(as_of, key).items()]
-        return sorted(found, key=lambda item: self.value_rank(item[0]))
+        rows = [(value, count) for (_, value), count in self.read(as_of, key).items()]
+        return sorted(rows, key=lambda item: self.value_rank(item[0]))
 
     def first(
         self, key: Row, as_of: Time, k: int, skip_null: bool = False

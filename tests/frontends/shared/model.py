@@ -147,7 +147,7 @@ class Model:
     def pending(self) -> int:
         return sum(sum(rows.values()) for rows in self.waiting.values())
 
-    def step(self, given: Mapping[str, Changes]) -> None:
+    def step(self, changes: Mapping[str, Changes]) -> None:
         """An epoch: updates first, then progress, then fetches."""
         before = copy.deepcopy(self.__dict__)
         try:
@@ -155,35 +155,37 @@ class Model:
                 {
                     # What comes and goes in one epoch was never there: it reports no progress either.
                     name: list(_added([(tuple(map(frozen, r)), n) for r, n in rows]).items())
-                    for name, rows in given.items()
+                    for name, rows in changes.items()
                 }
             )
         except Refused:
             self.__dict__.update(before)
             raise
 
-    def _step(self, given: Mapping[str, Changes]) -> None:
+    def _step(self, arrivals: Mapping[str, Changes]) -> None:
         update, horizon = self.update, self.fetch
         for user in self.spec.of(Update):
-            rows = _added(given.get(user.name, ()))
+            rows = _added(arrivals.get(user.name, ()))
             rows = self._timed(rows, [1 + self.spec.keys])
             gone = {r: n for r, n in rows.items() if update is not None and self._time(r) < update}
-            told = _added([(row[1:], n) for row, n in gone.items()])  # whichever source they are of
-            self.late[user.name, "update"] += sum(map(abs, told.values()))
+            late_rows = _added(
+                [(row[1:], n) for row, n in gone.items()]
+            )  # whichever source they are of
+            self.late[user.name, "update"] += sum(map(abs, late_rows.values()))
             self._apply(user.rule, {r: n for r, n in rows.items() if r not in gone})
-        records = {user.name: _added(given.get(user.name, ())) for user in self.spec.of(Fetch)}
-        given = {
-            user.name: self._requests(user, given.get(user.name, ())) for user in self.spec.users
+        records = {user.name: _added(arrivals.get(user.name, ())) for user in self.spec.of(Fetch)}
+        arrivals = {
+            user.name: self._requests(user, arrivals.get(user.name, ())) for user in self.spec.users
         }
         for user in self.spec.users:
-            self._report(user, given[user.name])
+            self._report(user, arrivals[user.name])
         self.update = _later(self.update, self._least(("update", Update)))
         fetch = self._least(("fetch", Fetch))
         if fetch is not None:
             fetch = None if self.update is None else min(fetch, self.update)
         self.fetch = _later(self.fetch, fetch)
         for user in self.spec.of(Fetch):
-            self._fetch(user, _added(given[user.name]), horizon)
+            self._fetch(user, _added(arrivals[user.name]), horizon)
             if user.many:
                 self._gather(user, records[user.name], horizon)
         self.epoch += 1
@@ -295,10 +297,10 @@ class Model:
         for row, count in ready.items():
             if count < 0 and not user.committed:
                 self.wrong.add("state.answer_kept")
-            found = list(self._answer(user, row))
+            answers = list(self._answer(user, row))
             if user.many:  # its record goes on, and not before all its requests are answered
                 continue
-            for answer, times in found or ([] if user.inner else [(self._blank(user), 1)]):
+            for answer, times in answers or ([] if user.inner else [(self._blank(user), 1)]):
                 self.answers[user.name][(*row, *answer)] += count * times
         self.answers[user.name] = Counter({r: n for r, n in self.answers[user.name].items() if n})
 
@@ -340,11 +342,11 @@ class Model:
 
     def _reply(self, user: Fetch, row: Row) -> Row:
         """What a request found, as it stands in the lists of a record."""
-        found = list(self._answer(user, row))
+        answers = list(self._answer(user, row))
         if user.rule in ("within", "function"):  # which may give several
-            listed = [answer for answer, n in found for _ in range(n)]
+            listed = [answer for answer, n in answers for _ in range(n)]
             return tuple(zip(*listed, strict=True)) or ((),) * len(self._blank(user))
-        return found[0][0] if found else self._blank(user)
+        return answers[0][0] if answers else self._blank(user)
 
     def _lists(self, user: Fetch, replies: Sequence[Any]) -> Row:
         return tuple(zip(*replies, strict=True)) or ((),) * len(self._blank(user))
@@ -372,28 +374,28 @@ class Model:
     def _values(self, user: Fetch, row: Row) -> list[tuple[int, Row, int]]:
         since, at = row[1 + self.spec.keys : 3 + self.spec.keys]
         left, right = CLOSED[user.closed]
-        found = []
+        entries = []
         for (key, time, value), count in self.entries.items():
             after = not user.since or time > since or (time == since and left)
             before = not user.at or time < at or (time == at and right)
             if key == row[1 : 1 + self.spec.keys] and after and before:
-                found.append((time, value, count))
-        return sorted(found, key=lambda each: (each[0], [rank(cell) for cell in each[1]]))
+                entries.append((time, value, count))
+        return sorted(entries, key=lambda each: (each[0], [rank(cell) for cell in each[1]]))
 
     def _answer(self, user: Fetch, row: Row) -> Iterator[tuple[Row, int]]:
-        found = self._values(user, row)
-        if not found:
+        entries = self._values(user, row)
+        if not entries:
             return
         if user.rule == "latest":
-            yield (found[-1][0], *found[-1][1]), 1
+            yield (entries[-1][0], *entries[-1][1]), 1
         elif user.rule == "within":
-            yield from (((time, *value), count) for time, value, count in found)
+            yield from (((time, *value), count) for time, value, count in entries)
         elif user.rule == "total":
-            listed = [value for _, value, count in found for _ in range(count)]
+            listed = [value for _, value, count in entries for _ in range(count)]
             yield (_sum([v for v, _ in listed], 0), _sum([x for _, x in listed], 0.0)), 1
         else:  # the function of these tests: how many, and the greatest of the first column
-            numbers = [value[0] for _, value, _ in found if value[0] is not None]
-            yield (sum(count for *_, count in found), max(numbers, default=None)), 1
+            numbers = [value[0] for _, value, _ in entries if value[0] is not None]
+            yield (sum(count for *_, count in entries), max(numbers, default=None)), 1
 
     def _blank(self, user: Fetch) -> Row:
         return (None,) * {"latest": 3, "within": 3, "total": 2, "function": 2}[user.rule]

@@ -105,7 +105,7 @@ class Program:
         first = 1 if isinstance(user, Report) else 1 + self.spec.keys
         return range(first, first + (3 if isinstance(user, Fetch) else 1))
 
-    def as_given(self, user: Update | Fetch | Report, row: Row) -> Row:
+    def as_inserted(self, user: Update | Fetch | Report, row: Row) -> Row:
         """A row of the model as the engine takes it."""
         places = self.times(user)
         return tuple(
@@ -194,11 +194,11 @@ def draw_program(source: random.Random, name: str = "s", copies: bool = False) -
         how = Reporting(late, source.random() < 0.3, source.choice([None, 2]))
         users.append(Report(f"{name}r{at}", source.choice(["update", "update", "fetch"]), how))
     waits = any(isinstance(u, Fetch) and (u.committed or u.wait or u.since) for u in users)
-    told = any(
+    reports = any(
         (isinstance(u, Update) and u.how.reports) or (isinstance(u, Report) and u.side == "update")
         for u in users
     )
-    if waits and not told:
+    if waits and not reports:
         users.append(Report(f"{name}r9", "update"))
     source.shuffle(users)
     key = source.choice([*KEYS, "int"])
@@ -258,13 +258,13 @@ class Rows:
         self.horizon, self.update = horizon, update
         return {user.name: self._changes(user, now, most) for user in self.program.spec.users}
 
-    def accepted(self, given: Mapping[str, Sequence[tuple[Row, int]]]) -> None:
+    def accepted(self, changes: Mapping[str, Sequence[tuple[Row, int]]]) -> None:
         for name in self.there:
-            for row, diff in given[name]:
+            for row, diff in changes[name]:
                 self.there[name][row] += diff
             self.there[name] = +self.there[name]
         for user in self.program.spec.of(Report):
-            for row, _ in given[user.name]:
+            for row, _ in changes[user.name]:
                 self.said[user.name, row[0]] = max(row[1], self.said.get((user.name, row[0]), row[1]))  # fmt: skip
 
     def _changes(self, user: Any, now: int, most: int) -> list[tuple[Row, int]]:
@@ -388,13 +388,13 @@ class Comparison:
             late[event["stream"].strip("'"), event["what"]] += event["rows"]
         return late
 
-    def step(self, given: Mapping[str, Any]) -> set[str]:
+    def step(self, changes: Mapping[str, Any]) -> set[str]:
         """Have the models go on; the codes with which they refuse that."""
         before = [copy.deepcopy(model.__dict__) for _, model in self.judged]
         wrong: set[str] = set()
         for _, model in self.judged:
             try:
-                model.step(given)
+                model.step(changes)
             except Refused as refused:
                 wrong |= refused.codes
         if wrong:
@@ -402,10 +402,10 @@ class Comparison:
                 model.__dict__.update(state)
         return wrong
 
-    def give(self, run: rr.Run, given: Mapping[str, Any]) -> None:
+    def give(self, run: rr.Run, changes: Mapping[str, Any]) -> None:
         for program, _ in self.judged:
             for user in program.spec.users:
-                rows = [(program.as_given(user, row), diff) for row, diff in given[user.name]]
+                rows = [(program.as_inserted(user, row), diff) for row, diff in changes[user.name]]
                 feed(run, user.name, rows)
 
     def compare(self, run: rr.Run, again: bool = False) -> Counter[str]:
@@ -416,11 +416,11 @@ class Comparison:
         late = self._late(run)
         for program, model in self.judged:
             name = program.spec.name
-            found = {each: figures[name].get(each) for each in ("update", "fetch", "pending")}
+            shown = {each: figures[name].get(each) for each in ("update", "fetch", "pending")}
             marks = {"update": model.update, "fetch": model.fetch}
             expected = {name: None if t is None else program.shown(t) for name, t in marks.items()}
             expected["pending"] = model.pending
-            assert found == expected, f"{said}, {name}: {found} and not {expected}"
+            assert shown == expected, f"{said}, {name}: {shown} and not {expected}"
             if not again:
                 for (stream, what), count in model.late.items():
                     there = late[stream, what]
@@ -438,17 +438,17 @@ class Comparison:
         width = 5 + program.spec.keys
         expected: Counter[Row] = Counter()
         for row, count in model.answers[user.name].items():
-            record, answer = program.as_given(user, row[:width]), list(row[width:])
+            record, answer = program.as_inserted(user, row[:width]), list(row[width:])
             if user.rule in ("latest", "within"):
                 answer[0] = _shown(program, answer[0])
             expected[(*record, *answer)] += count
         if any(count < 0 for count in expected.values()):
             expected = Counter({row: count for row, count in expected.items() if count > 0})
             raise AssertionError(f"{said}: the model took more back than there was: {expected}")
-        found = counted(run.read(user.name).rows())
+        counts = counted(run.read(user.name).rows())
         where = f"{said}, {user}"
-        assert found == expected, (
-            f"{where}: missing {expected - found}, too many {found - expected}"
+        assert counts == expected, (
+            f"{where}: missing {expected - counts}, too many {counts - expected}"
         )
         if again:
             return
@@ -493,11 +493,11 @@ def play(
     run = flow.run(workers=workers, seed=turns, **saved)
     try:
         for epoch in range(epochs):
-            given: dict[str, Any] = {}
+            changes: dict[str, Any] = {}
             for rows, (_, model) in zip(streams, comparison.judged, strict=True):
-                given |= rows.epoch(4 * epoch, most, model.fetch, model.update)
-            refused = comparison.step(given)
-            comparison.give(run, given)
+                changes |= rows.epoch(4 * epoch, most, model.fetch, model.update)
+            refused = comparison.step(changes)
+            comparison.give(run, changes)
             try:
                 run.commit()
             except rr.RiverrunError as error:
@@ -507,7 +507,7 @@ def play(
                 continue
             assert not refused, f"{comparison.said}: epoch {epoch} passes in spite of {refused}"
             for rows in streams:
-                rows.accepted(given)
+                rows.accepted(changes)
             happened += comparison.compare(run)
             if checkpoint is None:
                 continue
