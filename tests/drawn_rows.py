@@ -1,7 +1,7 @@
 """Rows for tests: every Arrow type a state can hold, plain values of it, and ways to encode them.
 
 `to_arrow` and `to_plain` go between the plain values of `tests.oracle` and Arrow. Dates, times,
-timestamps and durations are plain integers here: what counts is that every bit comes back.
+timestamps and durations are plain integers here: every bit has to come back.
 `disguise` makes an array of the same values that looks as different as Arrow allows.
 """
 
@@ -76,7 +76,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 def to_arrow(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An array of plain values. Under a null list or struct lie values that must not show."""
+    """An array of plain values. Null lists and structs have values underneath, which must not show."""
     cells = list(cells)
     if _T.is_temporal(kind):
         return pa.array(cells, _storage(kind)).view(kind)
@@ -204,7 +204,7 @@ def _floats(width: int) -> st.SearchStrategy[Any]:
 
 
 def cells(kind: pa.DataType) -> st.SearchStrategy[Any]:
-    """Plain values of a type, null among them, extremes more often than chance has it."""
+    """Plain values of a type, with nulls, and with extreme values more often than by chance."""
     return st.none() | _present(kind)
 
 
@@ -254,7 +254,7 @@ def arrow_types() -> st.SearchStrategy[pa.DataType]:
 
 
 def encodings(kind: pa.DataType) -> list[pa.DataType]:
-    """Other types in which values of `kind` may be given to a state that declares `kind`."""
+    """Other types whose arrays a state that declares `kind` takes for values of `kind`."""
     if _T.is_dictionary(kind):
         return encodings(kind.value_type)
     if _T.is_string(kind) or _T.is_large_string(kind) or _T.is_string_view(kind):

@@ -1,4 +1,4 @@
-"""Schemas for tests, drawn at random, and written as people write them: the inverse of what is to be read."""
+"""Schemas for tests, drawn at random and written as text: the inverse of the readers under test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_SPARK: dict[str, pa.DataType] = {
     "interval day to second": pa.duration("us"),
     "void": pa.null(),
 }
-"""What Spark calls its types, but for those with parameters."""
+"""Spark's names of its types without parameters."""
 _WORDS = [
     "id",
     "Name",
@@ -45,7 +45,7 @@ _ODD = ["two words", "a`b", "a,b", "a:b", "<x>", "it's", "-", "-- x", " "]
 
 
 def drawn_schema(draw: random.Random, *, spark: bool = False) -> pa.Schema:
-    """Some columns of any types, nested up to three deep; with `spark`, of types and names that Spark has too."""
+    """Some columns of any types, nested up to three deep; with `spark`, only types and names that Spark has."""
     return pa.schema(_fields(draw, 3, spark, least=1))
 
 
@@ -93,7 +93,7 @@ def _kind(draw: random.Random, depth: int, spark: bool) -> pa.DataType:
 
 
 def as_ddl(schema: pa.Schema) -> str:
-    """Columns as Spark's DDL has them: Spark's names where it has the type, Arrow's where it has none."""
+    """Columns in Spark's DDL: with Spark's name of a type, or Arrow's name where Spark lacks the type."""
     return ", ".join(f"{_name(field.name)} {_written(field, ddl=True)}" for field in schema)
 
 

@@ -787,11 +787,12 @@ class Collection:
         name: str | None = None,
         suffix: str = "_right",
     ) -> Collection:
-        """These rows, each with the answer that a `state` has for the row at the moment.
+        """These rows, each with the answer that a `state` has for it at the moment.
 
-        The arguments are those of `fetch`, and `wait`: a row waits for the updates up to the time `wait`; without
-        `wait`, for those up to `since`; with neither, it does not wait. Then the row gets the values that the state has
-        by then, which later updates may still change.
+        A row waits for the updates up to the time `wait`; without `wait`, for those up to `since`; with neither, for
+        none. Then the row sees what is there, which later updates may still change. The other arguments (`key`, `at`,
+        `rule`, `closed`, `how`, `time`, `late`, `by`, `idle`, `progress`, `requests`, `name`, `suffix`) are those of
+        `fetch`.
 
         The answer stays as it was given: an epoch that deletes a row whose answer was given in an earlier epoch is
         refused. A function of `requests` may say `wait` for each request, too.
@@ -815,14 +816,16 @@ class Collection:
         name: str | None = None,
         suffix: str = "_right",
     ) -> Collection:
-        """These rows, each with the row that the `other` collection has for its key as of the epoch in which it comes.
+        """These rows, each with what the `other` collection has for its key as of the epoch in which the row comes.
 
-        A row keeps the answer that it was given, whatever becomes of the `other` collection later; when the row is
-        deleted, that answer is taken back. For an answer that is kept up to date, use `join`.
+        A row keeps the answer that it was given, whatever becomes of the `other` collection later. An epoch that
+        deletes a row whose answer was given in an earlier epoch is refused, since that answer is not known any more.
+        For an answer that is kept up to date, use `join`.
 
         `on`, `left_on`, `right_on` and `suffix` are as in `join`. Where several rows of the other collection have the
         key, the `rule` makes an answer of them, as in `fetch`: ``rr.rules.latest`` takes the last in column order,
         ``rr.rules.within`` gives a row for each. A row without an answer has nulls; with `how` "inner", it is left out.
+        `name` is what the step is called.
 
         >>> import polars as pl, riverrun as rr
         >>> flow = rr.Dataflow("shop")
