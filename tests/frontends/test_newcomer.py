@@ -1,4 +1,4 @@
-"""What a newcomer writes first: it is taken, or refused in words that say what to write instead."""
+"""Programs that a newcomer writes first: they run, or are refused with advice on what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that name no columns, given what nobody means: taken only where the table says so, else refused by us.
+"""Odd values for arguments that name no columns: taken only where a table here says so, else refused with our error.
 
 `test_column_arguments` draws those that name columns.
 """

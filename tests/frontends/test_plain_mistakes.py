@@ -1,4 +1,4 @@
-"""Mistakes of the first hour, and what is said of them; what people mean is done where it can be."""
+"""Mistakes of the first hour: a program does what its user means where that is clear, else the error helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a review found: each of these lost rows, hung, or refused what it should not have."""
+"""Faults that a review found: each program here lost rows, hung, or was refused without reason."""
 
 from __future__ import annotations
 

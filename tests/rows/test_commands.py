@@ -1,4 +1,4 @@
-"""What inputs are fed: the laws of commands, for rows of this process and those of a DataFrame's partitions."""
+"""The laws of commands, for rows of this process and for the partitions of a DataFrame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and schemas in every form that users have them, and what is said about those that do not fit."""
+"""Rows and schemas in every form of users, and the errors for those that do not fit."""
 
 from __future__ import annotations
 

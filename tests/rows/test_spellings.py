@@ -1,4 +1,4 @@
-"""Types and columns written as text: every spelling that people use, and what becomes of the others."""
+"""Types and columns written as text: all spellings that people use, and the refusal of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of types: whole, of one meaning, and in agreement with those whose types it names."""
+"""The table of types: complete, without two meanings of a name, and in agreement with Polars, Spark and Delta."""
 
 from __future__ import annotations
 

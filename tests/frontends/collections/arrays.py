@@ -1,4 +1,4 @@
-"""Comparing columns with what Polars gives."""
+"""Comparing columns with the results of Polars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from riverrun.state.types import encode
 
 
 def assert_same(array: pa.Array, expected: pl.Series | pa.Array, why: object = "") -> None:
-    """The same type, nulls and values, to the last bit; all NaNs are one, and so are the zeros."""
+    """Assert the same type, nulls and values, to the last bit. All NaNs count as equal, and so do the two zeros."""
     if isinstance(expected, pl.Series):
         kind, expected = arrow_type(expected.dtype), expected.to_arrow()
     else:
@@ -29,5 +29,5 @@ def text_of(column: pa.Array) -> str:
 
 
 def shown(value: object) -> str | None:
-    """The name of a test of an expression."""
+    """The name, for pytest, of a test of an expression."""
     return str(value)[:60] if isinstance(value, pl.Expr) else None

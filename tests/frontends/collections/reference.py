@@ -1,9 +1,9 @@
-"""The judge of collections: the same methods, computed at once, from scratch, on lists of rows.
+"""The judge of collections: the same methods, computed from scratch on lists of rows.
 
-A :class:`Bag` has the methods of ``riverrun.Collection``, so a program that is a function of
-collections is run over bags too, and what the engine keeps up to date is compared with what it gives.
-Rows are tuples, counted; a count below zero is a row that is missing. Expressions are given to Polars,
-everything else is plain Python. Slow, short, no cleverness.
+A :class:`Bag` has the methods of ``riverrun.Collection``, so a program that is a function of collections can be called
+with bags too. Tests compare its results with the outputs of the engine. Rows are tuples with a count; a count below
+zero means that rows are missing. Polars computes expressions, and plain Python does everything else: slow, short, and
+without cleverness.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPOCH = {datetime: datetime(1970, 1, 1), date: date(1970, 1, 1)}
 
 
 def frozen(value: Any) -> Any:
-    """A value that can be counted, and is equal to itself."""
+    """The value in a form that can be hashed and is equal to itself."""
     if isinstance(value, list | tuple):
         return tuple(map(frozen, value))
     if isinstance(value, dict):
@@ -74,7 +74,7 @@ class Bag:
         return pl.DataFrame(data)
 
     def _cells(self, expression: Any) -> list[Any]:
-        """What an expression gives for each different row."""
+        """The value of an expression for each different row."""
         if isinstance(expression, str):
             at = self.columns.index(expression)
             return [row[at] for row in self.rows]
@@ -116,7 +116,7 @@ class Bag:
 
     def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Schema) -> Bag:
         pairs = []
-        for row, count in self.rows.items():  # one row at a time: how it is cut does not matter
+        for row, count in self.rows.items():  # one row at a time: how rows are cut must not matter
             pairs += [(computed, count) for computed in function(self.frame([row])).rows()]
         return Bag.of(schema, pairs)
 
@@ -266,7 +266,7 @@ class Bag:
 
 
 class Groups:
-    """A bag, and the columns whose values make its groups."""
+    """A bag, and the columns by which its rows are grouped."""
 
     def __init__(self, bag: Bag, key: list[str]) -> None:
         self.bag = bag
@@ -368,7 +368,7 @@ def _aggregate(group: Bag, aggregate: Any) -> Any:
 
 
 def _computed(group: Bag, expression: Expression) -> Any:
-    """Polars' arithmetic, on a frame of two equal rows: Polars divides one row alone in another way."""
+    """Polars' arithmetic, on a frame of two equal rows, since Polars divides a single row in another way."""
     frame, names = {}, {}
     for at, each in enumerate(expression.aggregates()):
         names[id(each)] = str(at)

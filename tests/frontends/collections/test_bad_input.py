@@ -1,4 +1,4 @@
-"""What goes wrong is said, with the node and the user's line; the run stays as it was, and right."""
+"""Errors name the node and the user's line; a run with a refused epoch stays as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a program around a state is said, with the user's line; a run that refuses an epoch goes on."""
+"""Errors of programs around a state name the user's line; a run that refuses an epoch goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal records with several uncommitted requests: each goes on with what was there when it was answered."""
+"""Equal records with several uncommitted requests: each keeps the answers of the time at which it was answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared state says what a page of plain Python says, whatever the order, the workers and the switches."""
+"""Shared state gives the answers of a model in plain Python, whatever the order, the workers and the switches."""
 
 from __future__ import annotations
 
