@@ -59,7 +59,7 @@ class Disk:
         self._lock = RLock()
         self._names: dict[str, dict[str, int]] = {}  # durable names of a folder: inodes
         self._bytes: dict[int, bytes] = {}  # durable bytes of an inode
-        self._kept: dict[int, int] = {}  # descriptors that keep inodes from being used again
+        self._open: dict[int, int] = {}  # descriptors that keep inodes from being used again
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -69,7 +69,7 @@ class Disk:
             os, **{name: self._around(name, function) for name, function in real.items()}
         ):
             yield
-        for descriptor in self._kept.values():
+        for descriptor in self._open.values():
             os.close(descriptor)
 
     @contextmanager
@@ -99,12 +99,12 @@ class Disk:
     def _files(self) -> set[Path]:
         return {path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file()}
 
-    def _halfway(self, at: int, made: set[Path]) -> None:
+    def _halfway(self, at: int, created: set[Path]) -> None:
         """Take back the commits of what a call has made: its data files are there, and nobody knows of them."""
-        if self.crash is None and made:
+        if self.crash is None and created:
             copy = self.copies / f"{at:05d}-halfway"
             shutil.copytree(self.copies / f"{at:05d}-after", copy, copy_function=os.link)
-            for path in made:
+            for path in created:
                 if path.parent.name == "_delta_log":
                     (copy / path).unlink(missing_ok=True)
             answered = self.snapshots[-1].answered
@@ -170,8 +170,8 @@ class Disk:
                 entry.name: entry.inode() for entry in os.scandir(path)
             }
             return
-        if about.st_ino not in self._kept:
-            self._kept[about.st_ino] = os.dup(descriptor)
+        if about.st_ino not in self._open:
+            self._open[about.st_ino] = os.dup(descriptor)
         with open(f"/proc/self/fd/{descriptor}", "rb") as file:
             self._bytes[about.st_ino] = file.read()
 

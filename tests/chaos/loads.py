@@ -121,7 +121,7 @@ class Load:
         old: dict[str, list[Row]] = {}
         after: Rows = {}
         for name in self.inputs:
-            kept, size = self.rows[name], source.choice((0, 1, 5, 30, 30, 100))
+            present, size = self.rows[name], source.choice((0, 1, 5, 30, 30, 100))
             size = min(size, MOST[self.name] // 4)
             keys = KEYS[self.name]
             graph = self.name in ("components", "scc")
@@ -129,15 +129,15 @@ class Load:
                 (source.randrange(keys), source.randrange(keys if graph else 50))
                 for _ in range(size)
             ]
-            there = sorted(kept.elements())
+            there = sorted(present.elements())
             gone = size // 2 + max(0, len(there) - MOST[self.name])
             old[name] = source.sample(there, min(gone, len(there)))
             if self.program.keyed:
                 deleted = {k for k, _ in old[name]}
-                latest = {k: v for k, v in kept if k not in deleted} | dict(new[name])
+                latest = {k: v for k, v in present if k not in deleted} | dict(new[name])
                 after[name] = Counter(latest.items())
             else:
-                after[name] = Counter(kept)
+                after[name] = Counter(present)
                 after[name].subtract(old[name])
                 after[name].update(new[name])
                 after[name] = +after[name]
@@ -162,7 +162,7 @@ class Load:
         """What the columns of an input are called."""
         return ["k", "v"]
 
-    def kept(self) -> Callable[[], list[Row]]:
+    def expected_later(self) -> Callable[[], list[Row]]:
         """What will say later what is expected now."""
         rows = self.rows
         return lambda: self.program.oracle(rows)
@@ -219,7 +219,7 @@ class SharedLoad(Load):
     def columns(self, name: str) -> list[str]:
         return list(self.sharing.inputs[name])
 
-    def kept(self) -> Callable[[], list[Row]]:
+    def expected_later(self) -> Callable[[], list[Row]]:
         rows = self.judge.rows()
         return lambda: rows
 

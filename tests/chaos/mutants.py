@@ -233,8 +233,8 @@ def checkpoints_claim_to_cover_more() -> Any:
     original = Coordinator._about
 
     def about(self: Coordinator) -> Any:
-        found = original(self)
-        return {**found, "position": self.log.position}
+        note = original(self)
+        return {**note, "position": self.log.position}
 
     return replaced(Coordinator, "_about", about)
 
@@ -414,7 +414,9 @@ def fetches_that_were_deleted_while_they_waited_report() -> Any:
 @mutant_of("kept")
 def every_worker_sweeps_when_it_has_updates() -> Any:
     original = Storing._passed
-    return replaced(Storing, "_passed", lambda self, *given: original(self, *given[:-1], True))
+    return replaced(
+        Storing, "_passed", lambda self, *arguments: original(self, *arguments[:-1], True)
+    )
 
 
 @contextlib.contextmanager
@@ -469,9 +471,11 @@ def noticed(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
 
 def main(arguments: list[str]) -> None:
     for name in arguments or MUTANTS:
-        found = noticed(name, range(300))
+        notice = noticed(name, range(300))
         print(
-            f"{name:60}", "NOT NOTICED" if found is None else f"{found[0]:4} {found[1]}", flush=True
+            f"{name:60}",
+            "NOT NOTICED" if notice is None else f"{notice[0]:4} {notice[1]}",
+            flush=True,
         )
 
 

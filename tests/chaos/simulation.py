@@ -105,7 +105,7 @@ class Simulation:
         self.contending = 0
         self.is_busy = self.random.random() < 0.3
         """Whether an owner goes on committing and publishing while somebody takes over from it."""
-        self.kept_whole: bool | None = True
+        self.log_is_whole: bool | None = True
         """Whether it must have all records: the promise was given by the first life, and never taken back."""
         self.current: Life | None = None
 
@@ -151,7 +151,7 @@ class Simulation:
         checkpoints, log = Sequential(self.disk), Log(self.disk)
         wanted = self.random.choice((None, None, None, True, False))
         known = set(self.promised)
-        self.kept_whole = self.kept_whole and (wanted or (wanted is None and known == {True}))
+        self.log_is_whole = self.log_is_whole and (wanted or (wanted is None and known == {True}))
         self.promised |= known if wanted is None else {wanted}  # whether or not it gets to start
         self.contending += 1
         try:
@@ -180,7 +180,7 @@ class Simulation:
         if (opening.kept is not None) not in promise:
             raise Violation(f"{name} keeps the log from {opening.kept}, and was promised {promise}")
         there = Log(Storage(self.disk.store)).positions()
-        if self.kept_whole and there[: opening.next] != [*range(opening.next)]:
+        if self.log_is_whole and there[: opening.next] != [*range(opening.next)]:
             raise Violation(f"{name} was promised a whole log, and finds another")
 
     def end(self, life: Life) -> None:
@@ -316,9 +316,9 @@ class Simulation:
     # ---- what must hold
 
     def check_result(self, life: Life, epoch: int) -> None:
-        found = [life.workers.get(member) for member in life.coordinator.members]
-        instances = [process.worker.instance for process in found if process is not None]
-        if len(instances) < len(found):
+        processes = [life.workers.get(member) for member in life.coordinator.members]
+        instances = [process.worker.instance for process in processes if process is not None]
+        if len(instances) < len(processes):
             return  # one died after it had answered
         if any(instance is None or instance.completed != epoch + 1 for instance in instances):
             raise Violation(f"epoch {epoch} is reported, and is not complete everywhere")
@@ -455,21 +455,21 @@ def main(arguments: list[str]) -> int:
 
     programs = {"counting": Counting, **FLOWS}
     parser.add_argument("--program", choices=programs, default="counting")
-    given = parser.parse_args(arguments)
-    program = programs[given.program]()
-    if given.seed is not None:
-        Simulation(given.seed, program, tracing=True).run()
+    options = parser.parse_args(arguments)
+    program = programs[options.program]()
+    if options.seed is not None:
+        Simulation(options.seed, program, tracing=True).run()
         return 0
     start, failed, checked = time.perf_counter(), 0, 0
-    for seed in range(given.first, given.first + given.count):
+    for seed in range(options.first, options.first + options.count):
         try:
             checked += Simulation(seed, program).run().checked
         except Exception as error:
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}")
-    took = (time.perf_counter() - start) / given.count
+    took = (time.perf_counter() - start) / options.count
     print(
-        f"{given.count} seeds, {failed} failed, {checked} results compared, {took * 1e3:.1f} ms a seed"
+        f"{options.count} seeds, {failed} failed, {checked} results compared, {took * 1e3:.1f} ms a seed"
     )
     return 1 if failed else 0
 

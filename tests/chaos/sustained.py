@@ -62,8 +62,8 @@ class Wrong(AssertionError):
 def program() -> rr.Dataflow:
     """Counts of rows that are committed, and of rows that are streamed."""
     flow = rr.Dataflow("sustained")
-    given = flow.input("given", {"k": pl.Int64, "v": pl.Int64})
-    flow.output("out", given.group_by("k").agg(n=rr.count(), last=rr.max("v")))
+    rows = flow.input("given", {"k": pl.Int64, "v": pl.Int64})
+    flow.output("out", rows.group_by("k").agg(n=rr.count(), last=rr.max("v")))
     streamed = flow.input("streamed", {"k": pl.Int64, "v": pl.Int64})
     flow.output("counts", streamed.group_by("k").count())
     return flow
@@ -139,7 +139,7 @@ class Sustained:
         self.last: dict[str, float] = {}
         self.acknowledged = -1
         self.next = 0
-        self.told: list[tuple[int, int, list[Row]]] = []
+        self.sunk: list[tuple[int, int, list[Row]]] = []
         self.generation = 0
         self.files = Path(f"{path}-in")
         self.query: Any = None
@@ -159,7 +159,7 @@ class Sustained:
             run = program().run(on=self.spark, timeout=self.stall, silence=4.0, **options)
         else:
             run = ProcessRun(program().plan, Processes, **options)
-        self.told, self.sums = [], Counter[Row]()
+        self.sunk, self.sums = [], Counter[Row]()
         run.for_each_epoch("out", self._follow)
         if not self.takeovers:
             self.sink = run.write_parquet("out", f"{self.path}-out")
@@ -167,7 +167,7 @@ class Sustained:
 
     def _follow(self, changes: Any, epoch: int) -> None:
         rows = list(zip(*changes.to_arrow().to_pydict().values(), strict=True))
-        self.told.append((changes.from_epoch, epoch, rows))
+        self.sunk.append((changes.from_epoch, epoch, rows))
         self._finished("follow")
 
     # ---- what they do
@@ -421,7 +421,7 @@ class Sustained:
         for sink in run._followers._sinks:
             sink.wait(run.epoch, self.stall)
         sums, following = Counter[Row](), 0
-        for first, epoch, rows in self.told:
+        for first, epoch, rows in self.sunk:
             if following and first != following:
                 raise Wrong(f"{following} was to follow, and {first} to {epoch} came")
             following = epoch + 1
@@ -448,19 +448,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--on", choices=("processes", "spark"), default="processes")
     parser.add_argument("--takeovers", action="store_true")
-    given = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(1 << 20) if given.seed is None else given.seed
+    options = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1 << 20) if options.seed is None else options.seed
     print(f"--seed {seed}", flush=True)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="riverrun-sustained-"))
         spark = None
-        if given.on == "spark":
+        if options.on == "spark":
             from tests.spark.standalone import session
 
             spark = stack.enter_context(session("local[7]", spark_log_level="OFF"))
         report = Sustained(
-            seed, given.seconds, str(Path(folder, "run")), spark=spark, takeovers=given.takeovers,
-            interval=given.interval, say=lambda text: print(text, flush=True),
+            seed, options.seconds, str(Path(folder, "run")), spark=spark, takeovers=options.takeovers,
+            interval=options.interval, say=lambda text: print(text, flush=True),
         ).go()  # fmt: skip
     print(json.dumps(vars(report)), flush=True)
 

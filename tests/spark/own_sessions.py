@@ -117,7 +117,7 @@ PROGRAMS = (plain, without, retried, stopped)
 
 
 def main(folder: str) -> None:
-    told: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for program in PROGRAMS:
         print(program.__name__, file=sys.stderr, flush=True)
         with redirect_stdout(io.StringIO()) as said:
@@ -125,8 +125,8 @@ def main(folder: str) -> None:
                 program(Path(folder))
             except Exception:
                 traceback.print_exc(file=said)
-        told[program.__name__] = said.getvalue()
-    print(json.dumps(told))
+        outputs[program.__name__] = said.getvalue()
+    print(json.dumps(outputs))
 
 
 if __name__ == "__main__":

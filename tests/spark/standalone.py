@@ -291,13 +291,13 @@ def _by_value(function: Callable[..., object], arguments: tuple[Any, ...]) -> by
 
 def _processes(sessions: set[int]) -> set[int]:
     """The processes of these sessions that have not ended."""
-    found = set()
+    numbers = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone in between
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
             if int(session) in sessions and state != "Z":
-                found.add(int(stat.parent.name))
-    return found
+                numbers.add(int(stat.parent.name))
+    return numbers
 
 
 def _end(sessions: set[int], patience: float = 0) -> None:
