@@ -1,4 +1,4 @@
-"""The algorithms, from scratch, in a few lines each: what the library's answers are compared with.
+"""The algorithms from scratch, in a few lines each, to compare the library's answers with.
 
 A graph is a set of nodes and a set of edges, pairs (src, dst). Every function gives a dict of nodes.
 """

@@ -1,4 +1,4 @@
-"""FTRL-proximal, one mini-batch after the other, in plain NumPy and dictionaries: what `ftrl` is compared with.
+"""FTRL-proximal, one mini-batch after the other, in plain NumPy and dictionaries, to compare `ftrl` with.
 
 Examples are tuples (id, batch, label, features, values). ``lag`` is how many mini-batches get the same parameters,
 or None for all: 1 is the textbook. The sums are in the order that `ftrl` documents, so the bits can be compared too.

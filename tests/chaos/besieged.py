@@ -1,17 +1,17 @@
-"""A life: one driver process with a run under load, whose workers are killed; the laws that hold all the while.
+"""A life: one driver process with a run under load, whose workers are killed while laws are checked.
 
-A feeder commits, waiting for some epochs and not for others; a meddler asks for checkpoints and other
-numbers of workers; the killer kills. Then all hold still, and are judged:
+A feeder commits, waiting for some epochs and not for others; a meddler asks for checkpoints and other numbers of
+workers; the killer kills. From time to time all three hold still, and the run is judged. Laws:
 
-1. **Right.** Every output as of the last epoch is what recomputation gives over all that was committed.
-2. **Once.** A follower was given every epoch once, in order; up to each, what it was told adds up to
-   the result as of it, and the files of a sink do so across all lives.
-3. **Soon.** After a kill, the next epoch is complete within `PATIENCE`.
-4. **Clean.** No lease, parcel, process or thread is left when nobody needs it; after every recovery the run holds no
-   more of its machine than before (`footprint`).
-5. **Shown.** A life goes on until it has done its kills and compared often enough, for `LIMIT` seconds at most.
+- **Right.** Every output as of the last epoch equals recomputation over all committed rows.
+- **Once.** A follower gets every epoch once, in order. Its changes up to an epoch add up to the result as of that
+  epoch; so do the files of a sink, across all lives.
+- **Soon.** After a kill, the next epoch is complete within `PATIENCE`.
+- **Clean.** No lease, parcel, process or thread is left when nobody needs it. After every recovery the run holds no
+  more of its machine than before (`footprint`).
+- **Shown.** A life goes on until it has done its kills and compared often enough, for `LIMIT` seconds at most.
 
-Every choice comes from the seed; when it strikes, the machine decides.
+All choices come from the seed; the machine decides at which moment a kill strikes.
 """
 
 from __future__ import annotations
@@ -595,7 +595,7 @@ class Life:
             self.say(f"right: epoch {epoch}, commit {self.load.mark}, {len(rows)} rows")
 
     def _judge_changes(self, last: int, expected: list[Row]) -> None:
-        """Law 2: what the follower was given since it was last looked at."""
+        """The *once* law, for the changes that the follower got since the last look."""
         sunk, self.sunk = self.sunk, []
         for first, epoch, rows in sunk:
             if first != self.next and self.next:
@@ -617,7 +617,7 @@ class Life:
         self.snapshots.clear()
 
     def _check_leases(self) -> None:
-        """Law 4: workers keep nothing that nobody needs."""
+        """The *clean* law, for workers: they keep nothing that nobody needs."""
         with suppress(OperatorFailed):
             self.run.commit()  # parcels of an epoch go with the one after it
 
@@ -637,7 +637,7 @@ class Life:
             self.query.stop()
 
     def _check_files(self) -> None:
-        """Law 2 for a sink: what all lives wrote adds up, each epoch in one file."""
+        """The *once* law, for a sink: the files of all lives add up, with each epoch in one file."""
         names = sorted(Path(f"{self.siege.path}-out").glob("**/*.parquet"))
         sums: Counter[Row] = Counter()
         epochs: Counter[int] = Counter()
@@ -665,7 +665,8 @@ def alive(pid: int) -> bool:
 
 
 def check_gone(pids: set[int], before: set[threading.Thread], seconds: float = 20) -> None:
-    """Law 4: of a life that is over nothing is left. Python processes of Spark live on: they are used again."""
+    """The *clean* law, for a life that is over: nothing is left of it. Spark uses its Python processes again, so these
+    live on."""
     deadline = time.monotonic() + seconds
     ours = {pid for pid in pids if pid != os.getpid()}
     while True:

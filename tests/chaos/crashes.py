@@ -1,17 +1,17 @@
 """Crashes at every file operation of a durable program, enumerated.
 
 `Disk` stands between our code and the files below a folder: it sees every open, write, fsync, link, rename, unlink and
-mkdir there. What a killed process leaves is what the files hold at that moment. So instead of killing a process for
-each operation, `Disk` takes a *snapshot* of the folder before each operation and after it, and after half of the bytes
-of each write, while the program goes on. One run gives all states in which the program could have died; each
-is resumed and compared with the oracle. (`tests/chaos/test_crashes.py` also kills real processes at some of them.)
+mkdir there. A killed process leaves the files as they are at that moment. So instead of killing a process for each
+operation, `Disk` takes a *snapshot* of the folder before each operation and after it, and after half of the bytes of
+each write, while the program goes on. One run gives all states in which the program could have died; each state is
+resumed and compared with the oracle. (`tests/chaos/test_crashes.py` also kills real processes in some of them.)
 
-Files that others write through operations of their own (delta-rs, below Python) are not seen. `around` has snapshots
-taken before and after whole calls of theirs, and halfway: the files that such a call has made, without those of
-`_delta_log` that make them count.
+Operations of other libraries below Python (delta-rs) are not seen. For these, `around` takes snapshots before and after
+whole calls, and a snapshot *halfway*: with the files that the call has created, but without those in `_delta_log` that
+make the others count.
 
-With `power`, a snapshot is what a power cut would leave, in the worst case: the bytes of a file as of its last fsync,
-and the names in a folder as of that folder's last fsync.
+With `power`, a snapshot is the worst case of a power cut: the bytes of a file as of its last fsync, and the names in a
+folder as of that folder's last fsync.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Footprint: what a run that has recovered holds of its machine: connections, threads, processes, folders, loans.
+"""Footprint: the connections, threads, processes, folders and loans that a recovered run holds of its machine.
 
-`settled` waits until the laws hold, for so long at most; they are about a run at rest, whoever was killed before.
+`settled` waits, for a limited time, until the laws hold. They are about a run at rest, whichever workers were killed
+before. Laws:
 
-1. **Nobody gone.** No connection leads to a process that is gone, and no child of the driver is dead and unburied.
-2. **A few for each.** Of connections, threads and processes there are so many for each worker, and no more however
-   often workers were lost.
-3. **Nothing open.** No file of the checkpoint path is open; no temporary folder is there, where no state is spilled.
-4. **Nothing lent.** No worker keeps rows that nobody can ask for any more. (On Spark, DataFrames can for a while.)
+- **Nobody gone.** No connection leads to a process that is gone, and no child of the driver is a zombie.
+- **A few for each.** There are so many connections, threads and processes for each worker, and no more however often
+  workers were lost.
+- **Nothing open.** No file of the checkpoint path is open. Where no state is spilled, there is no temporary folder.
+- **Nothing lent.** No worker keeps rows that nobody can ask for any more. (On Spark, DataFrames can for a while.)
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Kills: real processes die at random moments under load, and nobody notices.
+"""Kills: real processes die at random moments under load, and no result shows it.
 
     python -m tests.chaos.kills --kills 200 --seed 7 --on processes
     python -m tests.chaos.kills --kills 50 --on spark --program scc --stream --frames
 
-A suite is a sequence of lives on one checkpoint path (`besieged`). All but the last are processes of
-their own, and end by kill -9 of the driver; the next one resumes with another number of workers. The
-last line is JSON: kills by kind, epochs, comparisons, times of recovery. `--program all` takes the
-programs over collections in turn, each with a path of its own, `--program shared` those with shared state.
+A suite is a sequence of lives on one checkpoint path (`besieged`). All lives but the last are processes of their own,
+and end by kill -9 of the driver; the next life resumes with another number of workers. The last line of output is JSON:
+kills by kind, epochs, comparisons, times of recovery. `--program all` takes the programs over collections in turn, each
+with a path of its own, and `--program shared` the programs with shared state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What lives in a simulation: a storage that fails, workers, and whole applications with their client.
+"""The parts of a simulation: a storage that fails, workers, and whole applications with their client.
 
-`simulation` says what is done to them. Here is how messages and instructions are carried, what is
-lost with a worker or a connection, and what a client knows and checks: the input that counts
-(`truth`), what was answered for (`logged`), and whether the next life of the run still has it.
+`simulation` does harm to these parts. This module carries messages and instructions, decides what is lost with a worker
+or a connection, and has the knowledge of a client: the input that counts (`truth`) and the epochs that were confirmed
+(`logged`), which the next life of the run has to have.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class Life:
         self.simulation.check_result(self, epoch)
 
     def _check_inherited(self, epoch: int, heir: Life) -> None:
-        """What was answered for is in the next life, unless it was refused."""
+        """Check that a confirmed epoch is in the next life, unless the epoch was refused."""
         (*_, inputs) = self.submitted[epoch]
         truth = heir.inherited_truth.get(epoch)
         if truth is not None and same(truth, inputs):
@@ -342,7 +342,7 @@ class Life:
     inherited_truth: dict[int, m.Inputs]
 
     def inherit(self, old: Life | None, opening: Opening) -> None:
-        """Find out what is true now, and compare it with what the life before was told."""
+        """Take over the input that counts from the opening, and compare it with that of the life before."""
         for epoch in range(opening.epoch):
             if old is None or epoch not in old.truth:
                 raise Violation(f"{self} starts at {opening.epoch}, and nobody submitted {epoch}")

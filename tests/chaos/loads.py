@@ -1,11 +1,11 @@
-"""Loads: programs under random input, each commit a function of a seed and its number, and what should come out.
+"""Loads: programs under random input, and their expected outputs. A commit is a function of a seed and its number.
 
-A `Load` is of rows that are there or not, judged by recomputation over them; a `SharedLoad` is of a program with
-shared state, judged by its sequential model over the commits that count, in their order.
+A `Load` is that of a program over collections, judged by recomputation over the rows that are there. A `SharedLoad` is
+that of a program with shared state, judged by its sequential model over the commits that count, in their order.
 
-Whoever resumes a run that somebody else fed knows what was fed: every commit upserts its number into the
-input `marks`, in the epoch that has its rows, and what a commit has is drawn from the seed and that number.
-So a driver process can be killed at any moment, and the next one still has something to compare with.
+A process that resumes a run can tell which rows another process has fed: every commit upserts its number into the input
+`marks`, in the epoch of its rows, and the rows are drawn from the seed and that number. So a driver process can be
+killed at any moment, and the next one can still compare.
 
 >>> load = Load("count", seed=7)
 >>> first = load.draw()
@@ -159,11 +159,11 @@ class Load:
         return self.program.oracle(rows)
 
     def columns(self, name: str) -> list[str]:
-        """What the columns of an input are called."""
+        """The names of the columns of an input."""
         return ["k", "v"]
 
     def expected_later(self) -> Callable[[], list[Row]]:
-        """What will say later what is expected now."""
+        """A function that gives, whenever it is called, the output that is expected now."""
         rows = self.rows
         return lambda: self.program.oracle(rows)
 
@@ -175,7 +175,7 @@ class Load:
 
 
 RECENT = 60
-"""So many rows of an input may still be deleted."""
+"""The number of rows of an input that may still be deleted."""
 
 
 @dataclass

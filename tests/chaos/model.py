@@ -1,8 +1,8 @@
-"""A shared state as one sequential loop: what the engine has to come to, whatever is done to it meanwhile.
+"""A shared state as one sequential loop: the answers that the engine has to give, whatever is done to it meanwhile.
 
-An epoch is: updates that are not late are applied, stream by stream; what was reported moves U, then F; then
-fetches whose time has come are answered, and the others wait. Nothing is ever compacted here, there is one
-worker, and nothing fails. What a program adds to it is in `sharing`.
+In an epoch, first the updates that are not late are applied, stream by stream. Then reports move U, and then F. Then
+fetches whose time U has passed are answered, and the others wait. Here nothing is compacted, there is one worker, and
+nothing fails. The programs of `sharing` build on this model.
 
 >>> state = State(updates={"moves": Reporter()})
 >>> views = Waiting(state)

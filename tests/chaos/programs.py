@@ -1,11 +1,10 @@
-"""Programs that the simulation runs: an instance, random input, and what should come out.
+"""Programs that the simulation runs: an instance, random input, and the expected output.
 
-`Counting` is a stand-in for a plan, small enough to be read at once and sharp enough to notice a
-protocol that is broken. Rows go to the worker that owns the hash of their key, in several messages;
-workers tell each other that they are there, and how many they have sent, and an epoch is complete
-where all of that has come. Half of the keys remember the epoch that brought them, so a row that is counted in the wrong
-epoch shows. Old versions are compacted away, so a state that is restored as of the wrong epoch
-shows. A key of -1 makes the worker that owns it fail.
+`Counting` stands in for a plan: small enough to be read quickly, and sensitive to faults of the protocol. Rows go to
+the worker that owns the hash of their key, in several messages. Workers announce themselves and the number of messages
+that they have sent; an epoch is complete on a worker that has all of these. Half of the keys store the epoch of their
+rows, so a row that is counted in a wrong epoch shows. Old versions are compacted away, so a state that is restored as
+of a wrong epoch shows. A key of -1 makes the worker that owns it fail.
 """
 
 from __future__ import annotations

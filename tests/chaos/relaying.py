@@ -1,6 +1,6 @@
-"""More programs with shared state: several requests of a record, several states, loops, and what is left of entries.
+"""More programs with shared state: records with several requests, several states, loops, and compacted entries.
 
-And the names of all of them: `SHARING`.
+`SHARING` has all programs with shared state by name.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Programs with shared state: what users write, random rows for each epoch, and a judge.
+"""Programs with shared state: the program itself, random rows for each epoch, and a judge.
 
-A judge is the sequential model of the program (`model`): it is given the rows of one accepted epoch after the
-other, and says what the output has come to. What is late depends on how rows were cut into epochs, and on nothing
-else, so it is exact. Times go on with the number of the epoch; some rows are late, some fetches ask for what will be
-known some epochs later, and wait meanwhile, through checkpoints, losses and other numbers of workers.
+A judge is the sequential model of the program (`model`): it takes the rows of each accepted epoch in order, and gives
+the output. It is exact, since lateness depends only on how rows were cut into epochs. Times grow with the number of the
+epoch; some rows are late, and some fetches ask for times that are passed only some epochs later. These wait meanwhile,
+through checkpoints, losses and other numbers of workers.
 
-Outputs are small however long a program runs: answers are counted. Functions that programs use are defined inside
+Answers are counted, so outputs stay small however long a program runs. Functions that programs use are defined inside
 functions, so that they travel to workers by value.
 """
 

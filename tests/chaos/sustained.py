@@ -1,4 +1,4 @@
-"""Sustained losses: workers are killed every few seconds, all the while, and everybody gets on.
+"""Sustained losses: workers are killed every few seconds, and all users of the run make progress.
 
     python -m tests.chaos.sustained --seconds 300 --seed 7 --on processes --takeovers
     python -m tests.chaos.sustained --seconds 300 --on spark
@@ -6,13 +6,13 @@
 Threads commit, read, iterate results slowly, follow, make checkpoints, scale; on Spark a stream feeds an input, and
 Spark's tasks read results. With takeovers, another run takes the path over from time to time. Laws:
 
-1. **Everybody gets on.** Each of them finishes something at least every `stall` seconds.
-2. **Right.** Every result that is read is what recomputation gives over the commits up to the newest in it, and has
-   all that were acknowledged before it was read; what a follower was told, and what the files of a sink hold, adds up.
-3. **Nobody notices.** Nothing is raised but what the docs name (`EXCUSED`); a stream never ends.
-4. **Clean.** In the end the run holds no more of its machine than it needs (`footprint`).
+- **All get on.** Each of these threads finishes something at least every `stall` seconds.
+- **Right.** A result that is read equals recomputation over the commits up to the newest commit in it, and has all
+  commits that were acknowledged before the read. The changes of a follower, and the files of a sink, add up to it.
+- **Nobody notices.** No error is raised but those that the docs name (`EXCUSED`), and a stream never ends.
+- **Clean.** In the end the run holds no more of its machine than it needs (`footprint`).
 
-Every choice comes from the seed; when it strikes, the machine decides.
+All choices come from the seed; the machine decides at which moment a kill strikes.
 """
 
 from __future__ import annotations
@@ -334,7 +334,8 @@ class Sustained:
             raise Wrong(f"{[thread.name for thread in threads if thread.is_alive()]} do not end")
 
     def _is_over(self, names: list[str]) -> bool:
-        """The time is up, and everybody has finished something, often enough; law 1 limits how long that takes."""
+        """Whether the time is up and every thread has finished something often enough; the *all get on* law limits how
+        long that takes."""
         if time.monotonic() - self.begun > self.seconds + LIMIT:
             raise Wrong(f"too little was shown in {self.seconds + LIMIT:.0f} s: {self.report}")
         enough = all(self.report.finished[name] >= self.least for name in names)

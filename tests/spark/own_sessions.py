@@ -1,8 +1,8 @@
-"""Programs that need sessions of their own: each makes one, and all of them run in one process, one after another.
+"""Programs that need Spark sessions of their own. All of them run in one process, one after another.
 
-A test process has one session, the fixture ``spark``. What is to be seen where there is no session yet, or where a
-session is stopped or made in another way, runs here, in an interpreter of its own. A JVM takes seconds to start, so the
-programs share one; the first is the plainest, and finds the process as a user's. The fixture ``told`` runs them:
+A test process has one session, the fixture ``spark``. Programs that start without a session, stop their session or make
+it in another way run here, in an interpreter of their own. A JVM takes seconds to start, so all programs share one. The
+first program is the plainest, and finds the process as a user's program would. The fixture ``told`` runs them:
 
     python -m tests.spark.own_sessions FOLDER    # FOLDER/stored is a checkpoint; prints what each program said, as JSON
 """
