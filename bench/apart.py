@@ -1,7 +1,7 @@
 """Peers that run in a process of their own, by an interpreter that has them: the scripts in `programs`.
 
-Some of them want other versions of packages that we use ourselves, so they are looked for in every
-interpreter that BENCH_PYTHONS names, and in ours.
+Some peers need other versions of packages that we use too, so peers are looked for in every interpreter that
+BENCH_PYTHONS names, and in ours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def interpreter_with(packages: tuple[str, ...]) -> str | None:
 
 
 def run_apart(program: str, *packages: str, **arguments: int | str) -> dict[str, Any]:
-    """What a program prints as JSON; or why there is nothing: ``{"skipped": ...}``."""
+    """The JSON that a program prints; or ``{"skipped": reason}``."""
     python = interpreter_with(packages)
     if python is None:
         return {"skipped": f"not installed: {', '.join(packages)} (see BENCH_PYTHONS)"}

@@ -1,8 +1,8 @@
 """Latency on Spark, two workers: a round that all agree on, and an epoch of one row.
 
-A *round*: a loop in which every worker asks to be notified of every round, and nothing else happens; a
-worker is notified when no other can send anything to it in that round any more, so all have to hear of
-all. (Naiad, figure 2, "global barrier".) Times are taken in the vertex.
+A *round*: a loop in which every worker asks to be notified of every round, and nothing else happens. A worker is
+notified when no other worker can send to it in that round any more, so each worker has to hear of all others. (Naiad,
+figure 2, "global barrier".) Times are taken in the vertex.
 An *epoch*: one row of a keyed count of a thousand keys, from `commit()` to its return, when the result can be
 read; without a log, and with one on a local disk (`checkpoint=`), written before the epoch counts.
 

@@ -1,17 +1,18 @@
 """Ad campaigns: events ask which campaign an ad belonged to at their time, while that changes; on Spark, two workers.
 
-Events (an ad was seen) and updates (an ad moved to a campaign) come at rates of their own, by the clock: what has
-happened by now is handed in as one epoch, then what has happened meanwhile, and so on. The time of an event is when it
-happened; its answer is the campaign of the ad at that time, once every update up to then is in (a committed fetch); the
-answers are counted by campaign. Latency, of each event, is from when it happened until the epoch with its answer is
-complete. A rate is *held* if answers keep up with it and 99 % of them are there within 200 ms. All counts are compared
-with those of NumPy.
+Events (an ad was seen) and updates (an ad moved to a campaign) come at fixed rates, by the clock: an epoch takes all
+that have happened by now, the next epoch those that have happened meanwhile, and so on. The answer to an event is the
+campaign of the ad at the time of the event, given when every update up to that time is in (a committed fetch). Answers
+are counted by campaign. The latency of an event is the time from the event until the epoch with its answer is complete.
+A rate is *held* if answers keep up with it and 99 % of them are there within 200 ms. All counts are compared with those
+of NumPy.
 
-Then the mechanisms, each on and off: progress beside the updates, answers before the epoch ends, lazy compaction.
+Then each of three mechanisms is switched on and off: progress beside the updates, answers before the epoch ends, lazy
+compaction.
 
-Beside it, as fast as they can with the same rows: Redis (a sorted set for each ad; pipelined commands, and a Lua script
-for many events at once), where the client keeps the progress of replied updates and asks for what is before it, and
-Polars, which joins each batch as of its times with all updates so far: no waiting, no distribution, no recovery.
+Peers take the same rows as fast as they can. Redis has a sorted set for each ad, with pipelined commands, and with a
+Lua script for many events at once; its client tracks the progress of confirmed updates and asks for events before it.
+Polars joins each batch as of its times with all updates so far, without waiting, distribution or recovery.
 """
 
 from __future__ import annotations

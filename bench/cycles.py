@@ -1,14 +1,14 @@
 """Cycles of 3 to 5 nodes that new edges close: query time by update rate, and after kill -9; on Spark, two workers.
 
-Edges are made up, like messages of a college (CollegeMsg: 1,899 people, at most some 2,500 messages in 48 hours): few
-people write most, and two of five messages are answers. An edge comes at its moment, every 1/rate seconds; what
-has come is committed as one epoch as soon as the one before is done. The time of a query is from the moment at which
-its edge came until the cycles that it closes have been read, the wait for the epoch before included. A rate is *held*
-when the feeder is not behind by more than a second in the end.
+Edges are drawn to be like messages of a college (CollegeMsg: 1,899 people, at most some 2,500 messages in 48 hours):
+few people write most messages, and two of five messages are answers. An edge falls due every 1/rate seconds; all edges
+that are due are committed as one epoch as soon as the epoch before is done. The time of a query is from the moment at
+which its edge fell due until the cycles that the edge closes have been read, with the wait for the epoch before. A rate
+is *held* when the feeder is not behind by more than a second in the end.
 
-Then checkpoints are on, and a worker is killed in the middle: seconds from there until the next edges have their
-cycles. All that was told is compared, at the end of every part, with the peer's: adjacency in Python dicts, one thread,
-nothing durable, edges in order, a search from each new one.
+Then checkpoints are on, and a worker is killed in the middle: seconds from the kill until the next edges have their
+cycles. At the end of every part all cycles are compared with those of the peer: adjacency in Python dicts, one thread,
+nothing durable, edges in order, a search from each new edge.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def program(window: int) -> rr.Dataflow:
 
 
 class Feeder:
-    """Edges that come at a rate, each epoch those that have come since the one before."""
+    """Feeds edges at a rate: each epoch has the edges that have fallen due since the epoch before."""
 
     def __init__(self, run: rr.Run, edges: list[Edge], window: int) -> None:
         self.run, self.edges = run, edges
@@ -164,7 +164,7 @@ class Feeder:
         self.circles += self.run.changes("found").to_arrow().num_rows
 
     def check(self, expected: Plain) -> None:
-        """That all that was told is what there is, row by row."""
+        """Check that the changes of the output add up to its rows, and that these are the expected cycles."""
         rows = expected.rows[: expected.sums[self.fed]]
         assert self.circles == len(rows), (self.fed, self.circles, len(rows))
         read_rows = self.run.read("found").rows()
@@ -207,7 +207,7 @@ def at_rate(
 def kill(
     on: Any, edges: list[Edge], window: int, rate: int, seconds: float, expected: Plain
 ) -> float:
-    """Seconds from the kill of a worker until the next edges have their cycles, and all that were told are right."""
+    """Seconds from the kill of a worker until the next edges have their cycles. Checks all cycles."""
     with (
         tempfile.TemporaryDirectory() as folder,
         program(window).run(

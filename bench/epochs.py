@@ -1,6 +1,6 @@
 """Ten thousand epochs of one row each: latency and memory of the first thousand and of the last.
 
-A keyed count of a thousand keys. What does not grow with the number of epochs is flat.
+A keyed count of a thousand keys. Figures that do not grow with the number of epochs are flat.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """How fast rows of three int64 columns travel on Spark: between two workers, and from a DataFrame to them.
 
 *Exchange*: each worker makes one chunk of rows after the other, all in one epoch; rows go to the worker that owns their
-key, half of them to the other one, and are counted there. `without` is the same with no exchange: what making, handing
-over and counting rows takes. *Link*: the rows alone from one process to another, coded and decoded, one way.
-*Ingest*: `run.insert(df)` and `commit()` of a cached DataFrame into a plan that only counts; beside it, as peer,
-`df.mapInArrow` with a function that counts the rows of its batches, which is what Spark takes to bring the same rows to
-Python. All rows are counted to be there.
+key, half of them to the other worker, and are counted there. `without` is the same program without an exchange: the
+cost of making, handing over and counting rows. *Link*: the rows alone from one process to another, coded and decoded,
+one way. *Ingest*: `run.insert(df)` and `commit()` of a cached DataFrame into a plan that only counts. Its peer is
+`df.mapInArrow` with a function that counts the rows of its batches: the cost for Spark of bringing the same rows to
+Python. The number of rows is checked.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Online learning by FTRL on Spark, two workers: time for a mini-batch by mode, and latency of predictions meanwhile.
 
-Examples are like those of a9a: 123 features, 14 of them in each, labels of a logistic model. **Training**: as many
-mini-batches as there are, several in each epoch, in the modes bsp, ssp and asp; and bsp with one in an epoch, as
-they come online. The time of a mini-batch is that of all, divided. **Predictions**: single requests fall due at a
-fixed rate, while a mini-batch falls due four times a second. All that is due goes into the next epoch; the latency of a
-request is from when it was due to when its answer was read, so what waits because an epoch takes long is in it.
+Examples are like those of a9a: 123 features, 14 of them in each example, labels of a logistic model. **Training**: all
+mini-batches, several in each epoch, in the modes bsp, ssp and asp; and bsp with one mini-batch in an epoch, as when
+they come online. The time of a mini-batch is the time of all, divided by their number. **Predictions**: single requests
+fall due at a fixed rate, while a mini-batch falls due four times a second. All requests that are due go into the next
+epoch. The latency of a request is from the moment at which it falls due until its answer is read, with the wait for the
+epoch before.
 
-Beside it, in this process and with the same loop: the same steps in NumPy with the parameters in arrays (one thread,
-nothing shared, nothing kept), and with the parameters in Redis on loopback (one MGET and one MSET for a mini-batch, one
-MGET for the requests that are due). What bsp learned is compared with what NumPy learned.
+Peers run in this process and with the same loop: the same steps in NumPy, with the parameters in arrays (one thread,
+nothing shared, nothing durable), and with the parameters in Redis on loopback (one MGET and one MSET for a mini-batch,
+one MGET for the requests that are due). The parameters that bsp learns are compared with those of NumPy.
 """
 
 from __future__ import annotations

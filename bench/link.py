@@ -1,9 +1,9 @@
-"""What a link between two processes of this machine carries: GB/s, processor time for each, and one row's price.
+"""A link between two processes of this machine: GB/s, processor time for a GB, and the price of one row.
 
 *Wide*: chunks of rows, coded, sent, received, decoded and checked, one way, in a window as runs have it: three columns
 of int64, and one of short texts. `cpu_s_per_GB` is the processor time of both processes together. The peer is a bare
-socket: a process that sends the same buffer again and again, and one that receives into the same one. *Small*: the
-processor time of coding and of decoding a message of one row, in microseconds, with one and with eight columns.
+socket: one process sends the same buffer again and again, and another receives into one buffer. *Small*: the processor
+time of coding and of decoding a message of one row, in microseconds, with one and with eight columns.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A table with a key, and per 1,000 keys the number of rows and the sum of values, are kept by workers that checkpoint.
 Then batches are committed, workers are killed, and a further batch is committed and waited for: from the kill to its
-result, which is compared with NumPy. In m-n, m is how many workers are lost, n how many restore what they had (a
-gigabyte in all): with "replace" those that are started in their place, with "spread" the survivors, at once. The log is
-replayed from the checkpoint on, which is part of the time.
+result, which is compared with NumPy. In m-n, m workers are lost, and n workers restore their state (a gigabyte in all):
+with "replace" the workers that are started in their place, with "spread" the survivors, at once. The time includes the
+replay of the log from the checkpoint on.
 """
 
 from __future__ import annotations

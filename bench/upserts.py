@@ -2,9 +2,9 @@
 
 A table with a key is loaded until its state has so many bytes (a row is 16: its hash, which is the key, and its
 value), and a checkpoint of it is made. Then batches of random keys replace rows, each batch an epoch of its own that is
-in the log before it counts, with a checkpoint every 10 seconds. The speed is over whole seconds of that, from the first
-insert to the last result, checkpoints included. Write amplification is what all processes wrote to disk (as the kernel
-counts it) to the bytes of the rows. A few keys are read at the end, and compared.
+in the log before it counts, with a checkpoint every 10 seconds. The speed is over whole seconds, from the first insert
+to the last result, checkpoints included. Write amplification is the number of bytes that all processes wrote to disk
+(as the kernel counts them), divided by the bytes of the rows. A few keys are read at the end, and compared.
 
 Beside it, with the smaller state: Redis with and without its append-only file (pipelined MSET from Python), RocksDB
 from Python with its log, a Python dict, and Spark's own state in Python (applyInPandasWithState).

@@ -1,7 +1,7 @@
 """Components by min-label propagation with ``pw.iterate``: the load, then changes of one edge and of many.
 
-A step is over when the result is what it should be, so every change must show in it: a change of one
-edge adds one to a node that had none. (Ours are moves of any edge.) One thread, nothing durable.
+A step is over when the result is right, so every change must show in the result: a change of one edge adds an edge to a
+node that had none. (Ours are moves of any edge.) One thread, nothing durable.
 """
 
 from __future__ import annotations

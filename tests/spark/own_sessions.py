@@ -2,7 +2,7 @@
 
 A test process has one session, the fixture ``spark``. Programs that start without a session, stop their session or make
 it in another way run here, in an interpreter of their own. A JVM takes seconds to start, so all programs share one. The
-first program is the plainest, and finds the process as a user's program would. The fixture ``told`` runs them:
+first program is the plainest, and finds the process as a user's program would. The fixture ``printed`` runs them:
 
     python -m tests.spark.own_sessions FOLDER    # FOLDER/stored is a checkpoint; prints what each program said, as JSON
 """

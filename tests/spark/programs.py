@@ -1,4 +1,4 @@
-"""Programs for tests on Spark, each with what it should give, computed from scratch.
+"""Programs for tests on Spark, each with its expected output, computed from scratch.
 
 Functions and classes that programs use are defined inside the functions here, so that they travel
 to workers by value, as those of a user's script or notebook do.

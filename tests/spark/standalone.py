@@ -1,7 +1,7 @@
 """A real Spark cluster on this machine: a standalone master and workers, each a process.
 
-One Python process has one SparkContext at a time, and the one of the tests is the local session of
-the fixture ``spark``. So a driver program for the cluster runs in an interpreter of its own:
+A Python process has one SparkContext at a time, and that of the tests belongs to the fixture ``spark``. So a driver
+program for the cluster runs in an interpreter of its own:
 
     @pytest.mark.cluster
     def test_sums(standalone: Standalone) -> None:
@@ -11,9 +11,9 @@ the fixture ``spark``. So a driver program for the cluster runs in an interprete
         with session() as spark:
             print(spark.range(rows).groupBy().sum().first()[0])
 
-Everything listens on loopback, on ports that the system chooses. Every process started here leads a
-session (setsid) and dies with this process, also with kill -9: so what belongs to the cluster is
-what has one of these sessions, executors and their Python workers too, and only that is ended.
+Everything listens on loopback, on ports that the system chooses. Every process started here leads a session (setsid)
+and dies with this process, also with kill -9. The processes in these sessions, executors and their Python workers
+included, are the cluster, and only they are ended.
 """
 
 from __future__ import annotations
