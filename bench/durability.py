@@ -1,5 +1,4 @@
-"""The cost of checkpoints, on Spark, two workers: upserts without, with incremental checkpoints, and stopping the
-world.
+"""The cost of checkpoints, on Spark, two workers: upserts with none, with incremental ones, and stopping the world.
 
 Batches of 100,000 upserts (int64 key and value) go into a table that has been loaded, for so many seconds in each of
 four ways, in turns: without a path; with the log alone; with the log and a checkpoint every few seconds, written in the

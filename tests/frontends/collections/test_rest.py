@@ -1,5 +1,4 @@
-"""Loops come to rest with any number of workers: rows that cancel are added up before they go back, wherever they
-lie."""
+"""Loops come to rest with any number of workers: rows that cancel are added up before they go back."""
 
 from __future__ import annotations
 
