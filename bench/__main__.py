@@ -1,11 +1,11 @@
 """`python -m bench` lists the benchmarks; `python -m bench NAME [--option value ...]` runs one, or several.
 
-Each prints one JSON line: its name, our figures, each peer's with its version, ratios (above 1: we are faster or
-smaller), and the hardware. BENCH_ROWS=1e6 and the like in the environment make it smaller. Peers that are not
-installed are skipped, and the line says so; those that need an environment of their own are found through
-BENCH_PYTHONS, interpreters separated by colons.
-This machine may be shared: read ratios within one line, not figures across lines. `granted` is the part of the time
-that this process wanted the processor in which it had it.
+Each benchmark prints one JSON line: its name, our figures, the figures and version of each peer, ratios (above 1: we
+are faster or smaller), and the hardware. Variables such as BENCH_ROWS=1e6 make a benchmark smaller. Peers that are not
+installed are skipped, and the line says so. Peers that need an environment of their own are looked for in the
+interpreters of BENCH_PYTHONS, separated by colons. The machine may be shared: compare ratios within one line, not
+figures across lines. `granted` is the time that this process had the processor, as a part of the time that it wanted
+the processor.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NOT_BENCHMARKS = ("__main__", "apart", "measure", "peers", "redis_server", "sess
 
 
 def names() -> list[str]:
-    found = (module.name for module in pkgutil.iter_modules(bench.__path__) if not module.ispkg)
-    return sorted(name for name in found if name not in NOT_BENCHMARKS)
+    modules = (module.name for module in pkgutil.iter_modules(bench.__path__) if not module.ispkg)
+    return sorted(name for name in modules if name not in NOT_BENCHMARKS)
 
 
 def summary(name: str) -> str:

@@ -1,7 +1,7 @@
 """Peers that run in a process of their own, by an interpreter that has them: the scripts in `programs`.
 
-Some of them want other versions of packages that we use ourselves, so they are looked for in every
-interpreter that BENCH_PYTHONS names, and in ours.
+Some peers need other versions of packages that we use too, so peers are looked for in every interpreter that
+BENCH_PYTHONS names, and in ours.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def interpreter_with(packages: tuple[str, ...]) -> str | None:
     return None
 
 
-def run_apart(program: str, *packages: str, **given: int | str) -> dict[str, Any]:
-    """What a program prints as JSON; or why there is nothing: ``{"skipped": ...}``."""
+def run_apart(program: str, *packages: str, **arguments: int | str) -> dict[str, Any]:
+    """The JSON that a program prints; or ``{"skipped": reason}``."""
     python = interpreter_with(packages)
     if python is None:
         return {"skipped": f"not installed: {', '.join(packages)} (see BENCH_PYTHONS)"}
-    options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    options = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
     patience = scale("patience", 900)
     try:
         done = subprocess.run(
@@ -52,7 +52,7 @@ def run_apart(program: str, *packages: str, **given: int | str) -> dict[str, Any
     except subprocess.TimeoutExpired:
         return {"skipped": f"took longer than {patience} s (see BENCH_PATIENCE)"}
     except subprocess.CalledProcessError as failed:
-        told = failed.stderr.strip().splitlines() or ["nothing"]
-        return {"skipped": f"failed: {told[-1]}"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        error_lines = failed.stderr.strip().splitlines() or ["nothing"]
+        return {"skipped": f"failed: {error_lines[-1]}"}
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report

@@ -49,8 +49,8 @@ def ours(rows: int, batches: int, rng: np.random.Generator) -> dict[str, Any]:
         under_way += spine.merging
         single.append(upsert(np.array([key]), np.array([key])))
     sample = rng.integers(0, rows, 100_000)
-    found = spine.lookup(sample, (epoch,)).column("v").to_numpy()
-    assert np.array_equal(found, values[sample])
+    read = spine.lookup(sample, (epoch,)).column("v").to_numpy()
+    assert np.array_equal(read, values[sample])
     return {
         "changes_per_s": round(changes / sum(taken)),
         "upserts_per_s": round(changes / sum(taken) / 2),

@@ -1,8 +1,8 @@
 """Latency on Spark, two workers: a round that all agree on, and an epoch of one row.
 
-A *round*: a loop in which every worker asks to be notified of every round, and nothing else happens; a
-worker is notified when no other can send anything to it in that round any more, so all have to hear of
-all. (Naiad, figure 2, "global barrier".) Times are taken in the vertex.
+A *round*: a loop in which every worker asks to be notified of every round, and nothing else happens. A worker is
+notified when no other worker can send to it in that round any more, so each worker has to hear of all others. (Naiad,
+figure 2, "global barrier".) Times are taken in the vertex.
 An *epoch*: one row of a keyed count of a thousand keys, from `commit()` to its return, when the result can be
 read; without a log, and with one on a local disk (`checkpoint=`), written before the epoch counts.
 
@@ -53,8 +53,8 @@ class Rounds(rr.Vertex):
             self.notify_at((epoch, at + 1))
             return
         taken, self._at = np.diff(self._at), []
-        told = pl.DataFrame({"worker": self.worker, "round": np.arange(at), "taken": taken})
-        self.send(told, output="told")
+        timings = pl.DataFrame({"worker": self.worker, "round": np.arange(at), "taken": taken})
+        self.send(timings, output="timings")
 
 
 _clock = time.perf_counter
@@ -66,23 +66,23 @@ def rounds_of(on: Any, rounds: int) -> dict[str, float]:
     start = flow.input("start", {"n": pl.Int64})
     loop = flow.loop()
     back = loop.feedback({"n": pl.Int64})
-    made = flow.vertex(
+    outputs = flow.vertex(
         partial(Rounds, rounds),
         {"start": loop.enter(start), "back": back},
         {
             "back": {"n": pl.Int64},
-            "told": {"worker": pl.Int64, "round": pl.Int64, "taken": pl.Float64},
+            "timings": {"worker": pl.Int64, "round": pl.Int64, "taken": pl.Float64},
         },
         routes={"start": rr.TO_ALL, "back": rr.TO_ALL},
     )
-    back.connect(made["back"])
-    flow.output("told", loop.leave(made["told"]))
+    back.connect(outputs["back"])
+    flow.output("timings", loop.leave(outputs["timings"]))
     with flow.run(on=on, workers=WORKERS) as run:
         run.insert("start", [(0,)])
         run.commit()
-        told = pl.DataFrame(run.read("told").to_polars())
-    assert len(told) == WORKERS * rounds
-    taken = told.filter(pl.col("worker") == 0).sort("round")["taken"].to_numpy() * 1e6
+        timings = pl.DataFrame(run.read("timings").to_polars())
+    assert len(timings) == WORKERS * rounds
+    taken = timings.filter(pl.col("worker") == 0).sort("round")["taken"].to_numpy() * 1e6
     warm = taken[len(taken) // 10 :]
     return {
         "us_p50": round(float(np.median(warm)), 1),

@@ -1,17 +1,18 @@
 """Ad campaigns: events ask which campaign an ad belonged to at their time, while that changes; on Spark, two workers.
 
-Events (an ad was seen) and updates (an ad moved to a campaign) come at rates of their own, by the clock: what has
-happened by now is handed in as one epoch, then what has happened meanwhile, and so on. The time of an event is when it
-happened; its answer is the campaign of the ad at that time, once every update up to then is in (a committed fetch); the
-answers are counted by campaign. Latency, of each event, is from when it happened until the epoch with its answer is
-complete. A rate is *held* if answers keep up with it and 99 % of them are there within 200 ms. All counts are compared
-with those of NumPy.
+Events (an ad was seen) and updates (an ad moved to a campaign) come at fixed rates, by the clock: an epoch takes all
+that have happened by now, the next epoch those that have happened meanwhile, and so on. The answer to an event is the
+campaign of the ad at the time of the event, given when every update up to that time is in (a committed fetch). Answers
+are counted by campaign. The latency of an event is the time from the event until the epoch with its answer is complete.
+A rate is *held* if answers keep up with it and 99 % of them are there within 200 ms. All counts are compared with those
+of NumPy.
 
-Then the mechanisms, each on and off: progress beside the updates, answers before the epoch ends, lazy compaction.
+Then each of three mechanisms is switched on and off: progress beside the updates, answers before the epoch ends, lazy
+compaction.
 
-Beside it, as fast as they can with the same rows: Redis (a sorted set for each ad; pipelined commands, and a Lua script
-for many events at once), where the client keeps the progress of replied updates and asks for what is before it, and
-Polars, which joins each batch as of its times with all updates so far: no waiting, no distribution, no recovery.
+Peers take the same rows as fast as they can. Redis has a sorted set for each ad, with pipelined commands, and with a
+Lua script for many events at once; its client tracks the progress of confirmed updates and asks for events before it.
+Polars joins each batch as of its times with all updates so far, without waiting, distribution or recovery.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Load:
         keys = ads[order] * wide + times[order]
         events = self.events.slice(0, int(np.searchsorted(self.event_times, until)))
         asked = np.asarray(events["ad"]) * wide + np.asarray(events["at"])
-        found = campaigns[order][np.searchsorted(keys, asked, "right") - 1]
-        return np.bincount(found, minlength=CAMPAIGNS)
+        current = campaigns[order][np.searchsorted(keys, asked, "right") - 1]
+        return np.bincount(current, minlength=CAMPAIGNS)
 
 
 def program(**options: Any) -> rr.Dataflow:
@@ -137,10 +138,10 @@ def paced(on: Any, load: Load, seconds: float, **options: Any) -> dict[str, Any]
     late = ((answered - times) / 1e3)[times > min(WARM, seconds / 4) * SECOND]
     p50, p99 = (round(float(np.percentile(late, at)), 2) for at in (50, 99))
     rate = round(len(times) / seconds)
-    kept = bool(taken < seconds * 1.02 + 0.05 and p99 <= HELD_MS)
+    held = bool(taken < seconds * 1.02 + 0.05 and p99 <= HELD_MS)
     return {
         "events_per_s": rate, "ms_p50": p50, "ms_p99": p99, "ms_max": round(float(late.max()), 1),
-        "epoch_ms": round(taken * 1e3 / epochs, 2), "held": kept, "entries": rows,
+        "epoch_ms": round(taken * 1e3 / epochs, 2), "held": held, "entries": rows,
     }  # fmt: skip
 
 
@@ -220,15 +221,15 @@ def switched(on: Any, events: int, updates: int, seconds: float) -> dict[str, An
     """Each mechanism on and off; compaction with five times the updates."""
     load = Load.of(events, updates, seconds)
     plain = paced(on, load, seconds)
-    found = {
+    measures = {
         "all_on": plain,
         "no_acceleration": paced(on, load, seconds, accelerate=False),
         "replies_with_the_epoch": paced(on, load, seconds, replies_first=False),
     }
     busy = Load.of(events, 5 * updates, seconds)
-    found["busy_lazy_compaction"] = paced(on, busy, seconds)
-    found["busy_active_compaction"] = paced(on, busy, seconds, compaction="active")
-    return found
+    measures["busy_lazy_compaction"] = paced(on, busy, seconds)
+    measures["busy_active_compaction"] = paced(on, busy, seconds, compaction="active")
+    return measures
 
 
 def beside(load: Load, events: int) -> dict[str, dict[str, Any]]:
@@ -297,11 +298,11 @@ def _ask(
         answers = redis.pipeline(
             [("EVALSHA", sha, 0, *(cell for event in piece for cell in event)) for piece in pieces]
         )
-        found = [one for answer in answers for one in answer]
+        replies = [one for answer in answers for one in answer]
     else:
         commands = [("ZREVRANGEBYSCORE", ad, at, "-inf", "LIMIT", 0, 1) for ad, at in events]
-        found = [answer[0] for answer in redis.pipeline(commands)]
-    return np.bincount([int(one.split(b":")[1]) for one in found], minlength=CAMPAIGNS)
+        replies = [answer[0] for answer in redis.pipeline(commands)]
+    return np.bincount([int(one.split(b":")[1]) for one in replies], minlength=CAMPAIGNS)
 
 
 def _polars(load: Load, events: int, expected: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -312,10 +313,10 @@ def _polars(load: Load, events: int, expected: np.ndarray[Any, Any]) -> dict[str
         asked, fresh = pl.DataFrame(pl.from_arrow(seen)), pl.DataFrame(pl.from_arrow(moved))
         start = time.perf_counter()
         known = pl.concat([known, fresh]).sort("time", "campaign")
-        found = asked.join_asof(
+        joined = asked.join_asof(
             known, left_on="at", right_on="time", by="ad", check_sortedness=False
         )
-        counted = found["campaign"].value_counts()
+        counted = joined["campaign"].value_counts()
         known = known.unique("ad", keep="last", maintain_order=True)
         if at:
             spent += time.perf_counter() - start

@@ -1,10 +1,9 @@
 """Saving and restoring a gigabyte of state on local disk, beside writing and reading the same bytes plainly.
 
-All in terms of memory and the page cache: nothing is synced, nothing is dropped. The plain peer
-writes, and reads into memory of its own, files of the same number and sizes, in one thread. `first`
-figures are those of the first round. Memory that comes fresh from the system is slow on a virtual
-machine, and a worker that replaces another pays for it; the plain peer goes first here, so only its
-first figures are quite cold.
+All figures are about memory and the page cache: nothing is synced, nothing is dropped. The plain peer writes files of
+the same number and sizes, and reads them into memory of its own, in one thread. `first` figures are those of the first
+round. Memory that comes fresh from the system is slow on a virtual machine, and a worker that replaces another pays for
+that; the plain peer goes first here, so only its first figures are quite cold.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What one row costs: processor time of a commit of one row, of an insert, and of a read, in microseconds.
+"""The cost of one row: processor time of a commit of one row, of an insert, and of a read, in microseconds.
 
-A count of a thousand keys, in this process. `one` is a run of one worker, `two` of two, `durable` one of one worker
-with a checkpoint path: its log is written by another thread, whose time is not in it. All runs are alive and take
-turns, row by row, so that a change of the machine's speed hits all alike; the figures are medians of the time of this
-thread. `insert` and `read` are those of the first run: an insert of an Arrow table, and a `read` of all keys that looks
-at no row.
+A count of a thousand keys, in this process. `one` is a run with one worker, `two` a run with two. `durable` is a run
+with one worker and a checkpoint path; another thread writes its log, and the time of that thread is not counted. All
+runs are alive and take turns, row by row, so that a change of the machine's speed hits all alike. The figures are
+medians of the time of this thread. `insert` and `read` are those of the first run: an insert of an Arrow table, and a
+`read` of all keys that looks at no row.
 """
 
 from __future__ import annotations

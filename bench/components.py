@@ -1,13 +1,13 @@
 """Components of a random graph by min-label propagation, plain and prioritised: the load, then edges moved.
 
-A move deletes one edge and inserts another, in one commit. A row touched is one that was appended to a
-state inside the loop: they are counted where batches are appended (`Spine.append`), after equal changes
-were added up. Reading the result is not part of a change.
+A move deletes one edge and inserts another, in one commit. Rows touched are the rows that were appended to states
+inside the loop; they are counted in `Spine.append`, after equal changes were added up. Reading the result is not part
+of a change.
 
-Peers: NumPy does the same rounds from scratch, in one thread; SciPy and igraph search the graph instead;
-who computes from scratch does so again at every change. Pathway keeps its result up to date, with one
-thread, as ours is one worker; its changes only add edges, which is less work. GraphX computes from
-scratch on two cores, reading the graph not counted. Nobody is durable here.
+Peers: NumPy does the same rounds from scratch, in one thread; SciPy and igraph search the graph instead; these three
+compute again from scratch at every change. Pathway keeps its result up to date, with one thread, as ours has one
+worker; its changes only add edges, which is less work. GraphX computes from scratch on two cores, and reading the graph
+is not counted. No system is durable here.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def measure(prioritised: bool, nodes: int, edges: int, loads: int, singles: int,
             many.append(move(moved))
             rows_of_many.append(touched[0])
     result = run.read("components").to_arrow()
-    found = np.empty(nodes, np.int64)
-    found[result["node"].to_numpy()] = result["component"].to_numpy()
-    assert np.array_equal(found, least_labels(nodes, src, dst))
+    labels = np.empty(nodes, np.int64)
+    labels[result["node"].to_numpy()] = result["component"].to_numpy()
+    assert np.array_equal(labels, least_labels(nodes, src, dst))
     states = run.status()["states"].values()
     run.close()
     return {
@@ -169,14 +169,14 @@ def from_scratch(nodes: int, src: Ints, dst: Ints) -> dict[str, dict[str, Any]]:
         "scipy": search_scipy,
         "igraph": search_igraph,
     }
-    found: dict[str, dict[str, Any]] = {}
+    measures: dict[str, dict[str, Any]] = {}
     for name, run in peers.items():
         if not installed(name):
-            found[name] = {"skipped": "not installed"}
+            measures[name] = {"skipped": "not installed"}
             continue
         run()
-        found[name] = {"version": version(name), "load_s": round(seconds(run, FROM_SCRATCH), 5)}
-    return found
+        measures[name] = {"version": version(name), "load_s": round(seconds(run, FROM_SCRATCH), 5)}
+    return measures
 
 
 def main() -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Cycles of 3 to 5 nodes that new edges close: query time by update rate, and after kill -9; on Spark, two workers.
 
-Edges are made up, like messages of a college (CollegeMsg: 1,899 people, at most some 2,500 messages in 48 hours): few
-people write most, and two of five messages are answers. An edge comes at its moment, every 1/rate seconds; what
-has come is committed as one epoch as soon as the one before is done. The time of a query is from the moment at which
-its edge came until the cycles that it closes have been read, the wait for the epoch before included. A rate is *held*
-when the feeder is not behind by more than a second in the end.
+Edges are drawn to be like messages of a college (CollegeMsg: 1,899 people, at most some 2,500 messages in 48 hours):
+few people write most messages, and two of five messages are answers. An edge falls due every 1/rate seconds; all edges
+that are due are committed as one epoch as soon as the epoch before is done. The time of a query is from the moment at
+which its edge fell due until the cycles that the edge closes have been read, with the wait for the epoch before. A rate
+is *held* when the feeder is not behind by more than a second in the end.
 
-Then checkpoints are on, and a worker is killed in the middle: seconds from there until the next edges have their
-cycles. All that was told is compared, at the end of every part, with the peer's: adjacency in Python dicts, one thread,
-nothing durable, edges in order, a search from each new one.
+Then checkpoints are on, and a worker is killed in the middle: seconds from the kill until the next edges have their
+cycles. At the end of every part all cycles are compared with those of the peer: adjacency in Python dicts, one thread,
+nothing durable, edges in order, a search from each new edge.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ def messages(nodes: int, window: int, count: int, seed: int = 0) -> list[Edge]:
     weights = 1 / np.arange(1, nodes + 1) ** 0.7
     drawn = rng.choice(nodes, (count, 2), p=weights / weights.sum())
     answers, which = rng.random(count) < 0.4, rng.random(count)
-    made: list[Edge] = []
+    edges: list[Edge] = []
     for at in range(count):
         src, dst = map(int, drawn[at])
-        if answers[at] and made:
-            dst, src, _ = made[-1 - int(which[at] * min(len(made), window // 10 + 1))]
+        if answers[at] and edges:
+            dst, src, _ = edges[-1 - int(which[at] * min(len(edges), window // 10 + 1))]
         if src == dst:
             dst = (src + 1) % nodes
-        made.append((src, dst, at + 1))
-    return made
+        edges.append((src, dst, at + 1))
+    return edges
 
 
 class Plain:
@@ -106,11 +106,11 @@ class Plain:
                 after[old_src][old_dst] -= 1
                 if not after[old_src][old_dst]:
                     del after[old_src][old_dst]
-            found = search(after, src, [dst])
+            paths = search(after, src, [dst])
             after[src][dst] += 1
             recent.append((src, dst, at))
             taken.append(time.perf_counter() - start)
-            self.rows += sorted((at, nodes) for nodes in map(turned, found))
+            self.rows += sorted((at, nodes) for nodes in map(turned, paths))
             self.sums.append(len(self.rows))
         taken = taken[window:]
         self.figures = {
@@ -129,14 +129,14 @@ def turned(cycle: list[int]) -> list[int]:
 
 def search(after: dict[int, Counter[int]], src: int, path: list[int]) -> list[list[int]]:
     """The cycles of `src` that begin with a path."""
-    found = []
+    paths = []
     for node in after.get(path[-1], ()):
         if node == src:
             if len(path) >= 2:
-                found.append([src, *path])
+                paths.append([src, *path])
         elif len(path) < LENGTHS[-1] - 1 and node not in path:
-            found += search(after, src, [*path, node])
-    return found
+            paths += search(after, src, [*path, node])
+    return paths
 
 
 def program(window: int) -> rr.Dataflow:
@@ -147,11 +147,11 @@ def program(window: int) -> rr.Dataflow:
 
 
 class Feeder:
-    """Edges that come at a rate, each epoch those that have come since the one before."""
+    """Feeds edges at a rate: each epoch has the edges that have fallen due since the epoch before."""
 
     def __init__(self, run: rr.Run, edges: list[Edge], window: int) -> None:
         self.run, self.edges = run, edges
-        self.found, self.fed = 0, 0
+        self.circles, self.fed = 0, 0
         for _ in range(10):
             self.feed(window // 10)
         for _ in range(20):  # so that nothing is compiled or started later
@@ -161,14 +161,14 @@ class Feeder:
         self.run.insert("edges", self.edges[self.fed : self.fed + count])
         self.run.commit()
         self.fed += count
-        self.found += self.run.changes("found").to_arrow().num_rows
+        self.circles += self.run.changes("found").to_arrow().num_rows
 
     def check(self, expected: Plain) -> None:
-        """That all that was told is what there is, row by row."""
+        """Check that the changes of the output add up to its rows, and that these are the expected cycles."""
         rows = expected.rows[: expected.sums[self.fed]]
-        assert self.found == len(rows), (self.fed, self.found, len(rows))
-        told = self.run.read("found").rows()
-        assert sorted((row[0], row[4]) for row in told) == rows, self.fed
+        assert self.circles == len(rows), (self.fed, self.circles, len(rows))
+        read_rows = self.run.read("found").rows()
+        assert sorted((row[0], row[4]) for row in read_rows) == rows, self.fed
 
     def go(self, rate: int, seconds: float) -> dict[str, Any]:
         first, count = self.fed, int(rate * seconds)
@@ -207,7 +207,7 @@ def at_rate(
 def kill(
     on: Any, edges: list[Edge], window: int, rate: int, seconds: float, expected: Plain
 ) -> float:
-    """Seconds from the kill of a worker until the next edges have their cycles, and all that were told are right."""
+    """Seconds from the kill of a worker until the next edges have their cycles. Checks all cycles."""
     with (
         tempfile.TemporaryDirectory() as folder,
         program(window).run(

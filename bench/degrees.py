@@ -69,9 +69,9 @@ def main() -> dict[str, Any]:
         single.append(change(run, nothing, nothing, *row))
         single.append(change(run, *row, nothing, nothing))
     result = run.read("degrees").to_arrow()
-    found = np.zeros(nodes, np.int64)
-    found[result["node"].to_numpy()] = result["degree"].to_numpy()
-    assert np.array_equal(found, counts)
+    degrees = np.zeros(nodes, np.int64)
+    degrees[result["node"].to_numpy()] = result["degree"].to_numpy()
+    assert np.array_equal(degrees, counts)
     run.close()
     speed = {name: 2 * half / float(np.median(each)) for name, each in taken.items() if each}
     single_us = round(float(np.median(single)) * 1e6, 1)

@@ -1,4 +1,4 @@
-"""What checkpoints cost, on Spark, two workers: upserts with none, with incremental ones, and stopping the world.
+"""The cost of checkpoints, on Spark, two workers: upserts with none, with incremental ones, and stopping the world.
 
 Batches of 100,000 upserts (int64 key and value) go into a table that has been loaded, for so many seconds in each of
 four ways, in turns: without a path; with the log alone; with the log and a checkpoint every few seconds, written in the
@@ -33,8 +33,8 @@ def main() -> dict[str, Any]:
     with session(WORKERS, "1g") as spark:
         for _ in range(repeats):
             for way in WAYS:
-                found, waits = ours(spark, way, rows, batch, span, every)
-                speed[way].append(found)
+                rate, waits = ours(spark, way, rows, batch, span, every)
+                speed[way].append(rate)
                 late[way] += waits
     per_s = {way: round(float(np.median(each))) for way, each in speed.items()}
     p99 = {way: round(float(np.percentile(each, 99)) * 1e3, 2) for way, each in late.items()}

@@ -1,6 +1,6 @@
 """Ten thousand epochs of one row each: latency and memory of the first thousand and of the last.
 
-A keyed count of a thousand keys. What does not grow with the number of epochs is flat.
+A keyed count of a thousand keys. Figures that do not grow with the number of epochs are flat.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def main() -> dict[str, Any]:
     state_rows = sum(state["rows"] for state in run.status()["states"].values())
     run.close()
 
-    def told(some: slice) -> dict[str, float]:
+    def summary(some: slice) -> dict[str, float]:
         return {
             "us_p50": round(float(np.median(taken[some])) * 1e6, 1),
             "us_p99": round(float(np.percentile(taken[some], 99)) * 1e6, 1),
             "resident_MB": round(float(np.median(resident[some])) / 1e6, 1),
         }
 
-    first, last = told(slice(0, tenth)), told(slice(epochs - tenth, epochs))
+    first, last = summary(slice(0, tenth)), summary(slice(epochs - tenth, epochs))
     slower = round(last["us_p50"] / first["us_p50"], 2)
     larger = round(last["resident_MB"] / first["resident_MB"], 3)
     return {

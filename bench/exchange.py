@@ -1,11 +1,11 @@
 """How fast rows of three int64 columns travel on Spark: between two workers, and from a DataFrame to them.
 
 *Exchange*: each worker makes one chunk of rows after the other, all in one epoch; rows go to the worker that owns their
-key, half of them to the other one, and are counted there. `without` is the same with no exchange: what making, handing
-over and counting rows takes. *Link*: the rows alone from one process to another, coded and decoded, one way.
-*Ingest*: `run.insert(df)` and `commit()` of a cached DataFrame into a plan that only counts; beside it, as peer,
-`df.mapInArrow` with a function that counts the rows of its batches, which is what Spark takes to bring the same rows to
-Python. All rows are counted to be there.
+key, half of them to the other worker, and are counted there. `without` is the same program without an exchange: the
+cost of making, handing over and counting rows. *Link*: the rows alone from one process to another, coded and decoded,
+one way. *Ingest*: `run.insert(df)` and `commit()` of a cached DataFrame into a plan that only counts. Its peer is
+`df.mapInArrow` with a function that counts the rows of its batches: the cost for Spark of bringing the same rows to
+Python. The number of rows is checked.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def exchanged(on: Any, chunk: int, chunks: int, route: str | None) -> float:
     flow = rr.Dataflow("exchange")
     orders = flow.input("orders", {"chunks": pl.Int64})
     loop = flow.loop()
-    made = flow.vertex(partial(Source, chunk), {"orders": loop.enter(orders)}, COLUMNS)
-    rows = loop.leave(made)
+    generated = flow.vertex(partial(Source, chunk), {"orders": loop.enter(orders)}, COLUMNS)
+    rows = loop.leave(generated)
     routes = {} if route is None else {"rows": route}
     flow.output("rows", flow.vertex(Count, {"rows": rows}, {"rows": pl.Int64}, routes=routes))
     with flow.run(on=on, workers=WORKERS) as run:
@@ -107,8 +107,8 @@ def ingested(spark: Any, rows: int, repeats: int) -> tuple[dict[str, float], flo
     frame = frame.cache()
     assert frame.count() == rows
     flow = rr.Dataflow("ingest")
-    given = flow.input("given", COLUMNS)
-    flow.output("rows", flow.vertex(Count, {"rows": given}, {"rows": pl.Int64}))
+    inserted = flow.input("given", COLUMNS)
+    flow.output("rows", flow.vertex(Count, {"rows": inserted}, {"rows": pl.Int64}))
     handed, whole, alone = [], [], []
     with flow.run(on=spark, workers=WORKERS) as run:
         for at in range(
@@ -121,9 +121,9 @@ def ingested(spark: Any, rows: int, repeats: int) -> tuple[dict[str, float], flo
             whole.append(time.perf_counter() - start)
             assert counted(run) == (at + 1) * rows
             start = time.perf_counter()
-            found = frame.mapInArrow(count_batches, "rows long").collect()
+            counts = frame.mapInArrow(count_batches, "rows long").collect()
             alone.append(time.perf_counter() - start)
-            assert sum(row.rows for row in found) == rows
+            assert sum(row.rows for row in counts) == rows
     frame.unpersist()
     ours = {
         "rows_per_s": round(rows / float(np.median(whole))),

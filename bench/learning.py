@@ -1,14 +1,15 @@
 """Online learning by FTRL on Spark, two workers: time for a mini-batch by mode, and latency of predictions meanwhile.
 
-Examples are like those of a9a: 123 features, 14 of them in each, labels of a logistic model. **Training**: as many
-mini-batches as there are, several in each epoch, in the modes bsp, ssp and asp; and bsp with one in an epoch, as
-they come online. The time of a mini-batch is that of all, divided. **Predictions**: single requests fall due at a
-fixed rate, while a mini-batch falls due four times a second. All that is due goes into the next epoch; the latency of a
-request is from when it was due to when its answer was read, so what waits because an epoch takes long is in it.
+Examples are like those of a9a: 123 features, 14 of them in each example, labels of a logistic model. **Training**: all
+mini-batches, several in each epoch, in the modes bsp, ssp and asp; and bsp with one mini-batch in an epoch, as when
+they come online. The time of a mini-batch is the time of all, divided by their number. **Predictions**: single requests
+fall due at a fixed rate, while a mini-batch falls due four times a second. All requests that are due go into the next
+epoch. The latency of a request is from the moment at which it falls due until its answer is read, with the wait for the
+epoch before.
 
-Beside it, in this process and with the same loop: the same steps in NumPy with the parameters in arrays (one thread,
-nothing shared, nothing kept), and with the parameters in Redis on loopback (one MGET and one MSET for a mini-batch, one
-MGET for the requests that are due). What bsp learned is compared with what NumPy learned.
+Peers run in this process and with the same loop: the same steps in NumPy, with the parameters in arrays (one thread,
+nothing shared, nothing durable), and with the parameters in Redis on loopback (one MGET and one MSET for a mini-batch,
+one MGET for the requests that are due). The parameters that bsp learns are compared with those of NumPy.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ class InRedis:
 
     def ask(self, features: Array) -> Array:
         distinct, places = np.unique(features, return_inverse=True)
-        found = weights(*self._read(distinct))[places.reshape(features.shape)]
-        return 1 / (1 + np.exp(-found.sum(axis=1)))
+        gathered = weights(*self._read(distinct))[places.reshape(features.shape)]
+        return 1 / (1 + np.exp(-gathered.sum(axis=1)))
 
 
 def weights(z: Array, n: Array) -> Array:
@@ -186,7 +187,7 @@ def measured(system: Learns, data: Data, rates: list[int], span: float) -> dict[
             if len(due):
                 system.ask(data.features[: len(due)])
                 waits += list(time.perf_counter() - due)
-        latency[rate] = told(waits)
+        latency[rate] = summary(waits)
     return {"batch_ms": round(taken * 1e3, 3), "predictions": latency}
 
 
@@ -207,7 +208,7 @@ def falling_due(rate: int, span: float) -> Iterator[tuple[Array, int | None]]:
         asked, trained = ready, trained + (batches > trained)
 
 
-def told(waits: list[float]) -> dict[str, Any]:
+def summary(waits: list[float]) -> dict[str, Any]:
     p50, p99 = np.percentile(waits, [50, 99]) if waits else (0.0, 0.0)
     return {"answers": len(waits), "ms_p50": round(p50 * 1e3, 2), "ms_p99": round(p99 * 1e3, 2)}
 
@@ -234,13 +235,13 @@ def trained(spark: Any, data: Data, many: int, options: dict[str, Any]) -> dict[
             run.commit()
             taken.append(time.perf_counter() - began)
         losses = run.read("losses").to_polars().sort("batch")["loss"]
-        found = run.read("parameters").to_polars().sort("feature")
+        parameters = run.read("parameters").to_polars().sort("feature")
     if options["mode"] == "bsp":
         peer = InArrays()
         for number in range(data.count):
             peer.learn(*data.batch(number))
         np.testing.assert_allclose(
-            found["z"].to_numpy(), peer.z[found["feature"]], rtol=1e-6, atol=1e-9
+            parameters["z"].to_numpy(), peer.z[parameters["feature"]], rtol=1e-6, atol=1e-9
         )
     counted = taken[2:] or taken
     return {
@@ -252,7 +253,7 @@ def trained(spark: Any, data: Data, many: int, options: dict[str, Any]) -> dict[
 
 def predicted(spark: Any, data: Data, rates: list[int], span: float) -> dict[str, Any]:
     """The latency of requests by rate, beside training."""
-    found, before, served = {}, 0, len(data.frame)
+    by_rate, before, served = {}, 0, len(data.frame)
     asked = data.frame.select("id", "features")
     with program(data, MODES["bsp"]).run(on=spark, workers=WORKERS) as run:
         for number in range(4):  # what is compiled, is
@@ -276,5 +277,5 @@ def predicted(spark: Any, data: Data, rates: list[int], span: float) -> dict[str
                 done = time.perf_counter()
                 assert len(answers) == len(some)
                 waits += list(done - due)
-            found[rate] = {**told(waits), "batches_per_s": round(learned / span, 1)}
-    return found
+            by_rate[rate] = {**summary(waits), "batches_per_s": round(learned / span, 1)}
+    return by_rate

@@ -1,9 +1,9 @@
-"""What a link between two processes of this machine carries: GB/s, processor time for each, and one row's price.
+"""A link between two processes of this machine: GB/s, processor time for a GB, and the price of one row.
 
 *Wide*: chunks of rows, coded, sent, received, decoded and checked, one way, in a window as runs have it: three columns
 of int64, and one of short texts. `cpu_s_per_GB` is the processor time of both processes together. The peer is a bare
-socket: a process that sends the same buffer again and again, and one that receives into the same one. *Small*: the
-processor time of coding and of decoding a message of one row, in microseconds, with one and with eight columns.
+socket: one process sends the same buffer again and again, and another receives into one buffer. *Small*: the processor
+time of coding and of decoding a message of one row, in microseconds, with one and with eight columns.
 """
 
 from __future__ import annotations
@@ -188,12 +188,12 @@ def main() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     numbers = [pa.array(rng.integers(0, 1 << 40, chunk)) for _ in range(3)]
     texts = [pa.array([f"text {n}" for n in range(chunk)], pa.large_string())]
-    found: dict[str, list[dict[str, float]]] = {"numbers": [], "texts": [], "bare": []}
+    measures: dict[str, list[dict[str, float]]] = {"numbers": [], "texts": [], "bare": []}
     for _ in range(repeats):  # in turns, so that a change of the machine's speed hits all alike
-        found["numbers"].append(linked(numbers, chunks))
-        found["texts"].append(linked(texts, chunks))
-        found["bare"].append(bare(chunks * sum(column.nbytes for column in numbers)))
-    best = {name: max(each, key=lambda one: one["GB_per_s"]) for name, each in found.items()}
+        measures["numbers"].append(linked(numbers, chunks))
+        measures["texts"].append(linked(texts, chunks))
+        measures["bare"].append(bare(chunks * sum(column.nbytes for column in numbers)))
+    best = {name: max(each, key=lambda one: one["GB_per_s"]) for name, each in measures.items()}
     share = ratio(best["numbers"]["GB_per_s"], best["bare"]["GB_per_s"])
     return {
         "chunk": chunk,

@@ -42,9 +42,9 @@ def peak_resident_bytes() -> int:
 
 
 def granted() -> float | None:
-    """Of the time that this thread wanted to run so far, the part in which it did; the rest it stood in line.
+    """The time that this thread has run so far, as a part of the time that it wanted to run; it waited for the rest.
 
-    At 0.5 others had the processor half of the time, and every figure is twice what it would be alone.
+    At 0.5 others had the processor half of the time, and every time measured is twice as long as on an idle machine.
     """
     try:
         ran, waited = map(int, Path("/proc/self/schedstat").read_text().split()[:2])
@@ -72,7 +72,7 @@ def at_least(figure: float, limit: float) -> dict[str, Any]:
 
 
 def ratio(over: float, under: float) -> float:
-    """To three digits."""
+    """A ratio, to three digits."""
     return float(f"{over / under:.3g}")
 
 
@@ -90,7 +90,7 @@ def scale(name: str, default: float) -> int:
 
 
 def hardware() -> dict[str, Any]:
-    """What this ran on, with two calibrations: a Python loop, and random reads of memory."""
+    """The machine, with two calibrations: a Python loop, and random reads of memory."""
     model = next(
         (
             line.split(":")[1].strip()

@@ -1,10 +1,9 @@
-"""Workers in one thread beside the same number of processes: what a second core wins, and what the way there costs.
+"""Workers in one thread beside the same number of processes: the gain of a second core, and the cost of messages.
 
-Three loads: a keyed count of Arrow strings, which is quick where it is, so that the way to the workers shows;
-components of a random graph, a loop with many small messages; and a Python function on each row, which is what one
-process does worst. Each is done by one worker and by `workers` in this process, and by as many processes. Starting is
-not counted, and told apart.
-Nobody is durable here.
+Three loads: a keyed count of Arrow strings, which is quick in itself, so that the way to the workers shows; components
+of a random graph, a loop with many small messages; and a Python function on each row, at which one process is worst.
+Each load is done by one worker and by `workers` workers in this process, and by as many processes. Starting has a
+figure of its own. No run is durable here.
 """
 
 from __future__ import annotations

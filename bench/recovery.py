@@ -2,9 +2,9 @@
 
 A table with a key, and per 1,000 keys the number of rows and the sum of values, are kept by workers that checkpoint.
 Then batches are committed, workers are killed, and a further batch is committed and waited for: from the kill to its
-result, which is compared with NumPy. In m-n, m is how many workers are lost, n how many restore what they had (a
-gigabyte in all): with "replace" those that are started in their place, with "spread" the survivors, at once. The log is
-replayed from the checkpoint on, which is part of the time.
+result, which is compared with NumPy. In m-n, m workers are lost, and n workers restore their state (a gigabyte in all):
+with "replace" the workers that are started in their place, with "spread" the survivors, at once. The time includes the
+replay of the log from the checkpoint on.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ CASES = {
 def main() -> dict[str, Any]:
     lost, repeats = scale("lost", 1 << 30), scale("repeats", 3)
     cases = os.environ.get("BENCH_CASES", ",".join(CASES)).split(",")
-    found = {}
+    by_case = {}
     with session(3, "1g") as spark:
         for case in cases:
             workers, killed, recovery = CASES[case]
             rows = lost // ROW * workers // killed
-            found[case] = ours(spark, rows, workers, killed, recovery, repeats)
+            by_case[case] = ours(spark, rows, workers, killed, recovery, repeats)
     return {
         "lost_bytes": lost,
-        "seconds": {case: each["seconds"] for case, each in found.items()},
-        "cases": found,
+        "seconds": {case: each["seconds"] for case, each in by_case.items()},
+        "cases": by_case,
         "asked": {
-            case: at_most(each["seconds"], 5) for case, each in found.items() if case == "1-1"
+            case: at_most(each["seconds"], 5) for case, each in by_case.items() if case == "1-1"
         },
     }
 
@@ -102,10 +102,10 @@ def ours(
             for victim in victims:
                 os.kill(victim["pid"], signal.SIGKILL)
             commit()
-            found = run.read("buckets").to_polars().sort("bucket")
+            buckets = run.read("buckets").to_polars().sort("bucket")
             taken.append(time.perf_counter() - start)
             starts = np.arange(0, rows, BUCKET)
-            assert found["total"].to_list() == np.add.reduceat(values, starts).tolist()
+            assert buckets["total"].to_list() == np.add.reduceat(values, starts).tolist()
             stages.append(run.events("recovered")[-1]["seconds"])
     return {
         "seconds": round(statistics.median(taken), 2),

@@ -37,10 +37,10 @@ class Redis:
             except OSError:
                 time.sleep(0.05)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        told = subprocess.run(
+        version = subprocess.run(
             ["redis-server", "--version"], capture_output=True, text=True, check=True
         )
-        self.version = "redis " + told.stdout.split("v=")[1].split()[0]
+        self.version = "redis " + version.stdout.split("v=")[1].split()[0]
 
     def __enter__(self) -> Self:
         return self

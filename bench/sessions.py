@@ -43,8 +43,8 @@ def session(workers: int, memory: str = "4g") -> Iterator[SparkSession]:
     builder = SparkSession.builder.master(f"local[{workers + DATA_SLOTS}]").appName("bench")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
+    spark = builder.getOrCreate()
     try:
-        yield made
+        yield spark
     finally:
-        made.stop()
+        spark.stop()

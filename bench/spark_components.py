@@ -63,9 +63,9 @@ def moves(run: rr.Run, nodes: int, edges: int, singles: int, moved: int) -> dict
     one = [move(1) for _ in range(singles)]
     many = [move(moved) for _ in range(MANY)]
     result = run.read("components").to_arrow()
-    found = np.empty(nodes, np.int64)
-    found[result["node"].to_numpy()] = result["component"].to_numpy()
-    assert np.array_equal(found, least_labels(nodes, src, dst))
+    labels = np.empty(nodes, np.int64)
+    labels[result["node"].to_numpy()] = result["component"].to_numpy()
+    assert np.array_equal(labels, least_labels(nodes, src, dst))
     return {
         "one_edge_ms": round(float(np.median(one)) * 1e3, 2),
         "one_edge_ms_p99": round(float(np.percentile(one, 99)) * 1e3, 2),

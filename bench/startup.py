@@ -1,4 +1,4 @@
-"""What compiled kernels cost a process: where nobody has compiled them yet, and at every later start."""
+"""The cost of compiled kernels for a process: at the first start, which compiles them, and at every later start."""
 
 from __future__ import annotations
 

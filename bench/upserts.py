@@ -2,9 +2,9 @@
 
 A table with a key is loaded until its state has so many bytes (a row is 16: its hash, which is the key, and its
 value), and a checkpoint of it is made. Then batches of random keys replace rows, each batch an epoch of its own that is
-in the log before it counts, with a checkpoint every 10 seconds. The speed is over whole seconds of that, from the first
-insert to the last result, checkpoints included. Write amplification is what all processes wrote to disk (as the kernel
-counts it) to the bytes of the rows. A few keys are read at the end, and compared.
+in the log before it counts, with a checkpoint every 10 seconds. The speed is over whole seconds, from the first insert
+to the last result, checkpoints included. Write amplification is the number of bytes that all processes wrote to disk
+(as the kernel counts them), divided by the bytes of the rows. A few keys are read at the end, and compared.
 
 Beside it, with the smaller state: Redis with and without its append-only file (pipelined MSET from Python), RocksDB
 from Python with its log, a Python dict, and Spark's own state in Python (applyInPandasWithState).
@@ -39,15 +39,15 @@ PEER_SECONDS = 5
 def main() -> dict[str, Any]:
     batch, span = scale("batch", 100_000), scale("seconds", 30)
     sizes = {"small": scale("small", 100e6), "large": scale("large", 4e9)}
-    found: dict[str, dict[str, Any]] = {}
+    by_kind: dict[str, dict[str, Any]] = {}
     with session(WORKERS, "1g") as spark:
         for kind, size in sizes.items():
-            found[kind] = ours(spark, size // ROW, batch, span)
-    fast, peers = found["small"]["upserts_per_s"], beside(sizes["small"] // ROW, batch)
+            by_kind[kind] = ours(spark, size // ROW, batch, span)
+    fast, peers = by_kind["small"]["upserts_per_s"], beside(sizes["small"] // ROW, batch)
     return {
         "batch": batch,
         "workers": WORKERS,
-        **found,
+        **by_kind,
         "peers": peers,
         "ratios": {
             name: ratio(fast, peer["upserts_per_s"])
@@ -55,10 +55,10 @@ def main() -> dict[str, Any]:
             if "upserts_per_s" in peer
         },
         "asked": {
-            "small_per_s": at_least(found["small"]["upserts_per_s"], 1_000_000),
-            "large_per_s": at_least(found["large"]["upserts_per_s"], 1_000_000),
+            "small_per_s": at_least(by_kind["small"]["upserts_per_s"], 1_000_000),
+            "large_per_s": at_least(by_kind["large"]["upserts_per_s"], 1_000_000),
             "large_to_small": at_least(
-                ratio(found["large"]["upserts_per_s"], found["small"]["upserts_per_s"]), 0.7
+                ratio(by_kind["large"]["upserts_per_s"], by_kind["small"]["upserts_per_s"]), 0.7
             ),
         },
     }

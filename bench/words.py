@@ -1,9 +1,9 @@
 """A keyed count of 5 million words of a Zipf distribution, in 50 batches.
 
 Ours takes Arrow strings and gives, after each batch, a result that can be read as of it. `Counter` takes
-lists of Python strings, made before. Polars counts all words again (recomputed), or adds the counts of a
-batch to those it has (incremental), with as many threads as it likes; Bytewax and Pathway are fed as
-their own users would. Nobody is durable here.
+lists of Python strings, which are ready before. Polars counts all words again (recomputed), or adds the counts of a
+batch to the counts so far (incremental), with as many threads as it likes; Bytewax and Pathway are fed as their own
+users would do it. No system is durable here.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def with_counter(parts: list[list[str]]) -> tuple[float, Counts]:
 
 
 def with_polars(frames: list[pl.DataFrame], step: Callable[..., Any]) -> tuple[float, Counts]:
-    kept = counts = None
+    state = counts = None
     start = time.perf_counter()
     for frame in frames:
-        kept, counts = step(kept, frame)
+        state, counts = step(state, frame)
     spent = time.perf_counter() - start
     assert counts is not None
     return spent, dict(counts.rows())

@@ -37,7 +37,7 @@ _LOOKED_AT = 0
 
 
 def pytest_runtest_teardown() -> None:
-    """A kernel that is called with types nobody has listed is compiled in the middle of somebody's run."""
+    """Fail where a kernel was called with types that are not listed: users would wait for its compilation in a run."""
     global _LOOKED_AT  # noqa: PLW0603
     calls = called()[_LOOKED_AT:]
     _LOOKED_AT += len(calls)
@@ -55,7 +55,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_states() -> Iterator[None]:
-    """States are small here, and runs short: a turn of a sweep goes through all cells (`tests/operators/test_sweep.py`
-    has turns that do not)."""
+    """Have a turn of a sweep go through all cells, since states are small here and runs short. In
+    `tests/operators/test_sweep.py` turns are as outside of tests."""
     with mock.patch.object(sweep, "SPAN", CELLS):
         yield

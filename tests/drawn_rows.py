@@ -1,7 +1,7 @@
 """Rows for tests: every Arrow type a state can hold, plain values of it, and ways to encode them.
 
 `to_arrow` and `to_plain` go between the plain values of `tests.oracle` and Arrow. Dates, times,
-timestamps and durations are plain integers here: what counts is that every bit comes back.
+timestamps and durations are plain integers here: every bit has to come back.
 `disguise` makes an array of the same values that looks as different as Arrow allows.
 """
 
@@ -76,7 +76,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 def to_arrow(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An array of plain values. Under a null list or struct lie values that must not show."""
+    """An array of plain values. Null lists and structs have values underneath, which must not show."""
     cells = list(cells)
     if _T.is_temporal(kind):
         return pa.array(cells, _storage(kind)).view(kind)
@@ -204,7 +204,7 @@ def _floats(width: int) -> st.SearchStrategy[Any]:
 
 
 def cells(kind: pa.DataType) -> st.SearchStrategy[Any]:
-    """Plain values of a type, null among them, extremes more often than chance has it."""
+    """Plain values of a type, with nulls, and with extreme values more often than by chance."""
     return st.none() | _present(kind)
 
 
@@ -254,7 +254,7 @@ def arrow_types() -> st.SearchStrategy[pa.DataType]:
 
 
 def encodings(kind: pa.DataType) -> list[pa.DataType]:
-    """Other types in which values of `kind` may be given to a state that declares `kind`."""
+    """Other types whose arrays a state that declares `kind` takes for values of `kind`."""
     if _T.is_dictionary(kind):
         return encodings(kind.value_type)
     if _T.is_string(kind) or _T.is_large_string(kind) or _T.is_string_view(kind):
@@ -299,12 +299,12 @@ def narrower(kind: pa.DataType, values: Sequence[Any]) -> list[pa.DataType]:
 @st.composite
 def disguises(draw: st.DrawFn, values: Sequence[Any], kind: pa.DataType) -> Any:
     """The values as an array in some encoding: sliced, chunked, narrow, as a dictionary."""
-    given = draw(st.sampled_from([kind, *encodings(kind), *narrower(kind, values)]))
+    disguise = draw(st.sampled_from([kind, *encodings(kind), *narrower(kind, values)]))
     front, back = draw(st.integers(0, 9)), draw(st.integers(0, 2))
     junk = list(values[:1]) or [None]
-    array = to_arrow(junk * front + list(values) + junk * back, given).slice(front, len(values))
+    array = to_arrow(junk * front + list(values) + junk * back, disguise).slice(front, len(values))
     if draw(st.booleans()):
         at = draw(st.integers(0, len(values)))
-        pieces = [array.slice(0, at), to_arrow(values[at:], given)]
-        return pa.chunked_array(pieces, given)
+        pieces = [array.slice(0, at), to_arrow(values[at:], disguise)]
+        return pa.chunked_array(pieces, disguise)
     return array

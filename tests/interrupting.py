@@ -1,4 +1,4 @@
-"""Interrupts at an instruction that is chosen: what the suites of interrupted calls share."""
+"""Interrupts at a chosen instruction: the common code of the suites of interrupted calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANG = 120.0  # seconds after which a call that does not end is shown, and ends 
 
 
 class Alarm(Exception):
-    """What the handler of another signal raises."""
+    """Raised by the handler of a signal other than SIGINT."""
 
 
 def _alarm(number: int, frame: FrameType | None) -> None:
@@ -38,7 +38,7 @@ HANDLERS = {
 
 @contextmanager
 def watched_handlers() -> Iterator[None]:
-    """Handlers that raise, also where whoever started the tests had signals ignored; and what hangs is shown."""
+    """Set handlers that raise, also where the tests were started with signals ignored; and show a call that hangs."""
     before = {number: signal.signal(number, handler) for number, handler in HANDLERS.items()}
     faulthandler.dump_traceback_later(HANG, exit=True)
     try:

@@ -1,11 +1,11 @@
 """The reference for a state: a list of changes, and reads that look at all of them.
 
-It is the judge of everything under ``riverrun.state``: slow, on one page, with no cleverness.
+Tests of everything under ``riverrun.state`` compare with it. It is slow, on one page, and without cleverness.
 
 A change is ``(key, value, time, diff)``. Keys and values are tuples of plain Python values, one for
 each column as declared: numbers, strings, bytes, booleans, None for null, tuples for lists and for
-structs (``tests.drawn_rows`` turns Arrow into these and back). ``NAN`` is the only NaN there is, so that
-two rows are the same when Python says they are.
+structs (``tests.drawn_rows`` turns Arrow into these and back). ``NAN`` is the only NaN, so that two rows are
+the same when Python says that they are equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def before(a: Time, b: Time) -> bool:
 
 
 def rank(cell: Any) -> Any:
-    """What to sort a cell by: numbers, then NaN, then null; a prefix before what it begins."""
+    """The sort key of a cell: numbers, then NaN, then null; a list after its own prefixes."""
     if cell is None:
         return (2,)
     if cell is NAN:
@@ -37,7 +37,7 @@ def rank(cell: Any) -> Any:
 
 
 backwards = cmp_to_key(lambda a, b: (a < b) - (a > b))
-"""What sorts by this sorts the other way round."""
+"""A sort key for the reverse order."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Reference:
         self.changes += changes
 
     def read(self, as_of: Time, key: Row | None = None) -> dict[tuple[Row, Row], int]:
-        """How often each (key, value) is there as of a time, where that is not zero."""
+        """How often each (key, value) is there as of a time; those with zero are left out."""
         counts: dict[tuple[Row, Row], int] = {}
         for k, value, time, diff in self.changes:
             if before(time, as_of) and (key is None or k == key):
@@ -70,8 +70,8 @@ class Reference:
 
     def lookup(self, key: Row, as_of: Time) -> list[tuple[Row, int]]:
         """The values of a key and how often each is there, in order."""
-        found = [(value, count) for (_, value), count in self.read(as_of, key).items()]
-        return sorted(found, key=lambda item: self.value_rank(item[0]))
+        rows = [(value, count) for (_, value), count in self.read(as_of, key).items()]
+        return sorted(rows, key=lambda item: self.value_rank(item[0]))
 
     def first(
         self, key: Row, as_of: Time, k: int, skip_null: bool = False
@@ -88,7 +88,7 @@ class Reference:
         closed: bool = True,
         skip_null: bool = False,
     ) -> list[tuple[Row, int]]:
-        """At most k live values from the end backwards; with `at`, of those up to this bound."""
+        """At most k live values from the end backwards; with `at`, only values up to this bound."""
         live = self._live(key, as_of, skip_null)
         if at is not ...:
             column, descending = self.order[0]
@@ -110,7 +110,7 @@ class Reference:
         ]
 
     def slice(self, low: int, high: int, hash_of: Callable[[Row], int]) -> Reference:
-        """The same of the keys whose hash is in [low, high)."""
+        """A reference with the changes of the keys whose hash is in [low, high)."""
         return Reference(self.order, [c for c in self.changes if low <= hash_of(c[0]) < high])
 
     def copy(self) -> Reference:

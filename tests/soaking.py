@@ -1,18 +1,19 @@
-"""How much a suite draws, and from which seeds: fixed ones where it must pass every time, random ones in a soak.
+"""How much a suite draws, and from which seeds: fixed seeds where it must pass every time, random seeds in a soak.
 
-`make test`, which newcomers run, has fixed seeds: what passed once passes again. `make soak` runs the long suites (the
-markers ``soak`` and ``sampled``), and those of `make test` that draw (``drawn`` and ``hypothesis``) once more, longer,
-all from a random seed, which the header names; ``make soak SEED=N`` repeats it. ``make soak SOAK=sample``, which
-`.ci/run` calls, runs a part of each long suite from fixed seeds.
+`make test`, which newcomers run, has fixed seeds: a test that passed once passes again. `make soak` runs the long
+suites (the markers ``soak`` and ``sampled``), and those of `make test` that draw (``drawn`` and ``hypothesis``) once
+more, longer, all from a random seed, which the header names; ``make soak SEED=N`` repeats it. ``make soak
+SOAK=sample``, which `.ci/run` calls, runs a part of each long suite from fixed seeds.
 
-A suite with the marker ``soak`` is not in `make test`. A suite with the marker ``sampled`` is, with a few draws; the
-sample of `.ci/run` has more of them, and `make soak` has all.
+A suite with the marker ``soak`` is not in `make test`. A suite with the marker ``sampled`` is in `make test` with a few
+draws; the sample of `.ci/run` has more draws, and `make soak` has all.
 
 >>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
 True
 
-A suite that must have shown something (a kill, a refusal, a cycle of each length) goes on until it has, instead of
-failing by luck: `Shown` counts it, and gives further turns until it is enough, up to a limit.
+Some suites must have seen certain events (a kill, a refusal, a cycle of each length) to have tested anything. `Shown`
+counts the events, and gives the suite further turns until there were enough, up to a limit, so that no suite fails by
+bad luck.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if SOAK == "all":  # said to the processes that test beside this one, which inhe
 
 
 def draws(test: int, *, sample: int | None = None, soak: int) -> int:
-    """How often to draw: in `make test`, in the sample that `.ci/run` takes, and in `make soak`."""
+    """How often to draw: `test` in `make test`, `sample` in the sample of `.ci/run`, `soak` in `make soak`."""
     if SOAK == "all":
         return soak
     if SOAK == "sample" and sample is not None:
@@ -37,7 +38,7 @@ def draws(test: int, *, sample: int | None = None, soak: int) -> int:
 
 
 def first_seed(fixed: int = 1) -> int:
-    """The seed that a suite starts from: a fixed one, in a soak a random one; ``SEED=`` says another. It is printed."""
+    """The seed that a suite starts from: `fixed`, or in a soak a random seed, or that of ``SEED=``. Prints the seed."""
     seed = int(os.environ.get("SEED", fixed))
     # pytest shows it when the test fails
     print(f"SEED={seed} SOAK={SOAK or 'no'}", file=sys.stderr)
@@ -45,13 +46,13 @@ def first_seed(fixed: int = 1) -> int:
 
 
 def seeds(test: int, *, sample: int | None = None, soak: int, fixed: int = 0) -> range:
-    """As many seeds as there are draws, from the first one on."""
+    """One seed for each draw, counted up from the first seed."""
     first = first_seed(fixed)
     return range(first, first + draws(test, sample=sample, soak=soak))
 
 
 class Shown(dict[str, int]):
-    """What a suite must have shown to have tested anything: how often each thing has happened, and how often it must.
+    """Events that a suite must have seen to have tested anything: how often each has happened, and how often it must.
 
     >>> shown = Shown(sevens=1)
     >>> for turn in shown.turns(2):  # two turns, and further ones until there was a seven
@@ -73,7 +74,7 @@ class Shown(dict[str, int]):
         return all(self[what] >= least for what, least in self._least.items())
 
     def turns(self, count: int, *, limit: int = 4) -> Iterator[int]:
-        """So many turns, and further ones until enough was shown: at most `limit` times as many."""
+        """`count` turns, and further turns until enough was shown: at most `limit` times `count`."""
         for turn in range(limit * count):
             if turn >= count and self.is_enough():
                 return
@@ -86,6 +87,6 @@ class Shown(dict[str, int]):
     def seeds(
         self, test: int, *, sample: int | None = None, soak: int, fixed: int = 0, limit: int = 4
     ) -> Iterator[int]:
-        """The seeds of `seeds`, and those that follow until enough was shown."""
+        """The seeds of `seeds`, and following seeds until enough was shown."""
         some = seeds(test, sample=sample, soak=soak, fixed=fixed)
         return (some.start + turn for turn in self.turns(len(some), limit=limit))

@@ -1,9 +1,8 @@
 """Hypothesis strategies shared by the tests.
 
-Times have 1 to 4 coordinates: three nested rounds reach what two do not. Random graphs are made
-from a seed, so that a failure can be made again from the numbers that Hypothesis prints; each
-comes with a second description of itself, in plain tuples, for models that must not lean on the
-code under test.
+Times have 1 to 4 coordinates: three nested rounds reach cases that two do not. Random graphs are drawn from a seed, so
+that a failure can be repeated from the numbers that Hypothesis prints. Each graph comes with a second description, in
+plain tuples, for models that must not rely on the code under test.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def summaries(depth: int, output_depth: int | None = None) -> st.SearchStrategy[
     return draw_summary()
 
 
-# What an arc does to a time, in plain words: ("same",), ("enter",), ("leave",) or
-# ("advance", index, by).
+# The effect of an arc on a time, in plain words: ("same",), ("enter",), ("leave",) or ("advance", index, by).
 Step = tuple[str] | tuple[str, int, int]
 
 
@@ -85,7 +83,7 @@ def summary_of(step: Step, depth: int) -> Summary:
 
 @dataclass
 class Graph:
-    """A topology, and the same said plainly: (location, location, step) for every arc."""
+    """A topology, and its plain description: (location, location, step) for every arc."""
 
     builder: TopologyBuilder = field(default_factory=TopologyBuilder)
     nodes: list[NodePorts] = field(default_factory=list)
@@ -96,7 +94,7 @@ class Graph:
     def node(
         self, inputs: list[int], outputs: list[int], inner: dict[tuple[int, int], Step | None]
     ) -> NodePorts:
-        """``inner`` tells every pair of an input and an output; None where nothing passes."""
+        """``inner`` maps every pair of an input and an output to its step; None where there is no path."""
         ports = self.builder.node(
             f"n{len(self.nodes)}",
             inputs=inputs,
@@ -143,7 +141,7 @@ def nested_graph(seed: int, size: int = 4, max_depth: int = MAX_DEPTH) -> Graph:
 
     def connect(available: list[Location], target: Location, least: int = 0) -> None:
         for _ in range(max(least, rng.choice((0, 1, 1, 2, 2, 3)))):
-            # Mostly what came last: chains are long, and cycles pass through loops inside them.
+            # Mostly the latest node: then chains are long, and cycles pass through inner loops.
             graph.edge(rng.choice(available[-3:] if rng.random() < 0.8 else available), target)
 
     def plain(available: list[Location], depth: int) -> None:

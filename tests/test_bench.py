@@ -62,10 +62,10 @@ def test_all_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_peer_that_is_not_installed_is_skipped_and_named() -> None:
-    told = run_apart("pathway_words", "a_package_that_is_not_there", words=1)
-    assert "a_package_that_is_not_there" in told["skipped"]
+    report = run_apart("pathway_words", "a_package_that_is_not_there", words=1)
+    assert "a_package_that_is_not_there" in report["skipped"]
 
 
 def test_a_peer_that_fails_is_skipped_and_told() -> None:
-    told = run_apart("no_such_program", "json")
-    assert told["skipped"].startswith("failed: ")
+    report = run_apart("no_such_program", "json")
+    assert report["skipped"].startswith("failed: ")

@@ -105,13 +105,15 @@ def run_page(page: Path) -> None:
 
 
 def run_blocks(page: Path, ending: contextlib.ExitStack) -> None:
-    found = list(blocks(page))
-    programs = [block for block in found if block.language == "python" and not block.is_session]
+    page_blocks = list(blocks(page))
+    programs = [
+        block for block in page_blocks if block.language == "python" and not block.is_session
+    ]
 
     # Examples define classes and functions whose module and source the library looks up.
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page.stem))
     module.__file__ = str(page)
-    source = [""] * (max((block.end for block in found), default=0) + 1)
+    source = [""] * (max((block.end for block in page_blocks), default=0) + 1)
     for block in programs:
         source[block.line - 1 : block.end - 1] = block.text.splitlines()
     lines = [f"{line}\n" for line in source]
@@ -120,14 +122,14 @@ def run_blocks(page: Path, ending: contextlib.ExitStack) -> None:
     sys.modules[module.__name__] = module
     cloudpickle.register_pickle_by_value(module)  # as `__main__`, which the page is to its readers
     try:
-        for index, block in enumerate(found):
+        for index, block in enumerate(page_blocks):
             if block.needs_spark:
                 if not has_java():
                     continue
                 if not streaming:
                     streaming["spark"] = ending.enter_context(spark_session())
             if block.language == "python":
-                after = found[index + 1] if index + 1 < len(found) else None
+                after = page_blocks[index + 1] if index + 1 < len(page_blocks) else None
                 shown = after is not None and after.language == "text" and after.adjacent
                 names = streaming if block.needs_spark else module.__dict__
                 run_block(page, block, names, after.text if shown else None)

@@ -18,14 +18,14 @@ def test_it_runs_and_finds_every_circle() -> None:
         [sys.executable, "-m", "examples.cycles"],
         check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=120,
     )  # fmt: skip
-    *told, last = done.stdout.splitlines()
+    *circle_lines, last = done.stdout.splitlines()
     arriving, hidden = example.payments()
     edges = [(src, dst, time) for src, dst, time, _ in arriving]
     expected = cycles(edges, example.SPAN)  # type: ignore[arg-type]
     for circle in hidden:
         first = circle.index(min(circle))
         assert circle[first:] + circle[:first] in [row[4] for row in expected]
-    assert sorted(line.split(": ")[1] for line in told) == sorted(
+    assert sorted(line.split(": ")[1] for line in circle_lines) == sorted(
         " > ".join([*row[4], row[4][0]]) for row in expected
     )
     assert f"{len(expected)} are there" in last

@@ -68,17 +68,17 @@ def test_an_outage_is_tried_again_until_it_is_over() -> None:
 )
 def test_what_is_no_outage_is_raised_at_once_as_it_is(error: BaseException) -> None:
     act = Act(1, error)
-    with pytest.raises(type(error)) as told:
+    with pytest.raises(type(error)) as raised:
         persist(act, "write", wait=lambda seconds: pytest.fail("it waits"))
-    assert told.value is error
+    assert raised.value is error
     assert act.calls == 1
 
 
 def test_the_deadline_decides_and_the_error_tells_of_all_tries() -> None:
     clock, act = Clock(), Act(math.inf)
-    with pytest.raises(TransportError) as told:
+    with pytest.raises(TransportError) as raised:
         persist(act, "write epoch 3", deadline=20, wait=clock.wait, clock=clock)
-    error = told.value
+    error = raised.value
     assert error.code == "retry.deadline"
     assert error.message.startswith(f"cannot write epoch 3: tried {act.calls} times in 20.0 s: ")
     assert "the disk is away" in error.message
@@ -141,9 +141,9 @@ def test_who_does_not_want_it_any_more_stops_waiting() -> None:
     over = threading.Event()
     over.set()
     act = Act(math.inf)
-    with pytest.raises(TransportError) as told:
+    with pytest.raises(TransportError) as raised:
         persist(act, "store", deadline=math.inf, wait=over.wait)
-    assert told.value is AWAY
+    assert raised.value is AWAY
     assert act.calls == 1
 
 
@@ -175,9 +175,9 @@ def test_nobody_else_has_a_retry_loop_of_their_own() -> None:
         "state/preparing.py",  # looks whether processes have compiled their kernels
         "spark/streams.py",  # a pause of `persist` that looks whether the query is stopped
     }
-    found = set()
+    with_loops = set()
     for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
-                found.add(str(path.relative_to(SOURCES)))
-    assert found <= own
+                with_loops.add(str(path.relative_to(SOURCES)))
+    assert with_loops <= own

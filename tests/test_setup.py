@@ -44,8 +44,8 @@ class Machine:
 
     def java(self, home: Path, version: str) -> Path:
         """A Java that, like real ones, says where it lives and its version on stderr."""
-        told = f'echo "    java.home = {home}" >&2; echo \'openjdk version "{version}"\' >&2'
-        return self.program(home / "bin" / "java", told)
+        command = f'echo "    java.home = {home}" >&2; echo \'openjdk version "{version}"\' >&2'
+        return self.program(home / "bin" / "java", command)
 
     def debian(self, *packages: str) -> None:
         """`apt-get` that has these packages; to install one makes a Java 17."""
@@ -76,13 +76,13 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    found = Machine(tmp_path)
-    found.path.mkdir()
+    host = Machine(tmp_path)
+    host.path.mkdir()
     for name in REAL:
-        (found.path / name).symlink_to(shutil.which(name) or name)
-    found.program(found.path / "mkdir", f'echo "mkdir $*" >>{tmp_path}/asked')
+        (host.path / name).symlink_to(shutil.which(name) or name)
+    host.program(host.path / "mkdir", f'echo "mkdir $*" >>{tmp_path}/asked')
     (tmp_path / "asked").touch()
-    return found
+    return host
 
 
 def test_java_home_is_first(machine: Machine) -> None:
@@ -130,8 +130,8 @@ def test_only_root_installs(machine: Machine) -> None:
     assert machine.run()[0] == 1
     assert machine.asked == []
     assert machine.run(user=0)[0] == 0
-    made, updated, installed = machine.asked
-    assert made == "mkdir -p /usr/share/man/man1"
+    mkdir_line, updated, installed = machine.asked
+    assert mkdir_line == "mkdir -p /usr/share/man/man1"
     assert updated.startswith("apt-get update")
     assert installed.endswith(" openjdk-17-jre-headless")
     assert machine.home() == machine.root / "installed"

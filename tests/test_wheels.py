@@ -118,12 +118,12 @@ def test_a_wheel_runs_the_first_program_at_once(
     (tmp_path / "watched.py").write_text(WATCHED)
     program = environment.run(tmp_path / "watched.py", tmp_path / "readme.py", cwd=empty)
     assert program.stdout == answers
-    told = json.loads(program.stderr)  # and nothing else was said
-    assert Path(told["package"]).is_relative_to(tmp_path / "environment")
-    assert told["compiled"] == 0
-    assert told["loaded"] > 10
+    report = json.loads(program.stderr)  # and nothing else was said
+    assert Path(report["package"]).is_relative_to(tmp_path / "environment")
+    assert report["compiled"] == 0
+    assert report["loaded"] > 10
     pinned = environment.run("-m", "pip", "show", "riverrun", cwd=empty).stdout
     assert "numba" in pinned
     with capsys.disabled():
         size = wheel.stat().st_size / 1e6
-        print(f"\nPython {version}: first answer after {told['seconds']:.1f} s; {size:.1f} MB")
+        print(f"\nPython {version}: first answer after {report['seconds']:.1f} s; {size:.1f} MB")

@@ -56,13 +56,13 @@ try:
         vertices.count()
         taken.append(time.perf_counter() - start)
     vertices.saveAsTextFile(f"{folder}/out")
-    found = np.full(options.nodes, -1)
+    labels = np.full(options.nodes, -1)
     for part in Path(folder, "out").glob("part-*"):
         for line in part.read_text().splitlines():
             node, label = line[1:-1].split(",")
-            found[int(node)] = int(label)
-    assert (found[src] == found[dst]).all()
-    assert (found <= everyone).all()
+            labels[int(node)] = int(label)
+    assert (labels[src] == labels[dst]).all()
+    assert (labels <= everyone).all()
     spark.stop()
 finally:
     shutil.rmtree(folder)

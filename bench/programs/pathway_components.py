@@ -1,7 +1,7 @@
 """Components by min-label propagation with ``pw.iterate``: the load, then changes of one edge and of many.
 
-A step is over when the result is what it should be, so every change must show in it: a change of one
-edge adds one to a node that had none. (Ours are moves of any edge.) One thread, nothing durable.
+A step is over when the result is right, so every change must show in the result: a change of one edge adds an edge to a
+node that had none. (Ours are moves of any edge.) One thread, nothing durable.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ class Edges(pw.io.python.ConnectorSubject):
             self.next(number=2 * number + 1, src=there, dst=here)
         self.commit()
         with arrived:
-            arrived.wait_for(lambda: np.array_equal(found, wanted))
+            arrived.wait_for(lambda: np.array_equal(label_of, wanted))
             taken.setdefault(what, []).append(ended_at[0] - start)
 
 
 taken: dict[str, list[float]] = {}
 ended_at = [0.0]
 arrived = threading.Condition()
-found = np.full(options.nodes, -1)
+label_of = np.full(options.nodes, -1)
 
 
 def changed(key, row, time, is_addition):
     if is_addition:
-        found[row["node"]] = row["label"]
+        label_of[row["node"]] = row["label"]
 
 
 def ended(_):

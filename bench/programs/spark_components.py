@@ -55,11 +55,11 @@ for _ in range(options.repeats + 1):
     labels, rounds = spread()
     taken.append(time.perf_counter() - start)
 rows = labels.toArrow()
-found = np.empty(options.nodes, np.int64)
-found[rows["id"].to_numpy()] = rows["label"].to_numpy()
-assert (found[src] == found[dst]).all()
-assert (found[found] == found).all()
-assert (found <= np.arange(options.nodes)).all()
+label_of = np.empty(options.nodes, np.int64)
+label_of[rows["id"].to_numpy()] = rows["label"].to_numpy()
+assert (label_of[src] == label_of[dst]).all()
+assert (label_of[label_of] == label_of).all()
+assert (label_of <= np.arange(options.nodes)).all()
 spark.stop()
 print(
     json.dumps(

@@ -26,7 +26,7 @@ options = parser.parse_args()
 WARM = 5
 
 
-def told(milliseconds: list[float]) -> dict[str, float | int | str]:
+def summary(milliseconds: list[float]) -> dict[str, float | int | str]:
     return {
         "version": f"pyspark {pyspark.__version__}",
         "batches": len(milliseconds),
@@ -65,7 +65,7 @@ def triggers(spark, folder: str) -> dict:
         raise SystemExit(str(query.exception()).splitlines()[0])
     progress = [each for each in query.recentProgress if each["numInputRows"] == 1]
     query.stop()
-    return told([each["durationMs"]["triggerExecution"] for each in progress[WARM:]])
+    return summary([each["durationMs"]["triggerExecution"] for each in progress[WARM:]])
 
 
 def real_time(spark, folder: str) -> dict:
@@ -76,8 +76,10 @@ def real_time(spark, folder: str) -> dict:
     """
     refused = {}
     for source in ("rate", "rate-micro-batch", "socket"):
-        given = {"host": "127.0.0.1", "port": "9"} if source == "socket" else {"rowsPerBatch": "1"}
-        rows = spark.readStream.format(source).options(**given).load()
+        source_options = (
+            {"host": "127.0.0.1", "port": "9"} if source == "socket" else {"rowsPerBatch": "1"}
+        )
+        rows = spark.readStream.format(source).options(**source_options).load()
         writer = rows.writeStream.outputMode("update").foreach(print).trigger(realTime="5 seconds")
         try:
             query = writer.option("checkpointLocation", f"{folder}/{source}").start()
@@ -99,8 +101,8 @@ def real_time(spark, folder: str) -> dict:
 folder = tempfile.mkdtemp(prefix="riverrun-bench-")
 spark = session()
 try:
-    found = (real_time if options.mode == "real_time" else triggers)(spark, folder)
+    measured = (real_time if options.mode == "real_time" else triggers)(spark, folder)
 finally:
     spark.stop()
     shutil.rmtree(folder)
-print(json.dumps(found))
+print(json.dumps(measured))

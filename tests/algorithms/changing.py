@@ -37,10 +37,10 @@ class Graph:
 
     @property
     def weights(self) -> dict[tuple[Any, Any], int]:
-        found: dict[tuple[Any, Any], int] = {}
+        least: dict[tuple[Any, Any], int] = {}
         for src, dst, weight in self.edges:
-            found[src, dst] = min(weight, found.get((src, dst), weight))
-        return found
+            least[src, dst] = min(weight, least.get((src, dst), weight))
+        return least
 
 
 def changes(
@@ -60,7 +60,7 @@ def changes(
         return (*pick, weight(chance.randrange(6))) if name == "edges" else (pick[0],)
 
     for epoch in range(EPOCHS):
-        told: dict[str, tuple[list, list]] = {}
+        commands: dict[str, tuple[list, list]] = {}
         for name, size in (("edges", 16), ("nodes", 3), ("sources", 1)):
             bag: Counter[Any] = getattr(graph, name)
             there = sorted(bag.elements())
@@ -77,8 +77,8 @@ def changes(
             bag.subtract(gone)
             bag.update(new)
             setattr(graph, name, +bag)
-            told[name] = new, gone
-        yield graph, told
+            commands[name] = new, gone
+        yield graph, commands
 
 
 def check(
@@ -101,20 +101,20 @@ def check(
     sources = flow.input("sources", {"node": kind})
     flow.output("found", algorithm(edges, nodes, sources))
     with flow.run(workers=workers, seed=seed) as run:
-        for graph, told in changes(seed, kind, weight):
-            for name, (new, gone) in told.items():
+        for graph, commands in changes(seed, kind, weight):
+            for name, (new, gone) in commands.items():
                 run.insert(name, new)
                 run.delete(name, gone)
             run.commit()
-            found = run.read("found").rows()
+            rows = run.read("found").rows()
             wanted = expected(graph)
             wanted = sorted(wanted.items() if isinstance(wanted, dict) else wanted)
             where = f"epoch {run.epoch} of workers={workers} seed={seed}: {sorted(graph.edges)}"
             if near is None:
-                assert found == wanted, where
+                assert rows == wanted, where
             else:
-                assert [row[0] for row in found] == [row[0] for row in wanted], where
+                assert [row[0] for row in rows] == [row[0] for row in wanted], where
                 worst = max(
-                    (abs(a[1] - b[1]) for a, b in zip(found, wanted, strict=True)), default=0
+                    (abs(a[1] - b[1]) for a, b in zip(rows, wanted, strict=True)), default=0
                 )
                 assert worst <= near, f"off by {worst} in {where}"

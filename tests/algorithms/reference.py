@@ -1,4 +1,4 @@
-"""The algorithms, from scratch, in a few lines each: what the library's answers are compared with.
+"""The algorithms from scratch, in a few lines each, to compare the library's answers with.
 
 A graph is a set of nodes and a set of edges, pairs (src, dst). Every function gives a dict of nodes.
 """
@@ -108,8 +108,8 @@ def triangles(nodes: set[Node], edges: Edges) -> list[tuple[Node, Node, Node]]:
 
 
 def triangle_counts(nodes: set[Node], edges: Edges) -> dict[Node, int]:
-    found = triangles(nodes, edges)
-    return {node: sum(node in triangle for triangle in found) for node in nodes}
+    all_triangles = triangles(nodes, edges)
+    return {node: sum(node in triangle for triangle in all_triangles) for node in nodes}
 
 
 def clustering_coefficient(nodes: set[Node], edges: Edges) -> dict[Node, float]:

@@ -1,4 +1,4 @@
-"""FTRL-proximal, one mini-batch after the other, in plain NumPy and dictionaries: what `ftrl` is compared with.
+"""FTRL-proximal, one mini-batch after the other, in plain NumPy and dictionaries, to compare `ftrl` with.
 
 Examples are tuples (id, batch, label, features, values). ``lag`` is how many mini-batches get the same parameters,
 or None for all: 1 is the textbook. The sums are in the order that `ftrl` documents, so the bits can be compared too.
@@ -61,16 +61,16 @@ class Sequential:
         batches = [(number, list(some)) for number, some in groupby(ordered, lambda e: e[1])]
         lag = len(batches) if lag is None else lag
         for start in range(0, len(batches), max(lag, 1)):
-            made = []
+            steps = []
             for number, some in batches[start : start + lag]:
                 dealt = [
                     [e for e in some if e[0] % self.trainers == t] for t in range(self.trainers)
                 ]
-                found = [self.gradient(part) for part in dealt if part]
-                losses = [loss for _, part in found for loss in part]
+                results = [self.gradient(part) for part in dealt if part]
+                losses = [loss for _, part in results for loss in part]
                 self.losses[number] = (len(some), sum(losses) / len(losses))
-                made.append((number, [gradient for gradient, _ in found]))
-            for number, parts in made:
+                steps.append((number, [gradient for gradient, _ in results]))
+            for number, parts in steps:
                 self.step(number, parts)
 
     def parameters(self):

@@ -18,15 +18,15 @@ def lasting_cycles(
     edges: Iterable[Edge], spans: Mapping[int, int], until: int | None = None
 ) -> list[tuple[Any, ...]]:
     """The same for spans by length, and edges that may end: each length and each edge by itself, over all others."""
-    given = [(*edge, None)[:4] for edge in edges if edge[0] != edge[1]]
-    given = [edge for edge in given if edge[3] is None or edge[3] > edge[2]]
-    found: list[tuple[Any, ...]] = []
+    proper = [(*edge, None)[:4] for edge in edges if edge[0] != edge[1]]
+    proper = [edge for edge in proper if edge[3] is None or edge[3] > edge[2]]
+    closed: list[tuple[Any, ...]] = []
     for length, span in spans.items():
-        for src, dst, time, _ in given:
+        for src, dst, time, _ in proper:
             if until is not None and time > until:
                 continue
             after = defaultdict(set)
-            for a, b, at, end in given:
+            for a, b, at, end in proper:
                 if time - span <= at < time and (end is None or end > time):
                     after[a].add(b)
             paths = [[src, dst]]
@@ -35,8 +35,8 @@ def lasting_cycles(
             for path in paths:
                 if src in after[path[-1]]:
                     first = path.index(min(path))
-                    found.append((time, src, dst, length, path[first:] + path[:first]))
-    return sorted(found)
+                    closed.append((time, src, dst, length, path[first:] + path[:first]))
+    return sorted(closed)
 
 
 def cycles(
@@ -46,15 +46,15 @@ def cycles(
 
     Rows: time, src, dst, length, nodes from the least one on.
     """
-    given = [edge for edge in edges if edge[0] != edge[1]]
+    proper = [edge for edge in edges if edge[0] != edge[1]]
     after: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
-    for src, dst, time in given:
+    for src, dst, time in proper:
         after[src].append((time, dst))
     times = {}
     for src, those in after.items():
         those.sort(key=lambda each: each[0])
         times[src] = [time for time, _ in those]
-    longest, found = max(lengths), []
+    longest, closed = max(lengths), []
 
     def follow(path: list[Any], time: int) -> None:
         here = path[-1]
@@ -64,14 +64,14 @@ def cycles(
                 if len(path) in lengths:
                     first = path.index(min(path))
                     turned = path[first:] + path[:first]
-                    found.append((time, path[0], path[1], len(path), turned))
+                    closed.append((time, path[0], path[1], len(path), turned))
             elif node not in path and len(path) < longest:
                 follow([*path, node], time)
 
-    for src, dst, time in given:
+    for src, dst, time in proper:
         if until is None or time <= until:
             follow([src, dst], time)
-    return sorted(found)
+    return sorted(closed)
 
 
 def drawn(
@@ -81,12 +81,12 @@ def drawn(
 
     There are self loops, equal times, edges that are there several times, and edges given twice.
     """
-    now, made = 0, []
+    now, sent = 0, []
     for _ in range(edges):
         now += int(chance.expovariate(1 / steps)) if chance.random() < 0.7 else 0
         edge = (chance.randrange(nodes), chance.randrange(nodes), now)
-        made += [edge] * (2 if chance.random() < 0.05 else 1)
-    return sorted(made, key=lambda edge: edge[2] + chance.uniform(0, late))
+        sent += [edge] * (2 if chance.random() < 0.05 else 1)
+    return sorted(sent, key=lambda edge: edge[2] + chance.uniform(0, late))
 
 
 def epochs(chance: random.Random, edges: list[Edge], most: int) -> list[list[Edge]]:
@@ -110,9 +110,9 @@ class Received:
 
     def take(self, epoch: list[Edge]) -> None:
         proper = [edge for edge in epoch if edge[0] != edge[1]]
-        kept = [edge for edge in proper if self.update is None or edge[2] >= self.update]
-        self.dropped += len(proper) - len(kept)
-        self.edges += kept
+        in_time = [edge for edge in proper if self.update is None or edge[2] >= self.update]
+        self.dropped += len(proper) - len(in_time)
+        self.edges += in_time
         if epoch:  # a self loop's time is seen too
             seen = max(edge[2] for edge in epoch) - self.late
             self.update = seen if self.update is None else max(self.update, seen)

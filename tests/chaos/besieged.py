@@ -1,17 +1,17 @@
-"""A life: one driver process with a run under load, whose workers are killed; the laws that hold all the while.
+"""A life: one driver process with a run under load, whose workers are killed while laws are checked.
 
-A feeder commits, waiting for some epochs and not for others; a meddler asks for checkpoints and other
-numbers of workers; the killer kills. Then all hold still, and are judged:
+A feeder commits, waiting for some epochs and not for others; a meddler asks for checkpoints and other numbers of
+workers; the killer kills. From time to time all three hold still, and the run is judged. Laws:
 
-1. **Right.** Every output as of the last epoch is what recomputation gives over all that was committed.
-2. **Once.** A follower was given every epoch once, in order; up to each, what it was told adds up to
-   the result as of it, and the files of a sink do so across all lives.
-3. **Soon.** After a kill, the next epoch is complete within `PATIENCE`.
-4. **Clean.** No lease, parcel, process or thread is left when nobody needs it; after every recovery the run holds no
-   more of its machine than before (`footprint`).
-5. **Shown.** A life goes on until it has done its kills and compared often enough, for `LIMIT` seconds at most.
+- **Right.** Every output as of the last epoch equals recomputation over all committed rows.
+- **Once.** A follower gets every epoch once, in order. Its changes up to an epoch add up to the result as of that
+  epoch; so do the files of a sink, across all lives.
+- **Soon.** After a kill, the next epoch is complete within `PATIENCE`.
+- **Clean.** No lease, parcel, process or thread is left when nobody needs it. After every recovery the run holds no
+  more of its machine than before (`footprint`).
+- **Shown.** A life goes on until it has done its kills and compared often enough, for `LIMIT` seconds at most.
 
-Every choice comes from the seed; when it strikes, the machine decides.
+All choices come from the seed; the machine decides at which moment a kill strikes.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Life:
         self.trouble: list[BaseException] = []
         self.seen: set[int] = set()
         self.snapshots: dict[int, tuple[int, Callable[[], list[Row]]]] = {}
-        self.given: list[tuple[int, int, list[Row]]] = []
+        self.sunk: list[tuple[int, int, list[Row]]] = []
         self.sums: Counter[Row] = Counter()
         self.next = 0
         self.lengths: list[float] = [0.02]
@@ -250,7 +250,7 @@ class Life:
             ((_, mark),) = self.rows("marks") or [(0, -1)]
             self.load.draw_until(mark)
             self.say(f"the last commit that counts is {mark}")
-        self.sink = self.run.for_each_epoch("out", self._told)
+        self.sink = self.run.for_each_epoch("out", self._take_changes)
         self.written = self.run.write_parquet("out", f"{self.siege.path}-out")
         self.query = None
         if self.siege.stream:
@@ -266,9 +266,9 @@ class Life:
             "a", frame.json(str(self.files)), mode=mode, processingTime="100 milliseconds"
         )
 
-    def _told(self, changes: Any, epoch: int) -> None:
+    def _take_changes(self, changes: Any, epoch: int) -> None:
         rows = list(zip(*changes.to_arrow().to_pydict().values(), strict=True))
-        self.given.append((changes.from_epoch, epoch, rows))
+        self.sunk.append((changes.from_epoch, epoch, rows))
 
     # ---- what goes on all the while
 
@@ -361,7 +361,7 @@ class Life:
                 if not wait:
                     waiting.append((commit, change))
                 if source.random() < 0.3 and not change.poison:
-                    self.snapshots[commit.epoch] = change.number, self.load.kept()
+                    self.snapshots[commit.epoch] = change.number, self.load.expected_later()
             while len(waiting) > LAG or (waiting and source.random() < 0.05):
                 commit, change = waiting.pop(0)
                 try:
@@ -379,14 +379,14 @@ class Life:
         for name, rows in change.old.items():
             run.delete(name, [(k,) for k, _ in rows] if keyed else rows)
         for name, rows in change.new.items():
-            given: Any = rows
+            frame_or_rows: Any = rows
             if self.siege.frames and len(rows) > 10 and source.random() < 0.3:
                 names = self.load.columns(name)
                 frame = pl.DataFrame(rows, names, orient="row").to_arrow()
-                given = self.spark.createDataFrame(frame).repartition(1 if keyed else 2)
+                frame_or_rows = self.spark.createDataFrame(frame).repartition(1 if keyed else 2)
                 if keyed:  # rows of one partition keep their order
-                    given = given.coalesce(1)
-            (run.upsert if keyed else run.insert)(name, given)
+                    frame_or_rows = frame_or_rows.coalesce(1)
+            (run.upsert if keyed else run.insert)(name, frame_or_rows)
         run.upsert("marks", [(0, -1 if change.poison else change.number)])
 
     def _put_file(self) -> None:
@@ -420,9 +420,9 @@ class Life:
     # ---- kills
 
     def pids(self) -> list[int]:
-        found = [each["pid"] for each in self.status()["processes"] if each]
-        self.seen.update(found)
-        return found
+        pids = [each["pid"] for each in self.status()["processes"] if each]
+        self.seen.update(pids)
+        return pids
 
     def _some(self, count: int = 1) -> list[int]:
         """Any so many of them; fewer while others are being replaced."""
@@ -583,43 +583,43 @@ class Life:
             epoch = self.run.epoch
             if epoch is None:
                 return
-            found, expected = self.rows("out"), self.load.expected()
+            rows, expected = self.rows("out"), self.load.expected()
             marks = self.rows("marks")
-            if found != expected:
-                raise Wrong(f"epoch {epoch}: {different(found, expected)}")
+            if rows != expected:
+                raise Wrong(f"epoch {epoch}: {different(rows, expected)}")
             if marks != ([(0, self.load.mark)] if self.load.mark >= 0 else []):
                 raise Wrong(f"epoch {epoch}: marks are {marks}, not {self.load.mark}")
             if self.run.epoch != epoch:
                 raise Wrong(f"epoch {self.run.epoch} came out of nothing")
             self.sink.wait(epoch, PATIENCE)
-            self._judge_told(epoch, expected)
+            self._judge_changes(epoch, expected)
             self.report.comparisons += 2
-            self.say(f"right: epoch {epoch}, commit {self.load.mark}, {len(found)} rows")
+            self.say(f"right: epoch {epoch}, commit {self.load.mark}, {len(rows)} rows")
 
-    def _judge_told(self, last: int, expected: list[Row]) -> None:
-        """Law 2: what the follower was given since it was last looked at."""
-        given, self.given = self.given, []
-        for first, epoch, rows in given:
+    def _judge_changes(self, last: int, expected: list[Row]) -> None:
+        """The *once* law, for the changes that the follower got since the last look."""
+        sunk, self.sunk = self.sunk, []
+        for first, epoch, rows in sunk:
             if first != self.next and self.next:
                 raise Wrong(f"{self.next} was to follow, and {first} to {epoch} came")
             for *row, diff in rows:
                 self.sums[tuple(row)] += diff
             self.next = epoch + 1
             if epoch in self.snapshots and not self.siege.stream:
-                number, kept = self.snapshots.pop(epoch)
-                wanted = kept()
-                told = sorted((+self.sums).elements())
-                if told != wanted:
-                    raise Wrong(f"as of {epoch} (commit {number}): {different(told, wanted)}")
+                number, snapshot = self.snapshots.pop(epoch)
+                wanted = snapshot()
+                added_up = sorted((+self.sums).elements())
+                if added_up != wanted:
+                    raise Wrong(f"as of {epoch} (commit {number}): {different(added_up, wanted)}")
                 self.report.comparisons += 1
-        told = sorted((+self.sums).elements())
-        if self.next != last + 1 or told != expected or min(self.sums.values(), default=0) < 0:
-            raise Wrong(f"told up to {self.next - 1} of {last}: {different(told, expected)}")
+        added_up = sorted((+self.sums).elements())
+        if self.next != last + 1 or added_up != expected or min(self.sums.values(), default=0) < 0:
+            raise Wrong(f"told up to {self.next - 1} of {last}: {different(added_up, expected)}")
         self.sums = +self.sums
         self.snapshots.clear()
 
     def _check_leases(self) -> None:
-        """Law 4: workers keep nothing that nobody needs."""
+        """The *clean* law, for workers: they keep nothing that nobody needs."""
         with suppress(OperatorFailed):
             self.run.commit()  # parcels of an epoch go with the one after it
 
@@ -639,7 +639,7 @@ class Life:
             self.query.stop()
 
     def _check_files(self) -> None:
-        """Law 2 for a sink: what all lives wrote adds up, each epoch in one file."""
+        """The *once* law, for a sink: the files of all lives add up, with each epoch in one file."""
         names = sorted(Path(f"{self.siege.path}-out").glob("**/*.parquet"))
         sums: Counter[Row] = Counter()
         epochs: Counter[int] = Counter()
@@ -667,7 +667,8 @@ def alive(pid: int) -> bool:
 
 
 def check_gone(pids: set[int], before: set[threading.Thread], seconds: float = 20) -> None:
-    """Law 4: of a life that is over nothing is left. Python processes of Spark live on: they are used again."""
+    """The *clean* law, for a life that is over: nothing is left of it. Spark uses its Python processes again, so these
+    live on."""
     deadline = time.monotonic() + seconds
     ours = {pid for pid in pids if pid != os.getpid()}
     while True:
@@ -685,7 +686,7 @@ def check_gone(pids: set[int], before: set[threading.Thread], seconds: float = 2
         time.sleep(0.05)
 
 
-def different(found: list[Row], expected: list[Row]) -> str:
+def different(rows: list[Row], expected: list[Row]) -> str:
     """What is too much, and what is missing."""
-    more, less = Counter(found), Counter(expected)
-    return f"{len(found)} rows; too many {list((more - less).items())[:5]}, missing {list((less - more).items())[:5]}"
+    more, less = Counter(rows), Counter(expected)
+    return f"{len(rows)} rows; too many {list((more - less).items())[:5]}, missing {list((less - more).items())[:5]}"

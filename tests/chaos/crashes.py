@@ -1,17 +1,17 @@
 """Crashes at every file operation of a durable program, enumerated.
 
 `Disk` stands between our code and the files below a folder: it sees every open, write, fsync, link, rename, unlink and
-mkdir there. What a killed process leaves is what the files hold at that moment. So instead of killing a process for
-each operation, `Disk` takes a *snapshot* of the folder before each operation and after it, and after half of the bytes
-of each write, while the program goes on. One run gives all states in which the program could have died; each
-is resumed and compared with the oracle. (`tests/chaos/test_crashes.py` also kills real processes at some of them.)
+mkdir there. A killed process leaves the files as they are at that moment. So instead of killing a process for each
+operation, `Disk` takes a *snapshot* of the folder before each operation and after it, and after half of the bytes of
+each write, while the program goes on. One run gives all states in which the program could have died; each state is
+resumed and compared with the oracle. (`tests/chaos/test_crashes.py` also kills real processes in some of them.)
 
-Files that others write through operations of their own (delta-rs, below Python) are not seen. `around` has snapshots
-taken before and after whole calls of theirs, and halfway: the files that such a call has made, without those of
-`_delta_log` that make them count.
+Operations of other libraries below Python (delta-rs) are not seen. For these, `around` takes snapshots before and after
+whole calls, and a snapshot *halfway*: with the files that the call has created, but without those in `_delta_log` that
+make the others count.
 
-With `power`, a snapshot is what a power cut would leave, in the worst case: the bytes of a file as of its last fsync,
-and the names in a folder as of that folder's last fsync.
+With `power`, a snapshot is the worst case of a power cut: the bytes of a file as of its last fsync, and the names in a
+folder as of that folder's last fsync.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Disk:
         self._lock = RLock()
         self._names: dict[str, dict[str, int]] = {}  # durable names of a folder: inodes
         self._bytes: dict[int, bytes] = {}  # durable bytes of an inode
-        self._kept: dict[int, int] = {}  # descriptors that keep inodes from being used again
+        self._open: dict[int, int] = {}  # descriptors that keep inodes from being used again
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -69,7 +69,7 @@ class Disk:
             os, **{name: self._around(name, function) for name, function in real.items()}
         ):
             yield
-        for descriptor in self._kept.values():
+        for descriptor in self._open.values():
             os.close(descriptor)
 
     @contextmanager
@@ -99,12 +99,12 @@ class Disk:
     def _files(self) -> set[Path]:
         return {path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file()}
 
-    def _halfway(self, at: int, made: set[Path]) -> None:
+    def _halfway(self, at: int, created: set[Path]) -> None:
         """Take back the commits of what a call has made: its data files are there, and nobody knows of them."""
-        if self.crash is None and made:
+        if self.crash is None and created:
             copy = self.copies / f"{at:05d}-halfway"
             shutil.copytree(self.copies / f"{at:05d}-after", copy, copy_function=os.link)
-            for path in made:
+            for path in created:
                 if path.parent.name == "_delta_log":
                     (copy / path).unlink(missing_ok=True)
             answered = self.snapshots[-1].answered
@@ -170,8 +170,8 @@ class Disk:
                 entry.name: entry.inode() for entry in os.scandir(path)
             }
             return
-        if about.st_ino not in self._kept:
-            self._kept[about.st_ino] = os.dup(descriptor)
+        if about.st_ino not in self._open:
+            self._open[about.st_ino] = os.dup(descriptor)
         with open(f"/proc/self/fd/{descriptor}", "rb") as file:
             self._bytes[about.st_ino] = file.read()
 

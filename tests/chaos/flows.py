@@ -73,12 +73,12 @@ class EdgesProgram:
         return self.answer(self.edges(past))
 
     def read(self, instances: Sequence[Any], epoch: int) -> Result:
-        found: Counter[Any] = Counter()
+        read_counts: Counter[Any] = Counter()
         for instance in instances:
             rows = instance.outputs["result"].view().to_batch((epoch,)).to_pydict()
             for *row, count in zip(*(rows[name] for name in (*self.columns, "count")), strict=True):
-                found[tuple(row)] += count
-        return dict(found)
+                read_counts[tuple(row)] += count
+        return dict(read_counts)
 
 
 def refuse_poison(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -229,13 +229,13 @@ class SharedProgram:
         return dict.fromkeys(judge.rows(), 1)
 
     def read(self, instances: Sequence[Any], epoch: int) -> Result:
-        found: Counter[Any] = Counter()
+        read_counts: Counter[Any] = Counter()
         for instance in instances:
             rows = instance.outputs["out"].view().to_batch((epoch,)).to_pydict()
             counts = rows.pop("count")
             for *row, count in zip(*rows.values(), counts, strict=True):
-                found[tuple(row)] += count
-        return dict(found)
+                read_counts[tuple(row)] += count
+        return dict(read_counts)
 
 
 def _batch(names: Sequence[str], rows: Sequence[Sequence[int]]) -> pa.RecordBatch:

@@ -1,12 +1,13 @@
-"""Footprint: what a run that has recovered holds of its machine: connections, threads, processes, folders, loans.
+"""Footprint: the connections, threads, processes, folders and loans that a recovered run holds of its machine.
 
-`settled` waits until the laws hold, for so long at most; they are about a run at rest, whoever was killed before.
+`settled` waits, for a limited time, until the laws hold. They are about a run at rest, whichever workers were killed
+before. Laws:
 
-1. **Nobody gone.** No connection leads to a process that is gone, and no child of the driver is dead and unburied.
-2. **A few for each.** Of connections, threads and processes there are so many for each worker, and no more however
-   often workers were lost.
-3. **Nothing open.** No file of the checkpoint path is open; no temporary folder is there, where no state is spilled.
-4. **Nothing lent.** No worker keeps rows that nobody can ask for any more. (On Spark, DataFrames can for a while.)
+- **Nobody gone.** No connection leads to a process that is gone, and no child of the driver is a zombie.
+- **A few for each.** There are so many connections, threads and processes for each worker, and no more however often
+  workers were lost.
+- **Nothing open.** No file of the checkpoint path is open. Where no state is spilled, there is no temporary folder.
+- **Nothing lent.** No worker keeps rows that nobody can ask for any more. (On Spark, DataFrames can for a while.)
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def connections(pid: int) -> list[tuple[int, int]]:
             fields = line.split()
             ports = [int(fields[at].rpartition(":")[2], 16) for at in (1, 2)]
             table[fields[9]] = (ports[0], ports[1])
-    found = []
+    pairs = []
     for name in opened(pid):
         inode = name.removeprefix("socket:[").removesuffix("]")
         if name.startswith("socket:") and inode in table:
-            found.append(table[inode])
-    return found
+            pairs.append(table[inode])
+    return pairs
 
 
 def opened(pid: int) -> list[str]:
@@ -67,13 +68,13 @@ def opened(pid: int) -> list[str]:
 
 def children(pid: int) -> dict[int, str]:
     """The processes that a process has started, and the state of each."""
-    found = {}
+    states = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             if int(parent) == pid:
-                found[int(stat.parent.name)] = state
-    return found
+                states[int(stat.parent.name)] = state
+    return states
 
 
 class Footprint:
@@ -149,14 +150,14 @@ class Footprint:
 
     def _driver(self, cluster: Any, ports: set[int], count: int) -> list[str]:
         said, own = [], port_of(cluster.address)
-        found = connections(os.getpid())
-        to_workers = [remote for _, remote in found if remote in ports]
+        pairs = connections(os.getpid())
+        to_workers = [remote for _, remote in pairs if remote in ports]
         if len(to_workers) > 3 * count:  # a link, a line, and one that is being made or ended
             said.append(f"{len(to_workers)} connections from the driver to {count} workers")
-        here = [local for local, _ in found if local == own]
+        here = [local for local, _ in pairs if local == own]
         if len(here) > 1 + 3 * count:
             said.append(f"{len(here)} connections to the driver, of {count} workers")
-        if gone := [far for near, far in found if near != own and far in self.ports - ports]:
+        if gone := [far for near, far in pairs if near != own and far in self.ports - ports]:
             said.append(f"connections of the driver to workers that are gone: {gone}")
         if files := [name for name in opened(os.getpid()) if name.startswith(self.path)]:
             said.append(f"open files of the checkpoint path: {files}")
@@ -188,17 +189,17 @@ class Footprint:
     def _worker(self, pid: int, own: int, ports: set[int], count: int) -> list[str]:
         said = []
         try:
-            found = connections(pid)
+            pairs = connections(pid)
             native = len(os.listdir(f"/proc/{pid}/task"))
         except OSError:
             return [f"worker {pid} is gone"]
-        here = sum(local == own for local, _ in found)
+        here = sum(local == own for local, _ in pairs)
         if here > 1 + 3 + 2 * count:  # it listens; the driver's; its peers'
             said.append(f"{here} connections to worker {pid}, with {count} workers")
-        peers = [remote for _, remote in found if remote in ports - {own}]
+        peers = [remote for _, remote in pairs if remote in ports - {own}]
         if len(peers) > 2 * count:
             said.append(f"{len(peers)} connections from worker {pid} to its peers")
-        if gone := [far for near, far in found if near != own and far in self.ports - ports]:
+        if gone := [far for near, far in pairs if near != own and far in self.ports - ports]:
             said.append(f"connections of worker {pid} to peers that are gone: {gone}")
         if native > NATIVE:
             said.append(f"{native} threads in worker {pid}")

@@ -1,12 +1,12 @@
-"""Kills: real processes die at random moments under load, and nobody notices.
+"""Kills: real processes die at random moments under load, and no result shows it.
 
     python -m tests.chaos.kills --kills 200 --seed 7 --on processes
     python -m tests.chaos.kills --kills 50 --on spark --program scc --stream --frames
 
-A suite is a sequence of lives on one checkpoint path (`besieged`). All but the last are processes of
-their own, and end by kill -9 of the driver; the next one resumes with another number of workers. The
-last line is JSON: kills by kind, epochs, comparisons, times of recovery. `--program all` takes the
-programs over collections in turn, each with a path of its own, `--program shared` those with shared state.
+A suite is a sequence of lives on one checkpoint path (`besieged`). All lives but the last are processes of their own,
+and end by kill -9 of the driver; the next life resumes with another number of workers. The last line of output is JSON:
+kills by kind, epochs, comparisons, times of recovery. `--program all` takes the programs over collections in turn, each
+with a path of its own, and `--program shared` the programs with shared state.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _listen(
 def _live(siege: Siege) -> None:
     """What a process does that is one life."""
 
-    def told(report: Report, pids: list[int]) -> None:
+    def print_report(report: Report, pids: list[int]) -> None:
         print(json.dumps({**vars(report), "pids": pids}), flush=True)
 
     with ExitStack() as stack:
@@ -126,8 +126,8 @@ def _live(siege: Siege) -> None:
             spark = stack.enter_context(session(SLOTS["spark"], spark_log_level="OFF"))
         elif siege.on == "standalone":
             spark = stack.enter_context(session(spark_log_level="OFF"))
-        report = besiege(siege, spark, lambda text: print(text, flush=True), told)
-        told(report, [])
+        report = besiege(siege, spark, lambda text: print(text, flush=True), print_report)
+        print_report(report, [])
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -142,40 +142,43 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--poison", type=float, default=0.0, help="the share of epochs that fail")
     parser.add_argument("--kinds", default="", help="of kills, with commas between")
     parser.add_argument("--life", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.life:
-        told = json.loads(given.life)
-        lists = {name: tuple(told[name]) for name in ("kinds", "first")}
-        _live(Siege(**{**told, **lists}))
+    options = parser.parse_args(arguments)
+    if options.life:
+        fields = json.loads(options.life)
+        lists = {name: tuple(fields[name]) for name in ("kinds", "first")}
+        _live(Siege(**{**fields, **lists}))
         return
-    seed = random.SystemRandom().randrange(1 << 20) if given.seed is None else given.seed
-    print(f"--seed {seed} --on {given.on} --program {given.program} --kills {given.kills}", flush=True)  # fmt: skip
+    seed = random.SystemRandom().randrange(1 << 20) if options.seed is None else options.seed
+    shown = f"--seed {seed} --on {options.on} --program {options.program} --kills {options.kills}"
+    print(shown, flush=True)
     groups = {"all": list(PROGRAMS), "shared": list(SHARED)}
-    names = groups.get(given.program, [given.program])
-    if given.stream and not set(names) <= set(PROGRAMS):
+    names = groups.get(options.program, [options.program])
+    if options.stream and not set(names) <= set(PROGRAMS):
         parser.error("--stream feeds an input 'a', which programs with shared state do not have")
     total = Report()
     start = time.monotonic()
     epochs = 0
     with ExitStack() as stack:
-        cluster = stack.enter_context(Standalone(cores=3)) if given.on == "standalone" else None
+        cluster = stack.enter_context(Standalone(cores=3)) if options.on == "standalone" else None
         for at, name in enumerate(names):
-            kills = given.kills * (at + 1) // len(names) - given.kills * at // len(names)
+            kills = options.kills * (at + 1) // len(names) - options.kills * at // len(names)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="riverrun-kills-"))
             siege = Siege(
-                seed + at, kills, given.on, name, str(Path(folder, "run")), stream=given.stream,
-                frames=given.frames, poison=given.poison,
-                kinds=tuple(filter(None, given.kinds.split(","))),
+                seed + at, kills, options.on, name, str(Path(folder, "run")), stream=options.stream,
+                frames=options.frames, poison=options.poison,
+                kinds=tuple(filter(None, options.kinds.split(","))),
             )  # fmt: skip
             report = suite(
-                siege, given.drivers, cluster=cluster, say=lambda text: print(text, flush=True)
+                siege, options.drivers, cluster=cluster, say=lambda text: print(text, flush=True)
             )
             total.add(report)
             epochs += report.epochs
             print(f"{name}: {json.dumps(report.summed())}", flush=True)
     total.epochs = epochs
     took = round(time.monotonic() - start, 1)
-    print(json.dumps({"seed": seed, "on": given.on, **total.summed(), "seconds": took}), flush=True)
+    print(
+        json.dumps({"seed": seed, "on": options.on, **total.summed(), "seconds": took}), flush=True
+    )
 
 
 if __name__ == "__main__":

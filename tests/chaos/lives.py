@@ -1,8 +1,8 @@
-"""What lives in a simulation: a storage that fails, workers, and whole applications with their client.
+"""The parts of a simulation: a storage that fails, workers, and whole applications with their client.
 
-`simulation` says what is done to them. Here is how messages and instructions are carried, what is
-lost with a worker or a connection, and what a client knows and checks: the input that counts
-(`truth`), what was answered for (`logged`), and whether the next life of the run still has it.
+`simulation` does harm to these parts. This module carries messages and instructions, decides what is lost with a worker
+or a connection, and has the knowledge of a client: the input that counts (`truth`) and the epochs that were confirmed
+(`logged`), which the next life of the run has to have.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class Life:
         if kind is m.Logged:
             self.logged.add(message.epoch)
             if self.successor is not None:
-                self._check_kept(message.epoch, self.successor)
+                self._check_inherited(message.epoch, self.successor)
         elif kind is m.Refused:
             if not simulation.program.fails(self.truth[message.epoch]):
                 raise Violation(f"epoch {message.epoch} was refused: {message.error}")
@@ -329,11 +329,11 @@ class Life:
             raise Violation(f"epoch {epoch} is reported, and should have failed")
         self.simulation.check_result(self, epoch)
 
-    def _check_kept(self, epoch: int, heir: Life) -> None:
-        """What was answered for is in the next life, unless it was refused."""
+    def _check_inherited(self, epoch: int, heir: Life) -> None:
+        """Check that a confirmed epoch is in the next life, unless the epoch was refused."""
         (*_, inputs) = self.submitted[epoch]
-        found = heir.inherited_truth.get(epoch)
-        if found is not None and same(found, inputs):
+        truth = heir.inherited_truth.get(epoch)
+        if truth is not None and same(truth, inputs):
             return
         if self.simulation.program.fails(inputs):
             return  # the log may have known that it was refused
@@ -342,26 +342,26 @@ class Life:
     inherited_truth: dict[int, m.Inputs]
 
     def inherit(self, old: Life | None, opening: Opening) -> None:
-        """Find out what is true now, and compare it with what the life before was told."""
+        """Take over the input that counts from the opening, and compare it with that of the life before."""
         for epoch in range(opening.epoch):
             if old is None or epoch not in old.truth:
                 raise Violation(f"{self} starts at {opening.epoch}, and nobody submitted {epoch}")
             self.truth[epoch] = old.truth[epoch]
         for at, pending in enumerate(opening.pending):
             epoch = opening.epoch + at
-            given = old.submitted.get(epoch, []) if old is not None else []
+            submitted = old.submitted.get(epoch, []) if old is not None else []
             inputs = pending.inputs
             if pending.dropped:
                 record = Log(Storage(self.simulation.disk.store)).read(pending.position)
                 inputs = {name: record.inputs[name] for name in pending.names}
             if pending.refused:
                 known = old is None or not old.truth.get(epoch, {})  # by the life before
-                if not known and not any(map(self.simulation.program.fails, given)):
+                if not known and not any(map(self.simulation.program.fails, submitted)):
                     raise Violation(f"epoch {epoch} is refused in {self}, for no reason")
                 inputs = {}
-            elif old is not None and not any(same(inputs, some) for some in given):
-                kept = old.truth.get(epoch)
-                if kept is None or not same(kept, inputs):
+            elif old is not None and not any(same(inputs, some) for some in submitted):
+                old_inputs = old.truth.get(epoch)
+                if old_inputs is None or not same(old_inputs, inputs):
                     raise Violation(f"epoch {epoch} has other rows in {self}")
             self.truth[epoch] = inputs
         self.submitted = {epoch: [inputs] for epoch, inputs in self.truth.items()}
@@ -373,7 +373,7 @@ class Life:
         if old is not None:
             old.successor = self
             for epoch in sorted(old.logged):
-                old._check_kept(epoch, self)
+                old._check_inherited(epoch, self)
 
 
 def same(a: m.Inputs, b: m.Inputs) -> bool:

@@ -1,11 +1,11 @@
-"""Loads: programs under random input, each commit a function of a seed and its number, and what should come out.
+"""Loads: programs under random input, and their expected outputs. A commit is a function of a seed and its number.
 
-A `Load` is of rows that are there or not, judged by recomputation over them; a `SharedLoad` is of a program with
-shared state, judged by its sequential model over the commits that count, in their order.
+A `Load` is that of a program over collections, judged by recomputation over the rows that are there. A `SharedLoad` is
+that of a program with shared state, judged by its sequential model over the commits that count, in their order.
 
-Whoever resumes a run that somebody else fed knows what was fed: every commit upserts its number into the
-input `marks`, in the epoch that has its rows, and what a commit has is drawn from the seed and that number.
-So a driver process can be killed at any moment, and the next one still has something to compare with.
+A process that resumes a run can tell which rows another process has fed: every commit upserts its number into the input
+`marks`, in the epoch of its rows, and the rows are drawn from the seed and that number. So a driver process can be
+killed at any moment, and the next one can still compare.
 
 >>> load = Load("count", seed=7)
 >>> first = load.draw()
@@ -121,7 +121,7 @@ class Load:
         old: dict[str, list[Row]] = {}
         after: Rows = {}
         for name in self.inputs:
-            kept, size = self.rows[name], source.choice((0, 1, 5, 30, 30, 100))
+            present, size = self.rows[name], source.choice((0, 1, 5, 30, 30, 100))
             size = min(size, MOST[self.name] // 4)
             keys = KEYS[self.name]
             graph = self.name in ("components", "scc")
@@ -129,15 +129,15 @@ class Load:
                 (source.randrange(keys), source.randrange(keys if graph else 50))
                 for _ in range(size)
             ]
-            there = sorted(kept.elements())
+            there = sorted(present.elements())
             gone = size // 2 + max(0, len(there) - MOST[self.name])
             old[name] = source.sample(there, min(gone, len(there)))
             if self.program.keyed:
                 deleted = {k for k, _ in old[name]}
-                latest = {k: v for k, v in kept if k not in deleted} | dict(new[name])
+                latest = {k: v for k, v in present if k not in deleted} | dict(new[name])
                 after[name] = Counter(latest.items())
             else:
-                after[name] = Counter(kept)
+                after[name] = Counter(present)
                 after[name].subtract(old[name])
                 after[name].update(new[name])
                 after[name] = +after[name]
@@ -159,11 +159,11 @@ class Load:
         return self.program.oracle(rows)
 
     def columns(self, name: str) -> list[str]:
-        """What the columns of an input are called."""
+        """The names of the columns of an input."""
         return ["k", "v"]
 
-    def kept(self) -> Callable[[], list[Row]]:
-        """What will say later what is expected now."""
+    def expected_later(self) -> Callable[[], list[Row]]:
+        """A function that gives, whenever it is called, the output that is expected now."""
         rows = self.rows
         return lambda: self.program.oracle(rows)
 
@@ -175,7 +175,7 @@ class Load:
 
 
 RECENT = 60
-"""So many rows of an input may still be deleted."""
+"""The number of rows of an input that may still be deleted."""
 
 
 @dataclass
@@ -219,7 +219,7 @@ class SharedLoad(Load):
     def columns(self, name: str) -> list[str]:
         return list(self.sharing.inputs[name])
 
-    def kept(self) -> Callable[[], list[Row]]:
+    def expected_later(self) -> Callable[[], list[Row]]:
         rows = self.judge.rows()
         return lambda: rows
 

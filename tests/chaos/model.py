@@ -1,8 +1,8 @@
-"""A shared state as one sequential loop: what the engine has to come to, whatever is done to it meanwhile.
+"""A shared state as one sequential loop: the answers that the engine has to give, whatever is done to it meanwhile.
 
-An epoch is: updates that are not late are applied, stream by stream; what was reported moves U, then F; then
-fetches whose time has come are answered, and the others wait. Nothing is ever compacted here, there is one
-worker, and nothing fails. What a program adds to it is in `sharing`.
+In an epoch, first the updates that are not late are applied, stream by stream. Then reports move U, and then F. Then
+fetches whose time U has passed are answered, and the others wait. Here nothing is compacted, there is one worker, and
+nothing fails. The programs of `sharing` build on this model.
 
 >>> state = State(updates={"moves": Reporter()})
 >>> views = Waiting(state)
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Found = list[tuple[int, Any]]
+Entries = list[tuple[int, Any]]
 Marks = Mapping[str, Iterable[tuple[str, int]]]
 """Of each reporter, the sources and times of the rows that it brought."""
 
@@ -78,10 +78,10 @@ class State:
         """What is reported in an epoch counts."""
         for name, rows in marks.items():
             side = "update" if name in self.reporters["update"] else "fetch"
-            kept = self._marks.setdefault(name, {})
+            sources = self._marks.setdefault(name, {})
             for source, time in rows:
                 mark = time - self.reporters[side][name].late
-                kept[source] = max(mark, kept.get(source, (mark, 0))[0]), epoch
+                sources[source] = max(mark, sources.get(source, (mark, 0))[0]), epoch
         self.fetch_before = self.fetch_progress
         self.update_progress = _later(self.update_progress, self._least("update", epoch))
         fetch = self._least("fetch", epoch)
@@ -99,19 +99,19 @@ class State:
                 (idle if epoch - seen >= limit else active).append(mark)
         return min(active or idle, default=None)
 
-    def within(self, key: Any, since: int | None = None, at: int | None = None) -> Found:
+    def within(self, key: Any, since: int | None = None, at: int | None = None) -> Entries:
         """The values of a key between two times, each as often as it is there, in order."""
-        found = [
+        entries = [
             each
             for each in self._entries.get(key, Counter()).elements()
             if (since is None or each[0] >= since) and (at is None or each[0] <= at)
         ]
-        return sorted(found, key=lambda each: (each[0], each[1] is not None, each[1]))
+        return sorted(entries, key=lambda each: (each[0], each[1] is not None, each[1]))
 
     def latest(self, key: Any, at: int | None = None) -> Any:
         """The latest value up to a time; None if there is none."""
-        found = self.within(key, None, at)
-        return found[-1][1] if found else None
+        entries = self.within(key, None, at)
+        return entries[-1][1] if entries else None
 
 
 class Waiting:

@@ -1,12 +1,11 @@
-"""The protocol, and what shared state keeps, broken on purpose: each of these must be noticed by the simulation.
+"""Mutants: faults in the protocol and in shared state, made on purpose. The simulation must notice each of them.
 
-Some that it does not notice are not here, since something else stands behind them: where newer
-messages are dropped instead of held, the gap is noticed and all begin again; what a zombie says is
-of an older execution too; a part of another attempt is refused by the manifest, whose shares must
-end at one frontier; a checkpoint that was published after it had been given up is found by the
-conflict at the next one. And a checkpoint that covers less of the log than the one before
-(`CheckpointSaver.covers`) needs two owners, both of which retain one checkpoint, and three losses in the
-right order: `tests/engine/test_coordinator.py` has it.
+Some faults are not here, since a second defence hides them from the simulation. If newer messages are dropped instead
+of held, the gap is noticed and all workers begin again. Messages of a zombie have the number of an older execution too.
+A part of another attempt is refused by the manifest, whose shares must end at one frontier. A checkpoint that is
+published after it was given up is noticed by the conflict at the next checkpoint. A checkpoint that covers less of the
+log than the one before (`CheckpointSaver.covers`) needs two owners that retain one checkpoint each, and three losses in
+the right order: `tests/engine/test_coordinator.py` has that case.
 
     python -m tests.chaos.mutants            # how many seeds each one survives
 """
@@ -233,8 +232,8 @@ def checkpoints_claim_to_cover_more() -> Any:
     original = Coordinator._about
 
     def about(self: Coordinator) -> Any:
-        found = original(self)
-        return {**found, "position": self.log.position}
+        note = original(self)
+        return {**note, "position": self.log.position}
 
     return replaced(Coordinator, "_about", about)
 
@@ -414,7 +413,9 @@ def fetches_that_were_deleted_while_they_waited_report() -> Any:
 @mutant_of("kept")
 def every_worker_sweeps_when_it_has_updates() -> Any:
     original = Storing._passed
-    return replaced(Storing, "_passed", lambda self, *given: original(self, *given[:-1], True))
+    return replaced(
+        Storing, "_passed", lambda self, *arguments: original(self, *arguments[:-1], True)
+    )
 
 
 @contextlib.contextmanager
@@ -469,9 +470,11 @@ def noticed(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
 
 def main(arguments: list[str]) -> None:
     for name in arguments or MUTANTS:
-        found = noticed(name, range(300))
+        notice = noticed(name, range(300))
         print(
-            f"{name:60}", "NOT NOTICED" if found is None else f"{found[0]:4} {found[1]}", flush=True
+            f"{name:60}",
+            "NOT NOTICED" if notice is None else f"{notice[0]:4} {notice[1]}",
+            flush=True,
         )
 
 

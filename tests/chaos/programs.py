@@ -1,11 +1,10 @@
-"""Programs that the simulation runs: an instance, random input, and what should come out.
+"""Programs that the simulation runs: an instance, random input, and the expected output.
 
-`Counting` is a stand-in for a plan, small enough to be read at once and sharp enough to notice a
-protocol that is broken. Rows go to the worker that owns the hash of their key, in several messages;
-workers tell each other that they are there, and how many they have sent, and an epoch is complete
-where all of that has come. Half of the keys remember the epoch that brought them, so a row that is counted in the wrong
-epoch shows. Old versions are compacted away, so a state that is restored as of the wrong epoch
-shows. A key of -1 makes the worker that owns it fail.
+`Counting` stands in for a plan: small enough to be read quickly, and sensitive to faults of the protocol. Rows go to
+the worker that owns the hash of their key, in several messages. Workers announce themselves and the number of messages
+that they have sent; an epoch is complete on a worker that has all of these. Half of the keys store the epoch of their
+rows, so a row that is counted in a wrong epoch shows. Old versions are compacted away, so a state that is restored as
+of a wrong epoch shows. A key of -1 makes the worker that owns it fail.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class CountingInstance:
         self._in: list[tuple[int, Any]] = []
         self._rows: dict[int, list[tuple[int, int]]] = {}
         self._chunks: Counter[tuple[int, int]] = Counter()
-        self._told: dict[tuple[int, int], int] = {}
+        self._announced: dict[tuple[int, int], int] = {}
 
     def feed(self, epoch: int, inputs: Inputs) -> None:
         assert epoch == self.fed == self.completed, (epoch, self.fed, self.completed)
@@ -117,14 +116,15 @@ class CountingInstance:
                 assert sender not in self._greeted
                 self._greeted.add(sender)
             elif kind == "sent":
-                self._told[sender, epoch] = what
+                self._announced[sender, epoch] = what
             else:
                 self._chunks[sender, epoch] += 1
                 self._rows.setdefault(epoch, []).extend(what)
             return True
         epoch = self.completed
         if self.fed > epoch and all(
-            peer in self._greeted and self._told.get((peer, epoch)) == self._chunks[peer, epoch]
+            peer in self._greeted
+            and self._announced.get((peer, epoch)) == self._chunks[peer, epoch]
             for peer in range(self._peers)
         ):
             self._apply(epoch, self._rows.pop(epoch, []))
@@ -185,13 +185,13 @@ class Counting:
         return {key: count for key, count in counts.items() if count}
 
     def read(self, instances: Sequence[Any], epoch: int) -> Result:
-        found: dict[tuple[int, int], int] = {}
+        counts: dict[tuple[int, int], int] = {}
         for instance in instances:
             rows = instance.spine.to_batch((epoch,)).to_pydict()
             for key, at, count in zip(rows["key"], rows["epoch"], rows["count"], strict=True):
-                assert (key, at) not in found, f"{key} is held by two workers"
-                found[key, at] = count
-        return found
+                assert (key, at) not in counts, f"{key} is held by two workers"
+                counts[key, at] = count
+        return counts
 
 
 def rows_of(keys: Sequence[int], diffs: Sequence[int] | None = None) -> Inputs:

@@ -1,6 +1,6 @@
-"""More programs with shared state: several requests of a record, several states, loops, and what is left of entries.
+"""More programs with shared state: records with several requests, several states, loops, and compacted entries.
 
-And the names of all of them: `SHARING`.
+`SHARING` has all programs with shared state by name.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Gathered(Sharing):
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
         key, value = {"k": pl.Int64}, {"v": pl.Int64}
         prices = flow.state("prices", key, value)
-        kept = flow.state("kept", key, value, compact=rr.rules.keep_latest, sweep=1)
+        moved = flow.state("kept", key, value, compact=rr.rules.keep_latest, sweep=1)
         inputs["moves"].update(prices, late=3)
-        inputs["moves"].update(kept, late=3)
+        inputs["moves"].update(moved, late=3)
 
         def ask(row: dict[str, Any]) -> list[dict[str, Any]]:
             return [{"k": (row["k"] + n) % 6, "at": row["at"] + 3 * n} for n in range(row["size"])]
@@ -66,64 +66,66 @@ class Gathered(Sharing):
             return [{**row, "keys": [row["k"], row["b"], row["k"]]}]
 
         def folded(row: dict[str, Any]) -> list[dict[str, Any]]:
-            found = [50 if each is None else each for each in row["v"]]
-            hashed = sum((n + 1) * each for n, each in enumerate(found)) % 13
+            values = [50 if each is None else each for each in row["v"]]
+            hashed = sum((n + 1) * each for n, each in enumerate(values)) % 13
             return [{"k": row["k"], "at": row["at"], "v": hashed}]
 
         shape = {"k": pl.Int64, "at": pl.Int64, "v": pl.Int64}
         lists = {"k": pl.Int64, "b": pl.Int64, "at": pl.Int64, "keys": pl.List(pl.Int64)}
         orders = inputs["orders"].flat_map(listed, lists).fetch(prices, key="keys", at="at")
         orders = orders.flat_map(folded, shape)
-        baskets = inputs["baskets"].fetch(kept, requests=ask, at="at", late=12)
+        baskets = inputs["baskets"].fetch(moved, requests=ask, at="at", late=12)
         baskets = baskets.flat_map(folded, shape)
 
         second = flow.state("second", key, value)
         orders.update(second, time="at", rule=rr.rules.append, late=5)
         echoed = inputs["orders"].fetch(second, key="b", at="at", rule=rr.rules.latest)
-        made = [
+        answers = [
             orders.select("k", what=pl.lit(0), v="v"),
             baskets.select("k", what=pl.lit(1), v="v"),
             echoed.select("k", what=pl.lit(2), v="v"),
         ]
-        rows = made[0].concat(*made[1:])
+        rows = answers[0].concat(*answers[1:])
         return counted(rows, "k", "what", v=pl.col("v"))
 
     def judge(self) -> Judge:
-        def hashed(found: list[Any]) -> int:
-            filled = [50 if each is None else each for each in found]
+        def hashed(values: list[Any]) -> int:
+            filled = [50 if each is None else each for each in values]
             return sum((n + 1) * each for n, each in enumerate(filled)) % 13
 
         class Its(Judge):
             def __init__(self) -> None:
                 super().__init__()
                 self.prices = State({"moves": Reporter(3)})
-                self.kept = State({"moves": Reporter(3)}, {"baskets": Reporter(12)}, compacted=True)
+                self.moved = State(
+                    {"moves": Reporter(3)}, {"baskets": Reporter(12)}, compacted=True
+                )
                 self.second = State({"orders": Reporter(5)})
-                self.orders, self.baskets = Waiting(self.prices), Waiting(self.kept)
+                self.orders, self.baskets = Waiting(self.prices), Waiting(self.moved)
                 self.echoed = Waiting(self.second)
 
             def apply(self, epoch: int, fed: Fed) -> None:
                 moves = {"moves": times(fed["moves"], 1)}
                 self.prices.update([(*row, diff) for row, diff in fed["moves"]])
                 self.prices.settle(epoch, moves)
-                self.kept.update([(*row, diff) for row, diff in fed["moves"]])
+                self.moved.update([(*row, diff) for row, diff in fed["moves"]])
                 asked = {
                     row: [((row[0] + n) % 6, row[2] + 3 * n) for n in range(row[3])]
                     for row, _ in fed["baskets"]
                 }
                 ticks = [("", at) for each in asked.values() for _, at in each]
-                self.kept.settle(epoch, {**moves, "baskets": ticks})
+                self.moved.settle(epoch, {**moves, "baskets": ticks})
 
                 orders = [(row[2], row, diff) for row, diff in fed["orders"]]
                 ready = []
                 for (k, b, at), diff in self.orders.take(orders):
-                    v = hashed([self.prices.latest(each, at) for each in (k, b, k)])
+                    v = hashed([self.prices.moved(each, at) for each in (k, b, k)])
                     self.count([((k, 0, v), diff)])
                     ready.append(((k, at, v), diff))
                 self.second.update([(*row, diff) for row, diff in ready], "append")
                 self.second.settle(epoch, {"orders": times(added_up(ready), 1)})
                 for (k, b, at), diff in self.echoed.take(orders):
-                    self.count([((k, 2, or_none(self.second.latest(b, at))), diff)])
+                    self.count([((k, 2, or_none(self.second.moved(b, at))), diff)])
 
                 self._fill(fed, asked)
 
@@ -136,7 +138,7 @@ class Gathered(Sharing):
                 first = {row: min(at for _, at in asked[row]) for row, _ in some}
                 for row, diff in self.baskets.take(last, at=first):
                     every = [((row[0] + n) % 6, row[2] + 3 * n) for n in range(row[3])]
-                    v = hashed([self.kept.latest(k, at) for k, at in every])
+                    v = hashed([self.moved.latest(k, at) for k, at in every])
                     self.count([((row[0], 1, v), diff)])
 
         return Its()
@@ -179,8 +181,8 @@ class Chained(Sharing):
                 self.second.update([(*row, diff) for row, diff in answers], "append")
                 self.second.settle(epoch, {"seen": times(added_up(answers), 1)})
                 for (k, b, at), diff in self.again.take(asked):
-                    found = self.second.within(k, None, at)
-                    rows = [((k, b, or_none(v), at - time), diff) for time, v in found]
+                    values = self.second.within(k, None, at)
+                    rows = [((k, b, or_none(v), at - time), diff) for time, v in values]
                     self.count(rows or [((k, b, NONE, NONE), diff)])
 
         return Its()
@@ -300,8 +302,8 @@ class Learning(Sharing):
             return max(1, number + source.choice((-3, -1, -1, 0, 0, 0, 1, 2, 4)))
         return super().value(column, source, number)
 
-    def draw(self, source: random.Random, number: int, *given: Any) -> Any:
-        new, old = super().draw(source, number, *given)
+    def draw(self, source: random.Random, number: int, *arguments: Any) -> Any:
+        new, old = super().draw(source, number, *arguments)
         for step in (number - 1, number - 3):  # so that no step is left out for ever, as a rule
             if step > 0 and source.random() < 0.8:
                 row = (step, source.randrange(KEYS), source.randrange(VALUES))
@@ -313,10 +315,10 @@ class Learning(Sharing):
         model = loop.state("model", {"k": pl.Int64}, {"w": pl.Int64}, start=1)
         before = pl.col("step") - 1
         steps = loop.enter(inputs["steps"]).fetch(model, key="k", at=before)
-        made = steps.select("k", "step", w=(pl.col("w").fill_null(1) * 3 + pl.col("v")) % 11)
-        made.update(model, time="step", progress=False)
-        made.progress(model, "update", at=pl.col("step") + 1, late=0)
-        return counted(loop.leave(made), "k", w=pl.col("w"))
+        updated = steps.select("k", "step", w=(pl.col("w").fill_null(1) * 3 + pl.col("v")) % 11)
+        updated.update(model, time="step", progress=False)
+        updated.progress(model, "update", at=pl.col("step") + 1, late=0)
+        return counted(loop.leave(updated), "k", w=pl.col("w"))
 
     def judge(self) -> Judge:
         class Its(Judge):
@@ -329,13 +331,13 @@ class Learning(Sharing):
                 asked = [(row[0] - 1, row, diff) for row, diff in fed["steps"]]
                 while ready := self.steps.take(asked):
                     asked = []
-                    made = []
+                    updated = []
                     for (step, k, v), diff in ready:
                         w = self.model.latest(k, step - 1)
-                        made.append((k, step, ((1 if w is None else w) * 3 + v) % 11, diff))
-                    self.count([((k, w), diff) for k, _, w, diff in made])
-                    self.model.update(made)
-                    self.model.settle(epoch, {"steps": [("", step + 1) for _, step, *_ in made]})
+                        updated.append((k, step, ((1 if w is None else w) * 3 + v) % 11, diff))
+                    self.count([((k, w), diff) for k, _, w, diff in updated])
+                    self.model.update(updated)
+                    self.model.settle(epoch, {"steps": [("", step + 1) for _, step, *_ in updated]})
 
         return Its()
 

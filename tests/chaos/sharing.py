@@ -1,11 +1,11 @@
-"""Programs with shared state: what users write, random rows for each epoch, and a judge.
+"""Programs with shared state: the program itself, random rows for each epoch, and a judge.
 
-A judge is the sequential model of the program (`model`): it is given the rows of one accepted epoch after the
-other, and says what the output has come to. What is late depends on how rows were cut into epochs, and on nothing
-else, so it is exact. Times go on with the number of the epoch; some rows are late, some fetches ask for what will be
-known some epochs later, and wait meanwhile, through checkpoints, losses and other numbers of workers.
+A judge is the sequential model of the program (`model`): it takes the rows of each accepted epoch in order, and gives
+the output. It is exact, since lateness depends only on how rows were cut into epochs. Times grow with the number of the
+epoch; some rows are late, and some fetches ask for times that are passed only some epochs later. These wait meanwhile,
+through checkpoints, losses and other numbers of workers.
 
-Outputs are small however long a program runs: answers are counted. Functions that programs use are defined inside
+Answers are counted, so outputs stay small however long a program runs. Functions that programs use are defined inside
 functions, so that they travel to workers by value.
 """
 
@@ -101,15 +101,17 @@ class Sharing:
     def dataflow(self) -> rr.Dataflow:
         flow = rr.Dataflow(self.name)
         shapes = {name: dict.fromkeys(columns, pl.Int64) for name, columns in self.inputs.items()}
-        given = {name: flow.input(name, shape) for name, shape in shapes.items()}
-        flow.output("out", self.build(flow, given))
+        inputs = {name: flow.input(name, shape) for name, shape in shapes.items()}
+        flow.output("out", self.build(flow, inputs))
         return flow
 
 
-def counted(answers: Any, *columns: str, **made: Any) -> Any:
+def counted(answers: Any, *columns: str, **computed: Any) -> Any:
     """How often there is each answer."""
-    rows = answers.select(*columns, **{name: each.fill_null(NONE) for name, each in made.items()})
-    return rows.group_by(*columns, *made).agg(n=rr.count())
+    rows = answers.select(
+        *columns, **{name: each.fill_null(NONE) for name, each in computed.items()}
+    )
+    return rows.group_by(*columns, *computed).agg(n=rr.count())
 
 
 class AsOf(Sharing):
@@ -239,13 +241,13 @@ class Ranges(Sharing):
         )
         looked = inputs["look"].fetch_uncommitted(sold, key="k", rule=rr.rules.total)
         tens = (pl.col("w") * 10).round().cast(pl.Int64)
-        made = [
+        answers = [
             totals.select("k", what=pl.lit(0), v=pl.col("v") % 7, w=tens % 5),
             peeked.select("k", what=pl.lit(1), v=pl.col("v") % 7, w=tens % 5),
             looked.select("k", what=pl.lit(2), v=pl.col("v") % 7, w=tens % 5),
             ranges.select("k", what=pl.lit(3), v="v", w=pl.col("at") - pl.col("time")),
         ]
-        rows = made[0].concat(*made[1:])
+        rows = answers[0].concat(*answers[1:])
         return counted(rows, "k", "what", v=pl.col("v"), w=pl.col("w"))
 
     def judge(self) -> Judge:
@@ -258,11 +260,11 @@ class Ranges(Sharing):
                 self.peeked = Waiting(self.sold)
 
             def total(self, what: int, k: int, at: int | None, diff: int) -> None:
-                found = [value for _, value in self.sold.within(k, None, at)]
+                values = [value for _, value in self.sold.within(k, None, at)]
                 row = (k, what, NONE, NONE)
-                if found:
-                    tenths = math.fsum(value / 10 for value in found)
-                    row = (k, what, sum(found) % 7, round(tenths * 10) % 5)
+                if values:
+                    tenths = math.fsum(value / 10 for value in values)
+                    row = (k, what, sum(values) % 7, round(tenths * 10) % 5)
                 self.count([(row, diff)])
 
             def apply(self, epoch: int, fed: Fed) -> None:
@@ -279,8 +281,8 @@ class Ranges(Sharing):
                 for (k,), diff in fed["look"]:
                     self.total(2, k, None, diff)
                 for (k, at), diff in self.ranges.take(asked):
-                    found = self.recent.within(k, at - 6, at)
-                    rows = [((k, 3, v, at - time), diff) for time, v in found]
+                    values = self.recent.within(k, at - 6, at)
+                    rows = [((k, 3, v, at - time), diff) for time, v in values]
                     self.count(rows or [((k, 3, NONE, NONE), diff)])
 
         return Its()

@@ -1,37 +1,35 @@
 """A run under everything that can go wrong, as one deterministic loop.
 
-Coordinator, workers and storage are real; what carries messages between them is here, and draws
-everything from one `random.Random(seed)`. At each step it may deliver a message, let a worker work,
-execute a storage instruction, or do harm:
+Coordinator, workers and storage are real. This module carries the messages between them, and draws all choices from one
+`random.Random(seed)`. At each step it may deliver a message, let a worker work, execute a storage instruction, or do
+harm:
 
-- *pause* a worker; *suspect* one that is alive, which goes on as a zombie for a while, sending and
-  writing; *kill* one, with all it has in memory (what it had sent is cut off somewhere);
-- *break* a connection: a suffix of what is under way is lost, and both ends notice some time later.
-  Between workers the receiver tells the coordinator, which begins a new execution (no pin was lost,
-  so it is cheap), and whatever still arrives is refused by its number. Between coordinator and
-  worker it is the death of that incarnation: nothing it says later can be put in order, and being
-  replaced is what it must survive anyway; it lives on as a zombie until it notices;
-- *repeat* any message, much later; storage outcomes too;
-- let storage requests fail, fail after they were done (a lost answer), tear (a put that failed), or
-  take so long that others act in between, at every single put, get, list and delete; or all of them,
-  for a long while (an *outage*);
-- *lose the process*: all workers and the coordinator are gone, or go on for a while as zombies, and
-  a new one takes the path over with another number of workers. What was being written may be torn. The owner before may
-  go on to commit, to publish and to collect while its successor takes over, and another one may take over from both;
-- have a process *promised* that the log is kept whole, or not, or nothing, at its start;
+- *pause* a worker; *suspect* a worker that is alive, which goes on as a zombie for a while, sending and writing; *kill*
+  a worker, with all its memory (and with the last part of the messages that it had sent);
+- *break* a connection: the last messages under way are lost, and both ends notice some time later. Between workers, the
+  receiver tells the coordinator, which begins a new execution (no pin was lost, so that is cheap), and late messages
+  are refused by the number of their execution. Between coordinator and worker, that incarnation of the worker counts as
+  dead, since its later messages cannot be put in order; it lives on as a zombie until it notices;
+- *repeat* any message, much later; outcomes of storage too;
+- let storage requests fail, fail after they were done (a lost answer), tear (a put that failed), or take so long that
+  others act in between, at every single put, get, list and delete; or all of them, for a long while (an *outage*);
+- *lose the process*: all workers and the coordinator are gone, or go on for a while as zombies, and a new process takes
+  the path over with another number of workers. A write under way may be torn. The owner before may go on to commit, to
+  publish and to collect while its successor takes over, and a third owner may take over from both;
+- have a process *promised* at its start that the log is kept whole, or that it is not, or nothing;
 - ask for checkpoints, for another number of workers, and submit epochs, some of which fail.
 
-What must hold:
+Laws:
 
-1. when an epoch is reported, the instances hold what the oracle computes from scratch over the
-   committed input, and an epoch is reported once;
-2. what was answered for (`Logged`) is in every later life of the run, and nothing that was refused;
-3. an epoch that fails is refused, also by a life that finds it in the log and never heard that it was refused; one that
-   was reported never is, and no life takes an epoch for acknowledged that was not;
-4. what a life was promised at its start, later ones keep, also if it never made a checkpoint;
-5. a life that has taken the path over goes on, unless another one takes it over;
-6. at the end, when no more harm is done, all that was submitted gets done, and a fresh process that
-   resumes has the same result.
+- **Right.** When an epoch is reported, the instances hold the result of the oracle, from scratch over the committed
+  input. An epoch is reported once.
+- **Logged stays.** An epoch that was confirmed (`Logged`) is in every later life of the run, unless it was refused.
+- **Failing is refused.** An epoch that fails is refused, also by a life that finds the epoch in the log and never heard
+  of its refusal. An epoch that was reported is never refused, and no life takes an epoch for acknowledged that was not.
+- **Promises stay.** Later lives keep what a life was promised at its start, also if that life never made a checkpoint.
+- **Owners go on.** A life that has taken the path over goes on, unless another life takes the path over.
+- **All is done.** At the end, when no more harm is done, all submitted epochs are completed or refused, and a fresh
+  process that resumes has the same result.
 
     python -m tests.chaos.simulation --seed 17             # replays a seed with a trace
     python -m tests.chaos.simulation --from 0 --count 500  # tries some
@@ -105,7 +103,7 @@ class Simulation:
         self.contending = 0
         self.is_busy = self.random.random() < 0.3
         """Whether an owner goes on committing and publishing while somebody takes over from it."""
-        self.kept_whole: bool | None = True
+        self.log_is_whole: bool | None = True
         """Whether it must have all records: the promise was given by the first life, and never taken back."""
         self.current: Life | None = None
 
@@ -151,7 +149,7 @@ class Simulation:
         checkpoints, log = Sequential(self.disk), Log(self.disk)
         wanted = self.random.choice((None, None, None, True, False))
         known = set(self.promised)
-        self.kept_whole = self.kept_whole and (wanted or (wanted is None and known == {True}))
+        self.log_is_whole = self.log_is_whole and (wanted or (wanted is None and known == {True}))
         self.promised |= known if wanted is None else {wanted}  # whether or not it gets to start
         self.contending += 1
         try:
@@ -182,7 +180,7 @@ class Simulation:
                 f"{name} keeps the log from {opening.whole_from}, and was promised {promise}"
             )
         there = Log(Storage(self.disk.store)).positions()
-        if self.kept_whole and there[: opening.next] != [*range(opening.next)]:
+        if self.log_is_whole and there[: opening.next] != [*range(opening.next)]:
             raise Violation(f"{name} was promised a whole log, and finds another")
 
     def end(self, life: Life) -> None:
@@ -318,9 +316,9 @@ class Simulation:
     # ---- what must hold
 
     def check_result(self, life: Life, epoch: int) -> None:
-        found = [life.workers.get(member) for member in life.coordinator.members]
-        instances = [process.worker.instance for process in found if process is not None]
-        if len(instances) < len(found):
+        processes = [life.workers.get(member) for member in life.coordinator.members]
+        instances = [process.worker.instance for process in processes if process is not None]
+        if len(instances) < len(processes):
             return  # one died after it had answered
         if any(instance is None or instance.completed != epoch + 1 for instance in instances):
             raise Violation(f"epoch {epoch} is reported, and is not complete everywhere")
@@ -457,21 +455,21 @@ def main(arguments: list[str]) -> int:
 
     programs = {"counting": Counting, **FLOWS}
     parser.add_argument("--program", choices=programs, default="counting")
-    given = parser.parse_args(arguments)
-    program = programs[given.program]()
-    if given.seed is not None:
-        Simulation(given.seed, program, tracing=True).run()
+    options = parser.parse_args(arguments)
+    program = programs[options.program]()
+    if options.seed is not None:
+        Simulation(options.seed, program, tracing=True).run()
         return 0
     start, failed, checked = time.perf_counter(), 0, 0
-    for seed in range(given.first, given.first + given.count):
+    for seed in range(options.first, options.first + options.count):
         try:
             checked += Simulation(seed, program).run().checked
         except Exception as error:
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}")
-    took = (time.perf_counter() - start) / given.count
+    took = (time.perf_counter() - start) / options.count
     print(
-        f"{given.count} seeds, {failed} failed, {checked} results compared, {took * 1e3:.1f} ms a seed"
+        f"{options.count} seeds, {failed} failed, {checked} results compared, {took * 1e3:.1f} ms a seed"
     )
     return 1 if failed else 0
 

@@ -1,4 +1,4 @@
-"""Sustained losses: workers are killed every few seconds, all the while, and everybody gets on.
+"""Sustained losses: workers are killed every few seconds, and all users of the run make progress.
 
     python -m tests.chaos.sustained --seconds 300 --seed 7 --on processes --takeovers
     python -m tests.chaos.sustained --seconds 300 --on spark
@@ -6,13 +6,13 @@
 Threads commit, read, iterate results slowly, follow, make checkpoints, scale; on Spark a stream feeds an input, and
 Spark's tasks read results. With takeovers, another run takes the path over from time to time. Laws:
 
-1. **Everybody gets on.** Each of them finishes something at least every `stall` seconds.
-2. **Right.** Every result that is read is what recomputation gives over the commits up to the newest in it, and has
-   all that were acknowledged before it was read; what a follower was told, and what the files of a sink hold, adds up.
-3. **Nobody notices.** Nothing is raised but what the docs name (`EXCUSED`); a stream never ends.
-4. **Clean.** In the end the run holds no more of its machine than it needs (`footprint`).
+- **All get on.** Each of these threads finishes something at least every `stall` seconds.
+- **Right.** A result that is read equals recomputation over the commits up to the newest commit in it, and has all
+  commits that were acknowledged before the read. The changes of a follower, and the files of a sink, add up to it.
+- **Nobody notices.** No error is raised but those that the docs name (`EXCUSED`), and a stream never ends.
+- **Clean.** In the end the run holds no more of its machine than it needs (`footprint`).
 
-Every choice comes from the seed; when it strikes, the machine decides.
+All choices come from the seed; the machine decides at which moment a kill strikes.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Wrong(AssertionError):
 def program() -> rr.Dataflow:
     """Counts of rows that are committed, and of rows that are streamed."""
     flow = rr.Dataflow("sustained")
-    given = flow.input("given", {"k": pl.Int64, "v": pl.Int64})
-    flow.output("out", given.group_by("k").agg(n=rr.count(), last=rr.max("v")))
+    rows = flow.input("given", {"k": pl.Int64, "v": pl.Int64})
+    flow.output("out", rows.group_by("k").agg(n=rr.count(), last=rr.max("v")))
     streamed = flow.input("streamed", {"k": pl.Int64, "v": pl.Int64})
     flow.output("counts", streamed.group_by("k").count())
     return flow
@@ -139,7 +139,7 @@ class Sustained:
         self.last: dict[str, float] = {}
         self.acknowledged = -1
         self.next = 0
-        self.told: list[tuple[int, int, list[Row]]] = []
+        self.sunk: list[tuple[int, int, list[Row]]] = []
         self.generation = 0
         self.files = Path(f"{path}-in")
         self.query: Any = None
@@ -159,7 +159,7 @@ class Sustained:
             run = program().run(on=self.spark, timeout=self.stall, silence=4.0, **options)
         else:
             run = ProcessRun(program().plan, Processes, **options)
-        self.told, self.sums = [], Counter[Row]()
+        self.sunk, self.sums = [], Counter[Row]()
         run.for_each_epoch("out", self._follow)
         if not self.takeovers:
             self.sink = run.write_parquet("out", f"{self.path}-out")
@@ -167,7 +167,7 @@ class Sustained:
 
     def _follow(self, changes: Any, epoch: int) -> None:
         rows = list(zip(*changes.to_arrow().to_pydict().values(), strict=True))
-        self.told.append((changes.from_epoch, epoch, rows))
+        self.sunk.append((changes.from_epoch, epoch, rows))
         self._finished("follow")
 
     # ---- what they do
@@ -334,7 +334,8 @@ class Sustained:
             raise Wrong(f"{[thread.name for thread in threads if thread.is_alive()]} do not end")
 
     def _is_over(self, names: list[str]) -> bool:
-        """The time is up, and everybody has finished something, often enough; law 1 limits how long that takes."""
+        """Whether the time is up and every thread has finished something often enough; the *all get on* law limits how
+        long that takes."""
         if time.monotonic() - self.begun > self.seconds + LIMIT:
             raise Wrong(f"too little was shown in {self.seconds + LIMIT:.0f} s: {self.report}")
         enough = all(self.report.finished[name] >= self.least for name in names)
@@ -421,7 +422,7 @@ class Sustained:
         for sink in run._followers._sinks:
             sink.wait(run.epoch, self.stall)
         sums, following = Counter[Row](), 0
-        for first, epoch, rows in self.told:
+        for first, epoch, rows in self.sunk:
             if following and first != following:
                 raise Wrong(f"{following} was to follow, and {first} to {epoch} came")
             following = epoch + 1
@@ -448,19 +449,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--on", choices=("processes", "spark"), default="processes")
     parser.add_argument("--takeovers", action="store_true")
-    given = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(1 << 20) if given.seed is None else given.seed
+    options = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1 << 20) if options.seed is None else options.seed
     print(f"--seed {seed}", flush=True)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="riverrun-sustained-"))
         spark = None
-        if given.on == "spark":
+        if options.on == "spark":
             from tests.spark.standalone import session
 
             spark = stack.enter_context(session("local[7]", spark_log_level="OFF"))
         report = Sustained(
-            seed, given.seconds, str(Path(folder, "run")), spark=spark, takeovers=given.takeovers,
-            interval=given.interval, say=lambda text: print(text, flush=True),
+            seed, options.seconds, str(Path(folder, "run")), spark=spark, takeovers=options.takeovers,
+            interval=options.interval, say=lambda text: print(text, flush=True),
         ).go()  # fmt: skip
     print(json.dumps(vars(report)), flush=True)
 

@@ -1,4 +1,4 @@
-"""What a newcomer writes first: it is taken, or refused in words that say what to write instead."""
+"""Programs that a newcomer writes first: they run, or are refused with advice on what to write instead."""
 
 from __future__ import annotations
 
@@ -88,8 +88,10 @@ def test_top_by_an_expression_where_its_name_is_taken():
 
 
 def test_several_conditions():
-    found = result_of(lambda o: o.filter(pl.col("id") > 1, pl.col("amount") > 2, pl.col("id") < 3))
-    assert found == [(2, 5.0, "ann")]
+    passing = result_of(
+        lambda o: o.filter(pl.col("id") > 1, pl.col("amount") > 2, pl.col("id") < 3)
+    )
+    assert passing == [(2, 5.0, "ann")]
 
 
 # -- refused
@@ -126,11 +128,11 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(orders, name):
     program, words = REFUSED[name]
-    with pytest.raises(rr.PlanError) as told:
+    with pytest.raises(rr.PlanError) as raised:
         program(orders)
-    assert words in str(told.value)
-    assert told.value.hint
-    assert "only a frame" not in str(told.value), "no rows of frames"
+    assert words in str(raised.value)
+    assert raised.value.hint
+    assert "only a frame" not in str(raised.value), "no rows of frames"
 
 
 @pytest.mark.parametrize(
@@ -143,9 +145,9 @@ def test_what_is_refused(orders, name):
     ],
 )
 def test_where_only_names_are_taken_no_literal_is_proposed(orders, program):
-    with pytest.raises(rr.PlanError, match="column 'zz' does not exist") as told:
+    with pytest.raises(rr.PlanError, match="column 'zz' does not exist") as raised:
         program(orders)
-    assert "pl.lit" not in told.value.hint
+    assert "pl.lit" not in raised.value.hint
 
 
 def test_a_span_of_no_time_is_refused(flow):
@@ -155,15 +157,15 @@ def test_a_span_of_no_time_is_refused(flow):
 
 
 def test_outputs_are_collections(flow, orders):
-    for given, words in (
+    for argument, words in (
         (FRAME, "cannot output 'x': a polars DataFrame is not a collection"),
         (orders.group_by("cust"), "call .agg() or .count() on it"),
         ("orders", "not its name"),
     ):
-        with pytest.raises(rr.PlanError) as told:
-            flow.output("x", given)
-        assert words in str(told.value)
-        assert "only a frame" not in str(told.value)
+        with pytest.raises(rr.PlanError) as raised:
+            flow.output("x", argument)
+        assert words in str(raised.value)
+        assert "only a frame" not in str(raised.value)
 
 
 def test_an_input_with_a_key_has_the_name_that_it_was_given(flow, orders):
@@ -189,10 +191,10 @@ def test_an_input_with_a_key_has_the_name_that_it_was_given(flow, orders):
     ],
 )
 def test_an_attribute_of_elsewhere(orders, name, words):
-    with pytest.raises(AttributeError) as told:
+    with pytest.raises(AttributeError) as raised:
         getattr(orders, name)
-    assert words in str(told.value)
-    assert told.value.name == name
+    assert words in str(raised.value)
+    assert raised.value.name == name
 
 
 def test_a_collection_has_no_rows_to_index(orders):
@@ -217,16 +219,16 @@ def test_other_attributes_are_as_of_any_object(orders):
 
 
 @pytest.mark.parametrize(
-    "made", [None, {"id": 1}, 5, "row"], ids=["nothing", "one row", "number", "string"]
+    "output", [None, {"id": 1}, 5, "row"], ids=["nothing", "one row", "number", "string"]
 )
-def test_flat_map_gives_a_list_of_rows(made):
-    built = over_orders(lambda o: o.flat_map(lambda row: made, {"id": pl.Int64}))
+def test_flat_map_gives_a_list_of_rows(output):
+    built = over_orders(lambda o: o.flat_map(lambda row: output, {"id": pl.Int64}))
     with built.run() as run:
         run.insert("orders", ROWS)
-        with pytest.raises(rr.OperatorFailed, match="not a list of rows") as told:
+        with pytest.raises(rr.OperatorFailed, match="not a list of rows") as raised:
             run.commit()
-        assert repr(made) in told.value.message
-        assert "[row] for one, [] for none" in told.value.hint
+        assert repr(output) in raised.value.message
+        assert "[row] for one, [] for none" in raised.value.hint
 
 
 def test_flat_map_takes_what_can_be_walked_through():
@@ -234,8 +236,8 @@ def test_flat_map_takes_what_can_be_walked_through():
         yield (row["id"],)
         yield (-row["id"],)
 
-    found = result_of(lambda o: o.flat_map(both, {"id": pl.Int64}))
-    assert found == [(n,) for n in (-4, -3, -2, -1, 1, 2, 3, 4)]
+    numbers = result_of(lambda o: o.flat_map(both, {"id": pl.Int64}))
+    assert numbers == [(n,) for n in (-4, -3, -2, -1, 1, 2, 3, 4)]
 
 
 def test_a_cast_that_fails_speaks_of_the_rows_there_are():

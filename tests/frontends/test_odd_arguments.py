@@ -1,4 +1,4 @@
-"""Arguments that name no columns, given what nobody means: taken only where the table says so, else refused by us.
+"""Odd values for arguments that name no columns: taken only where a table here says so, else refused with our error.
 
 `test_column_arguments` draws those that name columns.
 """
@@ -15,7 +15,7 @@ from riverrun import graphs as al
 
 SCHEMA = {"a": pl.Int64, "b": pl.String, "l": pl.List(pl.Int64)}
 EDGES = {"src": pl.Int64, "dst": pl.Int64}
-KEPT = {"key": {"a": pl.Int64}, "value": {"b": pl.String}}
+COLUMNS = {"key": {"a": pl.Int64}, "value": {"b": pl.String}}
 
 ODD = {
     "true": True, "minus": -1, "zero": 0, "float": 1.5, "text": "x", "none": None, "list": [], "object": object(),
@@ -37,7 +37,7 @@ class Written:
 
     @property
     def state(self):
-        return self.flow.state("kept", **KEPT)
+        return self.flow.state("kept", **COLUMNS)
 
 
 # What is given, and which of the odd values are taken.
@@ -71,15 +71,15 @@ ARGUMENTS = {
     "iterate.limit": (lambda w, o: w.rows.iterate(lambda r: r, limit=o), "zero none"),
     "iterate.patience": (lambda w, o: w.rows.iterate(lambda r: r, patience=o), ""),
     "iterate.name": (lambda w, o: w.rows.iterate(lambda r: r, name=o), "text none"),
-    "state.name": (lambda w, o: w.flow.state(o, **KEPT), "text"),
+    "state.name": (lambda w, o: w.flow.state(o, **COLUMNS), "text"),
     "state.key": (lambda w, o: w.flow.state("s", key=o, value={"b": pl.String}), ""),
-    "state.time": (lambda w, o: w.flow.state("s", **KEPT, time=o), "class"),
-    "state.start": (lambda w, o: w.flow.state("s", **KEPT, start=o), "minus zero none"),
-    "state.compact": (lambda w, o: w.flow.state("s", **KEPT, compact=o), "none"),
-    "state.compaction": (lambda w, o: w.flow.state("s", **KEPT, compaction=o), ""),
-    "state.sweep": (lambda w, o: w.flow.state("s", **KEPT, sweep=o), ""),
-    "state.accelerate": (lambda w, o: w.flow.state("s", **KEPT, accelerate=o), "true"),
-    "state.replies_first": (lambda w, o: w.flow.state("s", **KEPT, replies_first=o), "true"),
+    "state.time": (lambda w, o: w.flow.state("s", **COLUMNS, time=o), "class"),
+    "state.start": (lambda w, o: w.flow.state("s", **COLUMNS, start=o), "minus zero none"),
+    "state.compact": (lambda w, o: w.flow.state("s", **COLUMNS, compact=o), "none"),
+    "state.compaction": (lambda w, o: w.flow.state("s", **COLUMNS, compaction=o), ""),
+    "state.sweep": (lambda w, o: w.flow.state("s", **COLUMNS, sweep=o), ""),
+    "state.accelerate": (lambda w, o: w.flow.state("s", **COLUMNS, accelerate=o), "true"),
+    "state.replies_first": (lambda w, o: w.flow.state("s", **COLUMNS, replies_first=o), "true"),
     "update.state": (lambda w, o: w.rows.update(o), ""),
     "update.rule": (lambda w, o: w.rows.update(w.state, time="a", rule=o), ""),
     "update.late": (lambda w, o: w.rows.update(w.state, time="a", late=o), "zero"),
@@ -136,7 +136,7 @@ ARGUMENTS = {
         "text none",
     ),
     "drop_before": (
-        lambda w, o: w.flow.state("s", **KEPT, compact=rr.rules.drop_before(o)),
+        lambda w, o: w.flow.state("s", **COLUMNS, compact=rr.rules.drop_before(o)),
         "zero",
     ),
     "update_rule": (lambda w, o: rr.rules.update(o), "class"),
@@ -153,10 +153,10 @@ ARGUMENTS = {
 }
 
 
-def refusal(give, given):
+def refusal(give, argument):
     """Our error, if there is one; any other is a defect, and rises."""
     try:
-        give(Written(), given)
+        give(Written(), argument)
     except rr.RiverrunError as error:
         return error
     return None
@@ -165,8 +165,8 @@ def refusal(give, given):
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_an_odd_argument(name):
     give, taken = ARGUMENTS[name]
-    for odd, given in ODD.items():
-        refused = refusal(give, given)
+    for odd, argument in ODD.items():
+        refused = refusal(give, argument)
         assert (refused is None) == (odd in taken.split()), (name, odd, str(refused))
         assert refused is None or refused.hint, (name, odd, str(refused))
 
@@ -179,7 +179,7 @@ def test_odd_names_of_inputs_and_outputs():
         giving = [lambda o, act=act: act(o, []) for act in (run.insert, run.delete, run.upsert)]
         reading = [run.read, run.changes, run.schema, flow.schema]
         for act in [*giving, *reading]:
-            for odd, given in ODD.items():
+            for odd, argument in ODD.items():
                 with pytest.raises(rr.RiverrunError) as refused:
-                    act(given)
+                    act(argument)
                 assert refused.value.hint, odd

@@ -1,4 +1,4 @@
-"""Mistakes of the first hour, and what is said of them; what people mean is done where it can be."""
+"""Mistakes of the first hour: a program does what its user means where that is clear, else the error helps."""
 
 from __future__ import annotations
 
@@ -148,20 +148,24 @@ def test_aggregates_are_told_as_they_are_written():
 
 
 def test_aggregates_can_be_copied():
-    made = rr.last("v", by=["day", "k"]).alias("x")
-    for again in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-        assert (str(again), again.called) == (str(made), "x")
+    aggregate = rr.last("v", by=["day", "k"]).alias("x")
+    for again in (
+        copy.copy(aggregate),
+        copy.deepcopy(aggregate),
+        pickle.loads(pickle.dumps(aggregate)),
+    ):
+        assert (str(again), again.called) == (str(aggregate), "x")
     assert str(copy.copy(rr.sum("v") / 2)) == "(sum(v) / 2)"
 
 
 def test_the_same_aggregate_is_kept_once():
     flow = rr.Dataflow("once")
-    made = (
+    aggregated = (
         rows_of(flow)
         .group_by("k")
         .agg(s=rr.sum("v"), q=rr.sum("v") / rr.count(), p=rr.sum("v") * rr.count())
     )
-    flow.output("made", made)
+    flow.output("made", aggregated)
     assert flow.explain().count("sum(v)") <= 2
 
 
@@ -189,11 +193,11 @@ def test_apply_takes_frames(seed):
                 ),
                 "none": of_groups(lambda g: g.select(n="a", t="b").clear()),
             }
-        made = {
+        applied = {
             name: of_groups(lambda g: g.select("a", "b").rows())
             for name in ("polars", "lazy", "arrow", "batch", "some")
         }
-        return made | {"none": of_groups(lambda g: [])}
+        return applied | {"none": of_groups(lambda g: [])}
 
     check(program, ROWS, seed=seed)
 
@@ -251,7 +255,7 @@ def test_a_frame_that_is_refused(function, many, words):
 
 @pytest.mark.parametrize("act", ["insert", "upsert", "delete"])
 @pytest.mark.parametrize(
-    "given",
+    "inserted",
     [
         [(1, "a"), (None, "b")],
         [{"k": None, "t": "b"}],
@@ -260,12 +264,12 @@ def test_a_frame_that_is_refused(function, many, words):
     ],
     ids=["tuples", "dicts", "polars", "arrow"],
 )
-def test_a_null_in_a_key(act, given):
+def test_a_null_in_a_key(act, inserted):
     flow = rr.Dataflow("keyed")
     flow.output("made", flow.input("rows", {"k": pl.Int64, "t": pl.String}, key="k"))
     with flow.run() as run:
         with pytest.raises(rr.SchemaError) as refused:
-            getattr(run, act)("rows", given)
+            getattr(run, act)("rows", inserted)
         assert refused.value.code == "schema.null_key"
         assert "a key has no nulls" in str(refused.value)
         assert "nullable" not in str(refused.value), "no declaration lets a key be null"

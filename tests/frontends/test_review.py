@@ -1,4 +1,4 @@
-"""What a review found: each of these lost rows, hung, or refused what it should not have."""
+"""Faults that a review found: each program here lost rows, hung, or was refused without reason."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ class Counts(rr.Vertex):
 def counting(route):
     flow = rr.Dataflow("counting")
     rows = flow.input("rows", {"k": pl.Int64})
-    made = flow.vertex(
+    counted = flow.vertex(
         Counts,
         {"rows": rows},
         {"k": pl.Int64, "count": pl.Int64},
         routes=route and {"rows": route},
         tables={"counts": ({"k": pl.Int64}, {"count": pl.Int64})},
     )
-    flow.output("counts", made)
+    flow.output("counts", counted)
     return flow
 
 
@@ -200,10 +200,10 @@ def test_exploding_long_lists_takes_time_in_proportion():
     with flow.run() as run:
         run.insert("rows", [(1, list(range(20_000)), "z"), (2, [], "y"), (3, None, "x")])
         run.commit()
-        found = run.read("items").to_polars()
-        assert found.columns == ["k", "items", "z"]
-        assert sorted(found["items"]) == list(range(20_000))
-        assert set(found["z"]) == {"z"}
+        frame = run.read("items").to_polars()
+        assert frame.columns == ["k", "items", "z"]
+        assert sorted(frame["items"]) == list(range(20_000))
+        assert set(frame["z"]) == {"z"}
 
 
 def test_names_that_we_derive_are_nobodys():

@@ -52,9 +52,9 @@ def test_a_notification_waits_for_all_workers(workers, seed):
             assert sum(row["diff"] for row in everywhere) == workers
             assert {row["rows"] for row in everywhere} == {count}
             for name in ("by_key", "any"):
-                told = run.changes(name).to_dicts()
-                assert sum(row["rows"] * row["diff"] for row in told) == count
-                assert {row["epoch"] for row in told} == {epoch}
+                notified = run.changes(name).to_dicts()
+                assert sum(row["rows"] * row["diff"] for row in notified) == count
+                assert {row["epoch"] for row in notified} == {epoch}
 
 
 class Halve(rr.Vertex):
@@ -100,11 +100,11 @@ def test_loops_of_any_depth(workers, seed, depth):
     rounds = flow.vertex(
         Count, {"n": halves}, {"time": pl.String, "rows": pl.Int64}, routes={"n": rr.TO_ONE}
     )
-    found, told = halves, rounds
+    halves_left, rounds_left = halves, rounds
     for loop in reversed(loops):
-        found, told = loop.leave(found), loop.leave(told)
-    flow.output("halves", found)
-    flow.output("rounds", told)
+        halves_left, rounds_left = loop.leave(halves_left), loop.leave(rounds_left)
+    flow.output("halves", halves_left)
+    flow.output("rounds", rounds_left)
     zeros = "0," * (depth - 1)
     with flow.run(workers=workers, seed=seed) as run:
         run.insert("numbers", [(20,), (6,)])
@@ -150,7 +150,7 @@ class Totals(rr.Vertex):
 def totals():
     flow = rr.Dataflow("totals")
     rows = flow.input("rows", {"key": pl.String, "n": pl.Int64})
-    made = flow.vertex(
+    summed = flow.vertex(
         Totals,
         {"rows": rows},
         {"key": pl.String, "total": pl.Int64},
@@ -158,7 +158,7 @@ def totals():
         tables={"totals": ({"key": pl.String}, {"total": pl.Int64})},
         name="totals",
     )
-    flow.output("totals", made)
+    flow.output("totals", summed)
     return flow
 
 
@@ -171,11 +171,11 @@ EPOCHS = [
 
 
 def expected_after(count):
-    found = {}
+    sums = {}
     for rows in EPOCHS[:count]:
         for key, n in rows:
-            found[key] = found.get(key, 0) + n
-    return found
+            sums[key] = sums.get(key, 0) + n
+    return sums
 
 
 def check(run, count):
@@ -275,9 +275,9 @@ def test_several_inputs_and_outputs():
 
     flow = rr.Dataflow("split")
     a, b = flow.input("a", {"n": int}), flow.input("b", {"s": str})
-    made = flow.vertex(Split, {"left": a, "right": b}, {"left": {"n": int}, "right": {"s": str}})
-    flow.output("n", made["left"])
-    flow.output("s", made["right"])
+    sides = flow.vertex(Split, {"left": a, "right": b}, {"left": {"n": int}, "right": {"s": str}})
+    flow.output("n", sides["left"])
+    flow.output("s", sides["right"])
     with flow.run(workers=2) as run:
         run.insert("a", [(1,)])
         run.insert("b", [("x",)])
@@ -336,14 +336,14 @@ def test_rows_wait_in_a_table_for_a_later_epoch(workers, seed):
 
     flow = rr.Dataflow("delayed")
     numbers = flow.input("numbers", {"n": pl.Int64})
-    made = flow.vertex(
+    delayed = flow.vertex(
         Delayed,
         {"numbers": numbers, "ticks": flow.clock()},
         {"n": pl.Int64},
         routes={"numbers": "n", "ticks": rr.TO_ALL},
         tables={"waiting": ({"n": pl.Int64}, {"epoch": pl.Int64})},
     )
-    flow.output("n", made)
+    flow.output("n", delayed)
     with flow.run(workers=workers, seed=seed) as run:
         run.insert("numbers", [(1,), (2,)])
         run.commit()
@@ -375,11 +375,11 @@ def test_two_outputs_are_sent_to_when_notified(workers, seed):
 
     flow = rr.Dataflow("parity")
     numbers = flow.input("numbers", {"n": pl.Int64})
-    made = flow.vertex(
+    sides = flow.vertex(
         Parity, {"n": numbers}, {"even": {"n": int}, "odd": {"n": int}}, routes={"n": "n"}
     )
-    flow.output("even", made["even"].select(n=pl.col("n") // 2).group_by("n").count())
-    flow.output("odd", made["odd"])
+    flow.output("even", sides["even"].select(n=pl.col("n") // 2).group_by("n").count())
+    flow.output("odd", sides["odd"])
     with flow.run(workers=workers, seed=seed) as run:
         run.insert("numbers", [(n,) for n in range(6)])
         run.commit()

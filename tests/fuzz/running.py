@@ -42,21 +42,21 @@ def main(name: str) -> None:
     arguments.add_argument("--seconds", type=int, default=60)
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--corpus", type=Path)
-    given = arguments.parse_args()
+    chosen = arguments.parse_args()
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # Numba compiles nothing beside atheris
     import atheris
 
     with atheris.instrument_imports(include=WATCHED):
         from tests.fuzz.targets import LIMIT, TARGETS
     target = TARGETS[name]
-    corpus = given.corpus or Path(tempfile.mkdtemp(prefix=f"riverrun-fuzz-{name}-"))
+    corpus = chosen.corpus or Path(tempfile.mkdtemp(prefix=f"riverrun-fuzz-{name}-"))
     corpus.mkdir(parents=True, exist_ok=True)
     seeding = f"from tests.fuzz.running import seed; seed({name!r}, {str(corpus)!r})"
     plain = {key: value for key, value in os.environ.items() if key != "NUMBA_DISABLE_JIT"}
     subprocess.run([sys.executable, "-c", seeding], check=True, env=plain)
     options = [
-        f"-max_total_time={given.seconds}",
-        f"-seed={given.seed}",
+        f"-max_total_time={chosen.seconds}",
+        f"-seed={chosen.seed}",
         f"-max_len={LIMIT}",
         "-timeout=20",
         "-rss_limit_mb=2048",

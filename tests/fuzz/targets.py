@@ -1,8 +1,10 @@
-"""What is fuzzed: everything that is decoded from peers or from storage, each with real encodings to start from.
+"""The targets of fuzzing: all decoders of bytes from peers or storage, each with real encodings to start from.
 
-A target takes bytes and decodes them as the product does. Law: it returns, or raises what that decoder is said to raise
-for what nobody of us wrote, and nothing else; and what it returns is sound, which is looked at here as kernels and
-users would. Checksums of files are put right first: somebody who damages a file on purpose does so too.
+A target takes bytes and decodes them as the product does. Checksums of files are corrected first, since an attacker who
+damages a file would do that too. Law:
+
+- **Sound or refused.** A target returns a sound value, which is checked here in the way that kernels and users read it;
+  or it raises the error that its decoder documents for foreign bytes, and no other.
 """
 
 from __future__ import annotations

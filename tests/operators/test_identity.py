@@ -1,8 +1,7 @@
-"""The identity of operators with a user's function: the text that a checkpoint has of them, word for word.
+"""The identity of operators with a user's function: the text in a checkpoint, word for word.
 
-A checkpoint is resumed by operators of the same identity only. So the words below never change: whoever changes one
-makes every checkpoint a stranger. The code of a function is in them as `code_of` says it, which depends on the version
-of Python.
+A checkpoint is resumed only by operators of the same identity. So the words below never change: a change of one makes
+all checkpoints with that operator incompatible. The code of a function is in them as the word of `code_of`.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def test_operators_that_were_shipped_have_the_same_identity() -> None:
 
 
 def test_what_is_shipped_of_a_rule_is_its_function() -> None:
-    """How rows are converted is the business of the place where they are: it is no part of an operator."""
+    """An operator ships the user's function alone, without the conversion of rows."""
     for node in program().nodes:
         operator = node.operator
         holders = [operator, getattr(operator, "rule", None), *getattr(operator, "parts", ())]

@@ -1,4 +1,4 @@
-"""A sweep looks at so many rows and no more, at all of them in time, and whose they are does not show."""
+"""The laws of a sweep: a turn looks at a bounded number of rows, all rows have their turn, owners do not show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = Schema.of({"k": pa.int64()}, {"t": pa.int64()}, order=[Order("t")])
 
 
 class State:
-    """Entries, in a spine that merges as it likes, and as they are."""
+    """Entries in two forms: in a spine, which merges them as it likes, and as a plain list."""
 
     def __init__(self, schema: Schema = SCHEMA) -> None:
         self.spine = Spine("entries", schema)
@@ -50,15 +50,15 @@ class State:
 
 def turn(sweeps: list[Sweep], number: int, view: View, as_of: tuple[int, ...]) -> list[int]:
     """The keys of a turn on all workers."""
-    found = [keys for each in sweeps for keys in each.turn(number, view, as_of)]
-    return sorted(k for keys in found for k in keys.columns[0].to_pylist())
+    swept = [keys for each in sweeps for keys in each.turn(number, view, as_of)]
+    return sorted(k for keys in swept for k in keys.columns[0].to_pylist())
 
 
 def handed_on(sweeps: list[Sweep], epoch: int, shards: Shards, rows: int) -> list[Sweep]:
-    """The sweeps of other workers, from what these have saved."""
+    """The sweeps of the workers that go on, from the places that the `sweeps` before them saved."""
     views = [each.saved("swept", epoch, 1) for each in sweeps]
     saved = [view.to_batch((epoch,)) for view in _readable(views, epoch)]
-    made = []
+    continued = []
     for index in range(shards.workers):
         ranges = shards.of(index)
         mine = [
@@ -67,8 +67,10 @@ def handed_on(sweeps: list[Sweep], epoch: int, shards: Shards, rows: int) -> lis
             for place in batch.column(0).to_pylist()
             if any(low <= int(mix(np.uint64(place % (1 << 64)))) < high for low, high in ranges)
         ]
-        made.append(Sweep(ranges, rows, pa.record_batch({"place": pa.array(mine, pa.int64())})))
-    return made
+        continued.append(
+            Sweep(ranges, rows, pa.record_batch({"place": pa.array(mine, pa.int64())}))
+        )
+    return continued
 
 
 def _readable(views: list[View], epoch: int) -> list[View]:
@@ -92,7 +94,9 @@ def test_neither_workers_nor_batches_show(seed: int) -> None:
         alone, several = [Sweep(((0, CELLS * CELL),), rows, None)], list[Sweep]()
         several = handed_on([], 1, Shards.even(3), rows)
         seen = 0
-        for number in range(draws(8, soak=30) if rows == 1 else 60):  # those turns are long ones
+        for number in range(
+            draws(8, soak=30) if rows == 1 else 60
+        ):  # with more rows a turn takes long
             if source.random() < 0.5:
                 state.change([(source.randrange(3000), source.randrange(50)) for _ in range(30)], 1)
             if source.random() < 0.3:
@@ -112,7 +116,8 @@ def test_neither_workers_nor_batches_show(seed: int) -> None:
 
 @pytest.mark.parametrize(("rows", "passes"), [(1, 12), (4096, 2)])
 def test_a_turn_is_bounded_and_all_have_their_turn(rows: int, passes: int) -> None:
-    """Laws 1 and 3, with turns as they are outside of tests; one key has many more rows than a turn may look at."""
+    """The laws *bounded* and *complete*, with turns as they are outside of tests; one key has many more rows than a
+    turn may look at."""
     state = State()
     state.change([(k, t) for k in range(6000) for t in range(3)], 1)
     state.change([(7, t) for t in range(3, 10_000)], 1)

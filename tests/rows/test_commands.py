@@ -1,4 +1,4 @@
-"""What inputs are fed: the laws of commands, for rows of this process and those of a DataFrame's partitions."""
+"""The laws of commands, for rows of this process and for the partitions of a DataFrame."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_rows_without_a_key_are_fed_with_their_sign(count: int, delete: bool) ->
 
 
 @pytest.mark.parametrize(
-    "given",
+    "deletions",
     [
         [3, 4],
         [(3,), (4,)],
@@ -61,8 +61,8 @@ def test_rows_without_a_key_are_fed_with_their_sign(count: int, delete: bool) ->
     ],
     ids=["values", "tuples", "dicts", "rows", "key frame", "whole frame", "iterator"],
 )
-def test_a_deletion_is_of_keys_alone(given: Any) -> None:
-    fed = KEYED.fed(KEYED.deletion(given, ATTEMPT), delete=True, first=0)
+def test_a_deletion_is_of_keys_alone(deletions: Any) -> None:
+    fed = KEYED.fed(KEYED.deletion(deletions, ATTEMPT), delete=True, first=0)
     assert fed.schema.types == [
         *BAG.conform([], "").schema.types,
         pa.int64(),
@@ -76,7 +76,7 @@ def test_a_deletion_is_of_keys_alone(given: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("deletions", "code"),
     [
         ([(None,)], "schema.null_key"),
         ([(None, "x", 1)], "schema.null_key"),
@@ -89,9 +89,9 @@ def test_a_deletion_is_of_keys_alone(given: Any) -> None:
         (pa.record_batch({"name": ["Oslo"]}), "schema.column_missing"),
     ],
 )  # fmt: skip
-def test_a_deletion_is_refused_for_what_is_wrong_with_it(given: Any, code: str) -> None:
+def test_a_deletion_is_refused_for_what_is_wrong_with_it(deletions: Any, code: str) -> None:
     with pytest.raises(SchemaError) as refusal:
-        KEYED.deletion(given, ATTEMPT)
+        KEYED.deletion(deletions, ATTEMPT)
     assert refusal.value.code == code
     assert refusal.value.message.startswith(f"cannot {ATTEMPT}: ")
 

@@ -1,4 +1,4 @@
-"""Rows and schemas in every form that users have them, and what is said about those that do not fit."""
+"""Rows and schemas in every form of users, and the errors for those that do not fit."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_in_any_form_are_the_same_rows(form: str) -> None:
-    made = as_table(FORMS[form](), SCHEMA, INTO)
-    assert isinstance(made, pa.RecordBatch)
-    assert made.schema.names == SCHEMA.names
-    assert made.schema.types == [pa.int64(), pa.large_string(), pa.float64()]
-    assert [tuple(row.values()) for row in made.to_pylist()] == ROWS
-    made.validate(full=True)
+    batch = as_table(FORMS[form](), SCHEMA, INTO)
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.schema.names == SCHEMA.names
+    assert batch.schema.types == [pa.int64(), pa.large_string(), pa.float64()]
+    assert [tuple(row.values()) for row in batch.to_pylist()] == ROWS
+    batch.validate(full=True)
 
 
 @pytest.mark.parametrize(
@@ -150,18 +150,18 @@ def test_one_row_is_a_row(row: Any) -> None:
     ids=lambda n: type(n).__name__,
 )
 def test_no_rows_are_rows(nothing: Any) -> None:
-    made = as_table(nothing, SCHEMA, INTO)
-    assert (made.num_rows, made.schema.types[1]) == (0, pa.large_string())
+    batch = as_table(nothing, SCHEMA, INTO)
+    assert (batch.num_rows, batch.schema.types[1]) == (0, pa.large_string())
 
 
 def test_a_frame_in_the_canonical_layout_is_not_copied() -> None:
-    given_ = pa.table({"id": pa.array([1, 2]), "score": pa.array([0.5, 1.5])})
-    made = as_table(given_, given_.schema, INTO)
-    for name in given_.schema.names:
-        assert made[name].buffers()[1].address == given_[name].chunk(0).buffers()[1].address
+    table = pa.table({"id": pa.array([1, 2]), "score": pa.array([0.5, 1.5])})
+    batch = as_table(table, table.schema, INTO)
+    for name in table.schema.names:
+        assert batch[name].buffers()[1].address == table[name].chunk(0).buffers()[1].address
     frame = pl.DataFrame({"id": [1, 2]})
-    made = as_table(frame, pa.schema({"id": pa.int64()}), INTO)
-    assert made["id"].buffers()[1].address == frame["id"].to_arrow().buffers()[1].address
+    batch = as_table(frame, pa.schema({"id": pa.int64()}), INTO)
+    assert batch["id"].buffers()[1].address == frame["id"].to_arrow().buffers()[1].address
 
 
 LISTS = pa.schema([("tags", pa.list_(pa.string())), ("sizes", pa.list_(pa.int64()))])
@@ -275,10 +275,10 @@ MISFITS: list[tuple[pa.DataType, Any, str]] = [
 
 @pytest.mark.parametrize(("kind", "value"), FITS, ids=str)
 def test_a_value_of_the_declared_type_fits(kind: pa.DataType, value: Any) -> None:
-    made = as_table([(value,), (None,)], pa.schema([("x", kind)]), INTO).column(0)
-    assert made.null_count == 2 - (value is not None)
+    column = as_table([(value,), (None,)], pa.schema([("x", kind)]), INTO).column(0)
+    assert column.null_count == 2 - (value is not None)
     if value is not None:
-        held = made[0].as_py()
+        held = column[0].as_py()
         assert held == (value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
 
 
@@ -309,8 +309,8 @@ def test_a_value_that_does_not_fit_is_named(kind: pa.DataType, value: Any, why: 
 )
 def test_python_rows_come_back_as_they_were(rows: list[tuple[Any, ...]]) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.float64()), ("c", pa.string())])
-    made = as_table(rows, schema, INTO)
-    assert repr([tuple(row.values()) for row in made.to_pylist()]) == repr(rows)
+    batch = as_table(rows, schema, INTO)
+    assert repr([tuple(row.values()) for row in batch.to_pylist()]) == repr(rows)
     again = [as_table(row, schema, INTO) for row in rows]
     assert repr([tuple(one.to_pylist()[0].values()) for one in again]) == repr(rows)
 
@@ -364,10 +364,10 @@ REFUSED: list[tuple[str, str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "names", "says", "given_"), REFUSED)
-def test_what_are_no_such_rows_is_said(code: str, names: str, says: str, given_: Any) -> None:
+@pytest.mark.parametrize(("code", "names", "says", "rows"), REFUSED)
+def test_what_are_no_such_rows_is_said(code: str, names: str, says: str, rows: Any) -> None:
     with pytest.raises(SchemaError) as caught:
-        as_table(given_, SCHEMA, INTO)
+        as_table(rows, SCHEMA, INTO)
     error = caught.value
     assert error.code == code
     assert error.message.startswith(f"cannot {INTO}: ")
@@ -377,12 +377,12 @@ def test_what_are_no_such_rows_is_said(code: str, names: str, says: str, given_:
 
 
 @pytest.mark.parametrize(
-    "given_",
+    "rows",
     [(None,), [(None,)], {"id": None}, {"id": [None]}, pa.table({"id": pa.nulls(1, pa.int64())})],
 )
-def test_a_null_where_none_is_declared_is_refused(given_: Any) -> None:
+def test_a_null_where_none_is_declared_is_refused(rows: Any) -> None:
     with pytest.raises(SchemaError) as caught:
-        as_table(given_, STRICT, INTO)
+        as_table(rows, STRICT, INTO)
     assert caught.value.code == "schema.null"
     assert "'id'" in caught.value.message
 
@@ -406,10 +406,10 @@ def test_missing_values_of_pandas_are_nulls() -> None:
             "t": [pd.Timestamp(MOMENT), pd.NaT],
         }
     )
-    made = as_table(frame, schema, INTO).to_pylist()
-    assert made == [{"x": 1.0, "s": "a", "t": MOMENT}, {"x": None, "s": None, "t": None}]
+    converted = as_table(frame, schema, INTO).to_pylist()
+    assert converted == [{"x": 1.0, "s": "a", "t": MOMENT}, {"x": None, "s": None, "t": None}]
     objects = frame.astype(object)
-    assert as_table(objects, schema, INTO).to_pylist() == made
+    assert as_table(objects, schema, INTO).to_pylist() == converted
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -435,7 +435,7 @@ def test_many_schemas_do_not_pile_up() -> None:
     for at in range(600):
         schema = pa.schema({f"c{at}": pa.int64()})
         assert as_table((at,), schema, INTO).to_pylist() == [{f"c{at}": at}]
-    assert len(convert._KNOWN) <= convert._KEPT
+    assert len(convert._KNOWN) <= convert._MOST_KNOWN
 
 
 def test_rows_are_read_where_pandas_is_not_installed() -> None:
@@ -523,7 +523,7 @@ def test_a_list_of_a_fixed_length_has_that_length(way: str, value: list[int]) ->
 def test_a_function_gives_lists_of_the_fixed_length(make: str) -> None:
     flow = rr.Dataflow("fixed")
     rows = flow.input("c", {"k": pl.Int64})
-    made = {
+    computed = {
         "flat_map": lambda: rows.flat_map(lambda row: [([1] * row["k"],)], {"a": FIXED}),
         "map_batches": lambda: rows.map_batches(
             lambda frame: frame.select(a=pl.lit(1).repeat_by("k").cast(pl.List(pl.Int64))),
@@ -533,7 +533,7 @@ def test_a_function_gives_lists_of_the_fixed_length(make: str) -> None:
             lambda group: {"a": [1] * group["k"][0]}, {"a": FIXED}
         ),
     }[make]()
-    flow.output("o", made.select("a"))
+    flow.output("o", computed.select("a"))
     with flow.run() as run:
         run.insert("c", [(2,)])
         run.commit()
@@ -565,9 +565,9 @@ NUMPY_TIMES = [
 )
 def test_times_of_numpy_are_no_numbers(kind: pl.DataType, value: object) -> None:
     schema = as_schema({"a": kind}, "declare")
-    given = [value] if kind == pl.List(pl.Int64) else value
+    cell = [value] if kind == pl.List(pl.Int64) else value
     listed = [np.array([value])] if kind == pl.List(pl.Int64) else []
-    for row in [given, *listed]:
+    for row in [cell, *listed]:
         with pytest.raises(rr.SchemaError, match=r"it is a (date|datetime|timedelta)") as refused:
             as_table([(row,)], schema, "insert into 'c'")
         assert refused.value.code == "schema.value"
@@ -594,8 +594,8 @@ def test_times_of_numpy_are_times(kind: pl.DataType, value: object, expected: ob
             as_table([(value,)], schema, "insert into 'c'")
         assert refused.value.message.endswith(f": {expected}")
     else:
-        made = as_table([(value,)], schema, "insert into 'c'")
-        assert made.column(0).cast(pa.int64()).to_pylist() == [expected]
+        batch = as_table([(value,)], schema, "insert into 'c'")
+        assert batch.column(0).cast(pa.int64()).to_pylist() == [expected]
 
 
 def test_a_loop_that_gives_lists_of_other_lengths_holds_lists() -> None:

@@ -89,17 +89,17 @@ def test_what_lies_under_a_null_is_no_value() -> None:
     kind = pa.struct([pa.field("e", EnumType(LEVELS)), pa.field("l", pa.list_(EnumType(LEVELS)))])
     text = pa.struct([("e", pa.string()), ("l", pa.list_(pa.string()))])
     rows = [{"e": "low", "l": ["mid"]}, {"e": "no", "l": ["such"]}, {"e": None, "l": [None]}]
-    given = pa.array([{"e": "x", "l": ["y"]}, *rows], text)
+    array = pa.array([{"e": "x", "l": ["y"]}, *rows], text)
     hidden = pa.StructArray.from_arrays(
-        given.flatten(), names=["e", "l"], mask=pa.array([True, False, True, False])
+        array.flatten(), names=["e", "l"], mask=pa.array([True, False, True, False])
     )
-    made = encode(hidden.slice(1), kind)
-    made.validate(full=True)
-    assert made.type == canonical(kind)
-    assert spell(made, kind).to_pylist() == [rows[0], None, rows[2]]
-    assert spell(made.slice(1), kind).to_pylist() == [None, rows[2]]
+    codes = encode(hidden.slice(1), kind)
+    codes.validate(full=True)
+    assert codes.type == canonical(kind)
+    assert spell(codes, kind).to_pylist() == [rows[0], None, rows[2]]
+    assert spell(codes.slice(1), kind).to_pylist() == [None, rows[2]]
     with pytest.raises(NoCategory, match="'no'"):
-        encode(given.slice(2), kind)
+        encode(array.slice(2), kind)
 
 
 FORMS = {
@@ -152,9 +152,9 @@ def test_what_is_no_category_is_refused_by_name(rows: Any) -> None:
 def test_an_order_that_nobody_said_is_refused() -> None:
     ordered = pa.dictionary(pa.int32(), pa.string(), ordered=True)
     for kind in (ordered, pa.list_(ordered), pa.struct([("x", ordered)])):
-        for given in ({"e": kind}, pa.schema({"e": kind})):
+        for declaration in ({"e": kind}, pa.schema({"e": kind})):
             with pytest.raises(rr.SchemaError, match="does not say which") as caught:
-                as_schema(given, "declare input 'rows'")
+                as_schema(declaration, "declare input 'rows'")
             assert "pl.Enum" in (caught.value.hint or "")
     frame = pd.DataFrame({"e": pd.Categorical(["mid"], LEVELS, ordered=True)})
     assert as_schema(frame, "test").field("e").type == EnumType(LEVELS)
@@ -294,9 +294,9 @@ def test_files_and_tables_have_the_values(tmp_path: Any) -> None:
         assert sorted((n, str(e)) for n, e, _ in left.rows()) == wanted
     assert pl.read_parquet(tmp_path / "parquet" / "*.parquet").schema["e"] == LEVEL
     for name in ("mirror", "anew"):
-        kept = deltalake.DeltaTable(tmp_path / name).to_pyarrow_table()
-        assert kept.schema.field("e").type in (pa.string(), pa.large_string())
-        assert sorted(kept.to_pylist(), key=str) == [
+        stored = deltalake.DeltaTable(tmp_path / name).to_pyarrow_table()
+        assert stored.schema.field("e").type in (pa.string(), pa.large_string())
+        assert sorted(stored.to_pylist(), key=str) == [
             {"e": "high", "count": 2},
             {"e": "mid", "count": 1},
         ]
@@ -316,8 +316,8 @@ def test_conditions_that_come_from_spark_are_about_text() -> None:
         ("starts with", "m", ["mid"]),
         ("same", None, [None]),
     ):
-        found = batch.filter(Where("e", relation, value).mask(batch)).column(0)
-        assert pc.cast(found, pa.string()).to_pylist() == wanted, relation
+        selected = batch.filter(Where("e", relation, value).mask(batch)).column(0)
+        assert pc.cast(selected, pa.string()).to_pylist() == wanted, relation
 
 
 def encode_dictionary(values: list[str | None]) -> pa.Array:
@@ -329,8 +329,8 @@ def encode_dictionary(values: list[str | None]) -> pa.Array:
 def test_nulls_among_the_values_of_a_dictionary_are_nulls(many: int) -> None:
     values = pa.array(["low", None, "none", "high"])
     indices = pa.array([0, 1, None, 3] * many, pa.int32())
-    given = pa.DictionaryArray.from_arrays(indices, values)
-    assert encode(given, EnumType(LEVELS)).to_pylist() == [0, None, None, 2] * many
+    dictionary = pa.DictionaryArray.from_arrays(indices, values)
+    assert encode(dictionary, EnumType(LEVELS)).to_pylist() == [0, None, None, 2] * many
     used = pa.DictionaryArray.from_arrays(pa.array([1, 2, None] * many, pa.int32()), values)
     with pytest.raises(NoCategory, match="'none'"):
         encode(used, EnumType(LEVELS))
@@ -374,14 +374,14 @@ def test_a_vertex_has_tables_of_enums(workers: int) -> None:
     kinds = pl.Enum(["tea", "ink"])
     flow = rr.Dataflow("levels")
     rows = flow.input("rows", {"kind": kinds, "level": LEVEL})
-    found = flow.vertex(
+    answered = flow.vertex(
         Highest,
         inputs={"rows": rows},
         outputs={"kind": kinds, "level": LEVEL},
         routes={"rows": "kind"},
         tables={"highest": ({"kind": kinds}, {"level": LEVEL})},
     )
-    flow.output("found", found)
+    flow.output("found", answered)
     with flow.run(workers=workers) as run:
         run.insert("rows", [("ink", "mid"), ("tea", "high"), ("ink", "low")])
         run.commit()
@@ -399,17 +399,19 @@ def test_workers_elsewhere_have_the_enum_also_those_without_rows(kind: Any, decl
     rows = flow.input("rows", {"n": pl.Int64, "e": declared, "l": pl.List(declared)})
     flow.output("most", rows.group_by("n").agg(e=rr.max("e"), l=rr.max("l")))
     schema = rows.schema
-    given = as_table([(1, "low", ["high"]), (1, "high", ["low"]), (1, "mid", None)], schema, "test")
+    inserted = as_table(
+        [(1, "low", ["high"]), (1, "high", ["low"]), (1, "mid", None)], schema, "test"
+    )
     batch = pa.record_batch(
-        [*given.columns, pa.array([1, 1, 1])], names=[*given.schema.names, "diff"]
+        [*inserted.columns, pa.array([1, 1, 1])], names=[*inserted.schema.names, "diff"]
     )
     wanted = (1, "high", ["high"]) if declared is LEVEL else (1, "mid", ["low"])
     with RemoteCluster(kind(Maker(flow.plan, 3)), 3, timeout=60, plan=flow.plan) as cluster:
         epoch = cluster.submit({"rows": batch})
         cluster.wait(epoch)
         portions = cluster.read("most", epoch)
-        found = [row for p in portions for b in p.batches() for row in pl.DataFrame(b).rows()]
-        assert found == [wanted]
+        read_rows = [row for p in portions for b in p.batches() for row in pl.DataFrame(b).rows()]
+        assert read_rows == [wanted]
         for portion in portions:
             for one in portion.batches(["e"]):
                 assert pl.DataFrame(one).schema["e"] == declared

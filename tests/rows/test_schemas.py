@@ -69,7 +69,7 @@ PLAIN = pa.schema({"id": pa.int64(), "score": pa.float64()})
 
 
 @pytest.mark.parametrize(
-    "given",
+    "declaration",
     [
         PLAIN,
         PLAIN.with_metadata({"k": "v"}),
@@ -89,11 +89,11 @@ PLAIN = pa.schema({"id": pa.int64(), "score": pa.float64()})
         pl.LazyFrame({"id": [1], "score": [0.5]}),
         pd.DataFrame({"id": [1], "score": [0.5]}, index=[5]),
     ],
-    ids=lambda given: type(given).__name__,
+    ids=lambda declaration: type(declaration).__name__,
 )
-def test_a_schema_in_any_form_is_the_same_schema(given: Any) -> None:
-    made = as_schema(given, WHAT)
-    assert made.equals(PLAIN, check_metadata=True)
+def test_a_schema_in_any_form_is_the_same_schema(declaration: Any) -> None:
+    schema = as_schema(declaration, WHAT)
+    assert schema.equals(PLAIN, check_metadata=True)
 
 
 def test_python_types() -> None:
@@ -109,12 +109,14 @@ def test_python_types() -> None:
         list[int | None]: pa.list_(pa.int64()),
         np.str_: pa.string(),
     }
-    for given, expected in types.items():
-        assert as_schema({"x": given}, WHAT).field("x") == pa.field("x", expected), given
+    for declaration, expected in types.items():
+        assert as_schema({"x": declaration}, WHAT).field("x") == pa.field("x", expected), (
+            declaration
+        )
 
 
 def test_polars_types() -> None:
-    for given, expected in {
+    for declaration, expected in {
         pl.String: pa.large_string(),
         pl.Datetime("ms", "UTC"): pa.timestamp("ms", "UTC"),
         pl.List(pl.Int8): pa.large_list(pa.int8()),
@@ -122,7 +124,7 @@ def test_polars_types() -> None:
         pl.Decimal(10, 2): pa.decimal128(10, 2),
         pl.Date: pa.date32(),
     }.items():
-        assert as_schema({"x": given}, WHAT).field("x").type == expected
+        assert as_schema({"x": declaration}, WHAT).field("x").type == expected
 
 
 def test_a_class_says_which_columns_may_be_null() -> None:
@@ -156,8 +158,8 @@ class Model:
         vars(self).update(values)
 
     @classmethod
-    def model_validate(cls, given: Any) -> Any:
-        return cls(**given)
+    def model_validate(cls, values: Any) -> Any:
+        return cls(**values)
 
 
 class Where(Model):
@@ -229,7 +231,7 @@ def test_an_annotation_that_is_not_known_is_said() -> None:
 
 
 def test_a_spark_schema_is_known_by_its_shape() -> None:
-    given = spark(
+    declaration = spark(
         id="long",
         name="string",
         price="decimal(10,2)",
@@ -251,12 +253,12 @@ def test_a_spark_schema_is_known_by_its_shape() -> None:
             pa.field("where", pa.struct({"x": pa.float64()})),
         ]
     )
-    assert as_schema(given, WHAT) == expected
+    assert as_schema(declaration, WHAT) == expected
     assert as_schema({"x": SparkType("long")}, WHAT) == pa.schema({"x": pa.int64()})
 
 
 @pytest.mark.parametrize(
-    ("code", "given"),
+    ("code", "declaration"),
     [
         ("schema.malformed", 5),
         ("schema.malformed", "id"),
@@ -283,9 +285,9 @@ def test_a_spark_schema_is_known_by_its_shape() -> None:
     ],
     ids=str,
 )
-def test_what_declares_no_columns_is_said(code: str, given: Any) -> None:
+def test_what_declares_no_columns_is_said(code: str, declaration: Any) -> None:
     with pytest.raises(SchemaError) as caught:
-        as_schema(given, WHAT)
+        as_schema(declaration, WHAT)
     assert caught.value.code == code
     assert caught.value.hint
     assert caught.value.message.startswith("cannot declare ")

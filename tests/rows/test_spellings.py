@@ -1,4 +1,4 @@
-"""Types and columns written as text: every spelling that people use, and what becomes of the others."""
+"""Types and columns written as text: all spellings that people use, and the refusal of others."""
 
 from __future__ import annotations
 
@@ -172,11 +172,11 @@ REFUSED: list[tuple[Any, str, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "said", "hint"), REFUSED, ids=lambda each: str(each)[:30]
+    ("declaration", "code", "said", "hint"), REFUSED, ids=lambda each: str(each)[:30]
 )
-def test_what_is_refused_is_named(given: Any, code: str, said: str, hint: str) -> None:
+def test_what_is_refused_is_named(declaration: Any, code: str, said: str, hint: str) -> None:
     with pytest.raises(SchemaError) as refusal:
-        as_schema(given, WHAT)
+        as_schema(declaration, WHAT)
     assert refusal.value.code == code
     assert said in refusal.value.message
     assert refusal.value.message.startswith(f"cannot {WHAT}: ")
@@ -198,9 +198,9 @@ PIECES = [
 ]  # fmt: skip
 
 
-def refusal_of(given: Any) -> SchemaError | None:
+def refusal_of(declaration: Any) -> SchemaError | None:
     try:
-        assert len(as_schema(given, WHAT))
+        assert len(as_schema(declaration, WHAT))
     except SchemaError as refusal:
         return refusal
     return None
@@ -213,8 +213,8 @@ def test_any_text_is_read_or_refused(seed: int) -> None:
     codes = ("schema.malformed", "schema.type_unsupported", "schema.column_twice")
     for _ in range(20):
         text = draw.choice(["", " "]).join(draw.choices(PIECES, k=draw.randrange(1, 14)))
-        for given in (text, {"x": text}):
-            refusal = refusal_of(given)
+        for declaration in (text, {"x": text}):
+            refusal = refusal_of(declaration)
             if refusal is not None:
                 assert refusal.hint
                 assert refusal.code in codes

@@ -1,4 +1,4 @@
-"""Schemas for tests, drawn at random, and written as people write them: the inverse of what is to be read."""
+"""Schemas for tests, drawn at random and written as text: the inverse of the readers under test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_SPARK: dict[str, pa.DataType] = {
     "interval day to second": pa.duration("us"),
     "void": pa.null(),
 }
-"""What Spark calls its types, but for those with parameters."""
+"""Spark's names of its types without parameters."""
 _WORDS = [
     "id",
     "Name",
@@ -45,7 +45,7 @@ _ODD = ["two words", "a`b", "a,b", "a:b", "<x>", "it's", "-", "-- x", " "]
 
 
 def drawn_schema(draw: random.Random, *, spark: bool = False) -> pa.Schema:
-    """Some columns of any types, nested up to three deep; with `spark`, of types and names that Spark has too."""
+    """Some columns of any types, nested up to three deep; with `spark`, only types and names that Spark has."""
     return pa.schema(_fields(draw, 3, spark, least=1))
 
 
@@ -63,16 +63,16 @@ def _field(draw: random.Random, name: str, kind: pa.DataType) -> pa.Field:
 
 
 def _kind(draw: random.Random, depth: int, spark: bool) -> pa.DataType:
-    made = draw.randrange(5)
-    if depth and made == 0:
+    choice = draw.randrange(5)
+    if depth and choice == 0:
         kind = _kind(draw, depth - 1, spark)
         inner = pa.field("item", kind) if spark else _field(draw, "item", kind)
         makes = [pa.list_] if spark else [pa.list_, pa.large_list, lambda item: pa.list_(item, 3)]
         return draw.choice(makes)(inner)
-    if depth and made == 1:
+    if depth and choice == 1:
         return pa.struct(_fields(draw, depth - 1, spark, least=1))
     digits = draw.randrange(1, 39)
-    if made == 2:
+    if choice == 2:
         return pa.decimal128(digits, draw.randrange(digits + 1))
     if spark:
         return draw.choice(list(OF_SPARK.values()))
@@ -93,7 +93,7 @@ def _kind(draw: random.Random, depth: int, spark: bool) -> pa.DataType:
 
 
 def as_ddl(schema: pa.Schema) -> str:
-    """Columns as Spark's DDL has them: Spark's names where it has the type, Arrow's where it has none."""
+    """Columns in Spark's DDL: with Spark's name of a type, or Arrow's name where Spark lacks the type."""
     return ", ".join(f"{_name(field.name)} {_written(field, ddl=True)}" for field in schema)
 
 

@@ -1,10 +1,9 @@
 """Sessions for tests.
 
-``spark`` is a local session, the same for all tests; ``told`` is what programs said that need sessions of their own
-(tests/spark/own_sessions.py); ``standalone`` a cluster of two workers, for driver programs in processes of their own
-(tests/spark/standalone.py). Tests on a cluster are marked
-``@pytest.mark.cluster``: ``make test`` leaves them out. With several test processes, all of this
-folder runs in one of them (tools/one_jvm.py).
+``spark`` is a local session, the same for all tests. ``printed`` has the output of the programs that need sessions of
+their own (tests/spark/own_sessions.py). ``standalone`` is a cluster of two workers, for driver programs in processes of
+their own (tests/spark/standalone.py). Tests on a cluster are marked ``@pytest.mark.cluster``: ``make test`` leaves them
+out. With several test processes, all tests of this folder run in one of them (tools/one_jvm.py).
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def sessions_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def told(sessions_folder: Path) -> dict[str, str]:
-    """What each of the programs of tests/spark/own_sessions.py said."""
+def printed(sessions_folder: Path) -> dict[str, str]:
+    """The output of each program of tests/spark/own_sessions.py, by name."""
     program = "import sys; from tests.spark.own_sessions import main; main(sys.argv[1])"
     said: dict[str, str] = json.loads(in_another_process(program, str(sessions_folder)))
     return said

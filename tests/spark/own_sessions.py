@@ -1,8 +1,8 @@
-"""Programs that need sessions of their own: each makes one, and all of them run in one process, one after another.
+"""Programs that need Spark sessions of their own. All of them run in one process, one after another.
 
-A test process has one session, the fixture ``spark``. What is to be seen where there is no session yet, or where a
-session is stopped or made in another way, runs here, in an interpreter of its own. A JVM takes seconds to start, so the
-programs share one; the first is the plainest, and finds the process as a user's. The fixture ``told`` runs them:
+A test process has one session, the fixture ``spark``. Programs that start without a session, stop their session or make
+it in another way run here, in an interpreter of their own. A JVM takes seconds to start, so all programs share one. The
+first program is the plainest, and finds the process as a user's program would. The fixture ``printed`` runs them:
 
     python -m tests.spark.own_sessions FOLDER    # FOLDER/stored is a checkpoint; prints what each program said, as JSON
 """
@@ -117,7 +117,7 @@ PROGRAMS = (plain, without, retried, stopped)
 
 
 def main(folder: str) -> None:
-    told: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for program in PROGRAMS:
         print(program.__name__, file=sys.stderr, flush=True)
         with redirect_stdout(io.StringIO()) as said:
@@ -125,8 +125,8 @@ def main(folder: str) -> None:
                 program(Path(folder))
             except Exception:
                 traceback.print_exc(file=said)
-        told[program.__name__] = said.getvalue()
-    print(json.dumps(told))
+        outputs[program.__name__] = said.getvalue()
+    print(json.dumps(outputs))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Programs for tests on Spark, each with what it should give, computed from scratch.
+"""Programs for tests on Spark, each with its expected output, computed from scratch.
 
 Functions and classes that programs use are defined inside the functions here, so that they travel
 to workers by value, as those of a user's script or notebook do.
@@ -77,10 +77,10 @@ def looping() -> Program:
 
 def closed(edges: set[tuple[int, int]]) -> set[tuple[int, int]]:
     """Who can be reached from whom."""
-    found = set(edges)
-    while more := {(a, d) for a, b in found for c, d in edges if b == c} - found:
-        found |= more
-    return found
+    pairs = set(edges)
+    while more := {(a, d) for a, b in pairs for c, d in edges if b == c} - pairs:
+        pairs |= more
+    return pairs
 
 
 def with_vertex() -> Program:
@@ -170,19 +170,19 @@ PROGRAMS = [counting, joining, looping, with_vertex, upserting, with_python]
 def change(run: Any, program: Program, rows: Rows, source: random.Random, size: int) -> None:
     """Random inserts and deletes, in a run and in `rows`."""
     for name in program.flow.inputs:
-        kept = rows.setdefault(name, Counter())
+        present = rows.setdefault(name, Counter())
         new = [(source.randrange(12), source.randrange(-20, 20)) for _ in range(size)]
-        old = source.sample(sorted(kept.elements()), min(size // 2, kept.total()))
+        old = source.sample(sorted(present.elements()), min(size // 2, present.total()))
         if not program.keyed:
             run.delete(name, old)
             run.insert(name, new)
-            kept.update(new)
-            kept.subtract(old)
-            rows[name] = +kept
+            present.update(new)
+            present.subtract(old)
+            rows[name] = +present
             continue
         run.delete(name, [(k,) for k, _ in old])
         run.upsert(name, new)
-        latest = dict(kept) and {k: v for k, v in kept if (k, v) not in old}
+        latest = dict(present) and {k: v for k, v in present if (k, v) not in old}
         latest = {**latest, **dict(new)}
         rows[name] = Counter(latest.items())
 

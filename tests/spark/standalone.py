@@ -1,7 +1,7 @@
 """A real Spark cluster on this machine: a standalone master and workers, each a process.
 
-One Python process has one SparkContext at a time, and the one of the tests is the local session of
-the fixture ``spark``. So a driver program for the cluster runs in an interpreter of its own:
+A Python process has one SparkContext at a time, and that of the tests belongs to the fixture ``spark``. So a driver
+program for the cluster runs in an interpreter of its own:
 
     @pytest.mark.cluster
     def test_sums(standalone: Standalone) -> None:
@@ -11,9 +11,9 @@ the fixture ``spark``. So a driver program for the cluster runs in an interprete
         with session() as spark:
             print(spark.range(rows).groupBy().sum().first()[0])
 
-Everything listens on loopback, on ports that the system chooses. Every process started here leads a
-session (setsid) and dies with this process, also with kill -9: so what belongs to the cluster is
-what has one of these sessions, executors and their Python workers too, and only that is ended.
+Everything listens on loopback, on ports that the system chooses. Every process started here leads a session (setsid)
+and dies with this process, also with kill -9. The processes in these sessions, executors and their Python workers
+included, are the cluster, and only they are ended.
 """
 
 from __future__ import annotations
@@ -291,13 +291,13 @@ def _by_value(function: Callable[..., object], arguments: tuple[Any, ...]) -> by
 
 def _processes(sessions: set[int]) -> set[int]:
     """The processes of these sessions that have not ended."""
-    found = set()
+    numbers = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone in between
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
             if int(session) in sessions and state != "Z":
-                found.add(int(stat.parent.name))
-    return found
+                numbers.add(int(stat.parent.name))
+    return numbers
 
 
 def _end(sessions: set[int], patience: float = 0) -> None:

@@ -194,8 +194,8 @@ def test_termination_is_awaited(spark: SparkSession) -> None:
     assert run.await_termination(timeout=30) is True
 
 
-def test_without_a_session_a_local_one_is_made_and_stopped(told: dict[str, str]) -> None:
-    lines = told["without"].splitlines()
+def test_without_a_session_a_local_one_is_made_and_stopped(printed: dict[str, str]) -> None:
+    lines = printed["without"].splitlines()
     assert lines == ["[('sea', 2), ('sky', 1)] local[4]", "[('sea', 2)]", "None"]
 
 
@@ -353,8 +353,8 @@ def test_options_that_do_not_fit_are_refused(spark: SparkSession) -> None:
     refused("plan.run", tls=True)
 
 
-def test_a_stopped_session_is_refused(told: dict[str, str]) -> None:
-    assert told["stopped"].splitlines() == ["checkpoint.none", "spark.stopped"]
+def test_a_stopped_session_is_refused(printed: dict[str, str]) -> None:
+    assert printed["stopped"].splitlines() == ["checkpoint.none", "spark.stopped"]
 
 
 OLD_JAVA = """\

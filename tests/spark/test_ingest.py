@@ -288,10 +288,10 @@ def test_a_dataframe_that_fails_halfway_applies_nothing(spark: SparkSession) -> 
 
 
 def test_a_task_that_is_retried_neither_doubles_nor_loses_a_row(
-    told: dict[str, str], sessions_folder: Path
+    printed: dict[str, str], sessions_folder: Path
 ) -> None:
-    found, held = told["retried"].splitlines()
-    assert sorted(json.loads(found)) == sorted([*range(400), *range(400)])
+    values_json, held = printed["retried"].splitlines()
+    assert sorted(json.loads(values_json)) == sorted([*range(400), *range(400)])
     marks = {mark.name for mark in (sessions_folder / "marks").iterdir()}
     assert marks >= {"1-0", "1-1", "3-0", "3-1"}
     assert int(held) <= 8  # those of the last epoch: four tasks, two workers

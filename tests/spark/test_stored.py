@@ -241,11 +241,11 @@ def test_many_rows_are_cut_between_blocks(
     assert max(sizes) < 3_000
 
 
-def test_a_plain_session_finds_it_by_itself(told: dict[str, str], sessions_folder: Path) -> None:
+def test_a_plain_session_finds_it_by_itself(printed: dict[str, str], sessions_folder: Path) -> None:
     """Nothing is imported or registered, and conditions are left to Spark, as its settings say."""
     rows = rr.read_checkpoint(sessions_folder / "stored").rows()
     assert rows
-    assert told["plain"].strip() == str([row for row in rows if row[0] >= 3])
+    assert printed["plain"].strip() == str([row for row in rows if row[0] >= 3])
 
 
 def test_a_spark_that_keeps_the_static_source(

@@ -38,10 +38,10 @@ def grouped(rows: Rows, key: str = "k") -> dict[Any, Rows]:
 
 
 def aggregates(a: Rows) -> list[tuple[Any, ...]]:
-    found = []
+    expected = []
     for key, rows in grouped(a).items():
         values = [row["v"] for row in rows if row["v"] is not None]
-        found.append(
+        expected.append(
             (
                 key,
                 len(rows),
@@ -52,7 +52,7 @@ def aggregates(a: Rows) -> list[tuple[Any, ...]]:
                 len(set(values)),
             )
         )
-    return found
+    return expected
 
 
 def joined(a: Rows, b: Rows) -> list[tuple[Any, ...]]:
@@ -93,12 +93,12 @@ def component_labels(edges: Rows) -> list[tuple[int, int]]:
 
 
 def reachable(edges: Rows) -> set[tuple[int, int]]:
-    found = {(edge["src"], edge["dst"]) for edge in edges}
+    pairs = {(edge["src"], edge["dst"]) for edge in edges}
     while True:
-        more = {(a, d) for a, b in found for c, d in found if b == c} - found
+        more = {(a, d) for a, b in pairs for c, d in pairs if b == c} - pairs
         if not more:
-            return found
-        found |= more
+            return pairs
+        pairs |= more
 
 
 # -- programs
@@ -227,7 +227,7 @@ LISTS = Draw(
 SAID = Draw({"s": str, "at": int}, values={"s": ["p", "q"], "at": range(25)})
 
 
-def kept(**draw: Any) -> Draw:
+def asking(**draw: Any) -> Draw:
     """Requests that are not deleted: their answers depend on when they were given."""
     return Draw(REQUESTS.schema, values=REQUESTS.values, deletes=False, **draw)
 
@@ -271,13 +271,13 @@ def taught(ups: rr.Collection, asks: rr.Collection, flow: rr.Dataflow) -> rr.Col
     state = loop.state("s", {"k": int}, {"v": int}, time={"t": int})
     loop.enter(ups).update(state, rule=rr.rules.append, progress=False)
     loop.enter(ups).progress(state, "update", at="t", late=0)
-    found = loop.enter(asks).fetch(state, key="k", at="at", closed="left")
-    found.select("k", t=pl.col("at") + 1, v=pl.col("n")).update(state, progress=False)
-    return loop.leave(found)
+    answered = loop.enter(asks).fetch(state, key="k", at="at", closed="left")
+    answered.select("k", t=pl.col("at") + 1, v=pl.col("n")).update(state, progress=False)
+    return loop.leave(answered)
 
 
 STATES = {"ups": UPDATES, "asks": REQUESTS, "said": SAID}
-KEPT = {**STATES, "asks": kept()}
+ASKING = {**STATES, "asks": asking()}
 SINCE = pl.col("at") - 3
 CASES = [
     Case("select", lambda a: a.select("k", w=pl.col("v") * 2)),
@@ -421,13 +421,13 @@ CASES = [
     Case(
         "fetch_uncommitted",
         fetching(reads={"wait": SINCE}, committed=False),
-        KEPT,
+        ASKING,
         laws=tuple(law for law in UNJUDGED if law not in ("split", "order", "rescale")),
     ),
     Case(
         "lookup",
         lambda a, asks: asks.lookup(a.group_by("k").count(), "k"),
-        {"a": FULL["a"], "asks": kept()},
+        {"a": FULL["a"], "asks": asking()},
         laws=UNJUDGED,
     ),
     Case("fetch_in_loop", hops, {"links": UPDATES, "asks": REQUESTS}, laws=UNJUDGED),

@@ -1,7 +1,7 @@
 """Arguments of the methods of collections: columns in any form, functions, spans of time, other collections.
 
-Each function here brings one kind of argument to one form, or refuses it with an error that says what was attempted,
-what was given, and what to give instead.
+Each function here brings one kind of argument to one form, or refuses the argument. The refusal names the attempt and
+the value, and its hint says what to write. All modules of the front ends use these functions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ELSEWHERE = {
 
 
 MOST = 1 << 62
-"""Counts and spans are less than this."""
+"""Counts are less than this; lengths of windows are at most this."""
 
 
 def is_time(kind: pa.DataType) -> bool:
@@ -91,7 +91,7 @@ def named_columns(
     what: str,
     attempt: str,
 ) -> dict[str, Any]:
-    """Columns by the names of the results. Those given by position are called by the names that they output.
+    """Columns by the names of the results. A column given by position has the name that its expression outputs.
 
     `what` is the name of the method, for hints.
     """
@@ -111,7 +111,7 @@ def named_columns(
 
 
 def output_name(expression: pl.Expr, what: str) -> str:
-    """The name of the one column that an expression makes."""
+    """The name of the column that an expression outputs; refused where it may output several."""
     try:
         return expression.meta.output_name()
     except pl.exceptions.ComputeError as error:
@@ -179,7 +179,7 @@ def as_ticks(
     least: int | None = 1,
     most: int = (1 << 63) - 1,
 ) -> int:
-    """A span as a number, in the units of a column."""
+    """A span as a number of units of a column, refused below `least` and above `most`; `what` names it for errors."""
     kind = field.type
     ticks: int | None = None
     if isinstance(span, int) and not isinstance(span, bool) and pa.types.is_integer(kind):
@@ -218,14 +218,14 @@ def as_ticks(
 
 
 def function_name(function: Any) -> str:
-    """What a function is called in plans."""
+    """The name of a function in plans."""
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
 def check_callable(
     function: object, what: str, attempt: str | None = None, parameters: str = "rows"
 ) -> None:
-    """Refuse what cannot be called. `parameters` are those that the function is called with, for the hint."""
+    """Refuse a value that cannot be called. `parameters` are those of the call, for the hint."""
     if not callable(function):
         raise PlanError(
             "plan.function",
@@ -235,9 +235,9 @@ def check_callable(
 
 
 class RowsOf(partial[Any]):
-    """A user's function of one row; an error is raised when the result is not a list of rows.
+    """A user's function of one row, which raises an error where the user's function does not give a list of rows.
 
-    The class is a partial, so that the identity of the function (`plan.identity.code_of`) is that of the user's own.
+    This class is a partial, so that its identity (`plan.identity.code_of`) is that of the user's function.
     """
 
     def __call__(self, row: dict[str, Any], /) -> Iterable[Any]:

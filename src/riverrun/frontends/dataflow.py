@@ -1,4 +1,4 @@
-"""Dataflow: the program that a user writes: inputs, the collections made of them, and outputs.
+"""The dataflow: a program that a user writes, with inputs, collections computed from them, and outputs.
 
 A `Dataflow` collects the nodes of a plan. `Dataflow.run` checks the plan and starts a `Run`.
 
@@ -72,7 +72,7 @@ class Dataflow:
         *,
         checked: bool = False,
     ) -> Collection:
-        """Declare rows that come from outside. A run is given them under this `name`: ``run.insert(name, rows)``.
+        """Declare rows that come from outside. A run takes them under this `name`: ``run.insert(name, rows)``.
 
         `schema` is a mapping of names to types, text such as "src long, dst long", an Arrow, Polars or Spark
         schema, a class with annotations, or a frame that looks like the rows. With a `key`, one column or several, a
@@ -173,7 +173,7 @@ class Dataflow:
         tables: Mapping[str, tuple[Any, Any]] | None = None,
         name: str | None = None,
     ) -> Any:
-        """Add a step whose operator is a `Vertex` of your own; `name` is what the step is called.
+        """Add a step whose operator is a `Vertex` of your own; `name` is the name of the step.
 
         `make` is a class of vertices: each worker makes one vertex of it. `inputs` maps the names of the input ports to
         collections. `outputs` is the schema of the one output, which the call returns as a collection; or it maps names
@@ -268,7 +268,7 @@ class Dataflow:
         return dict(self._outputs)
 
     def explain(self) -> str:
-        """The plan as text: every node, what it does, where it was written, what it keeps."""
+        """The plan as text: for each node its operator, the line of the program, and the state that it keeps."""
         return explain(self.plan)
 
     def to_dot(self) -> str:

@@ -1,11 +1,11 @@
-"""Names: what events and messages call a stream of rows.
+"""Names of streams of rows, for events and messages.
 
 While a program is written, a message can show the line that it is about. While the program runs, an event (``late``) or
 the message of a refused epoch can only say what the stream is called. `describe_stream` finds the words for that in the
 nodes that lead to the stream; `step_of` finds the node whose name a message uses while the program is written. Laws:
 
-- **Named streams.** The rows of an input, or of a step that was given a name, are called by that name. Where we have
-  derived the name of a node from a name of the user's (`asked:gather`, `items:rows`), the user's part of it counts.
+- **Named streams.** The rows of an input, or of a step with a name, are called by that name. Where the name of a node
+  is derived from a user's name (`asked:gather`, `items:rows`), only the user's part is shown.
 - **Described streams.** The rows of a step without a name are called by three things: what the step does, the nearest
   streams with names that lead to the step, and the line of the program that the step stands in. Numbers of nodes, and
   nodes in between, are never shown.
@@ -28,7 +28,7 @@ from riverrun.plan.plan import Node, Port
 
 
 def step_of(nodes: Sequence[Node], port: Port, *, through_loops: bool = False) -> Node:
-    """The node after which rows are called.
+    """The node whose name rows have.
 
     Nodes that hand on the rows of an input (checks, upserts, wider types) are skipped for the input itself; with
     `through_loops`, so are nodes that only lead rows into a loop or out of one.
@@ -40,7 +40,7 @@ def step_of(nodes: Sequence[Node], port: Port, *, through_loops: bool = False) -
 
 
 def describe_stream(nodes: Sequence[Node], port: Port) -> str:
-    """What rows are called while the program runs, when no line of it is at hand."""
+    """The name or description of rows while the program runs."""
     node = step_of(nodes, port, through_loops=True)
     if node.named:
         return _users_name(node)

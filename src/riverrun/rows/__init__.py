@@ -1,7 +1,8 @@
-"""Rows, as people give and get them: what columns are declared as, what values are cells, what inputs are fed.
+"""Rows, as people give and get them: declarations of columns, values of cells, rows of inputs.
 
-`types` is the table of column types, `spellings` reads types and columns written as text, `schemas` declarations in any
-form, `values` cells, `convert` rows in any form, and `column_names` arguments that name columns. `commands` makes what
-inputs are fed; `records` and `conditions` are about rows on their way out. Operators and everything after them use this
-room; it knows how states keep values (`state`), and nothing of plans or runs.
+Rows on their way in: `types` is the table of column types, `spellings` reads types and columns written as text,
+`schemas` reads declarations in any form, `values` cells, `convert` rows in any form, `column_names` arguments that name
+columns, and `commands` makes the batches that inputs are fed. Rows on their way out: `records` and `conditions`.
+Operators and all rooms after them use this room; this room knows how states keep values (`state`), and nothing of plans
+or runs.
 """

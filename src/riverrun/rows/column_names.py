@@ -1,14 +1,14 @@
 """Arguments that name columns: one check for all of them.
 
-Whoever takes the names of columns, a collection, a group, a join, a state, an input with a key, a table that is
-mirrored, asks :func:`checked_columns` for them. Laws:
+Every method that takes names of columns (of a collection, group, join, state, input with a key, mirrored table) has
+:func:`checked_columns` read them. Laws:
 
-- **Names.** A column is named by a string, or by ``pl.col("a")``, which is the same. Where expressions are taken, any
-  Polars expression of one column may stand for it. Nothing else names a column: no number, no None, no dict.
-- **Lists.** Several columns are given one by one, in a list, or both; the order is kept, and a set, which has none, is
-  refused. Where one column is wanted, a list is refused. A list is never a constant.
-- **Existence.** Every name is that of a column that exists, and no name stands twice. What is refused is told which
-  columns there are, and which one it resembles.
+- **Names.** A column is named by a string, or by ``pl.col("a")``, which means the same. Where expressions are allowed,
+  a Polars expression may stand in place of a name. Nothing else names a column: no number, no None, no dict.
+- **Lists.** Several columns are named one by one, in a list, or both, and their order counts; so a set, which has no
+  order, is refused. Where one column is wanted, a list is refused. A list is never a constant.
+- **Existence.** Every name is that of an existing column, and no name stands twice. A refusal lists the columns that
+  exist, and suggests those with a similar name.
 
 >>> checked_columns(["src", pl.col("dst")], ["src", "dst", "weight"], "group 'edges'")
 ('src', 'dst')
@@ -32,12 +32,12 @@ from riverrun.errors import PlanError, RiverrunError, SchemaError
 from riverrun.rows.values import show
 
 Room = Literal["plan", "schema"]
-"""Whose codes a refusal has: those of a program that is being built, or of rows that are read."""
+"""The class and codes of a refusal: "plan" while a program is built, "schema" where rows are read."""
 _KINDS: dict[Room, type[RiverrunError]] = {"plan": PlanError, "schema": SchemaError}
 
 
 def checked_columns(
-    given: Any,
+    named: Any,
     columns: Sequence[str] | None,
     attempt: str,
     *,
@@ -46,20 +46,21 @@ def checked_columns(
     expressions: bool = False,
     room: Room = "plan",
 ) -> tuple[Any, ...]:
-    """The columns that an argument names, in the order given: strings, and where they are taken `expressions`.
+    """The columns that an argument names, in their order: strings, and Polars expressions if `expressions` allows them.
 
-    `columns` are those that exist; with None that is not known yet, and only the form is looked at. `attempt` says what
-    the columns are for: "join 'edges'". There have to be `least`, and `most` at the most: with 1, a list is refused.
+    `columns` are the existing columns; None: not known yet, so that only the form of the argument is checked. `attempt`
+    is the purpose, for errors: "join 'edges'". At least `least` columns have to be named. With `most=1` a list is
+    refused.
     """
     kind = _KINDS[room]
-    if most == 1 and is_list(given):
+    if most == 1 and is_list(named):
         raise kind(
             f"{room}.column",
-            f"cannot {attempt}: {show(given)} is a list, and one column is wanted here{_there_are(columns)}",
-            hint=_one_hint(given),
+            f"cannot {attempt}: {show(named)} is a list, and one column is wanted here{_there_are(columns)}",
+            hint=_one_hint(named),
         )
     chosen = [
-        _name_or_expression(each, attempt, expressions, columns, room) for each in flat([given])
+        _name_or_expression(each, attempt, expressions, columns, room) for each in flat([named])
     ]
     if len(chosen) < least:
         raise kind(
@@ -68,7 +69,9 @@ def checked_columns(
             hint='name at least one: "a", or ["a", "b"]',
         )
     existing: Collection[str] | None = columns
-    if columns is not None and len(chosen) > 1:  # for one of them a set is not worth its while
+    if (
+        columns is not None and len(chosen) > 1
+    ):  # for one name, building a set costs more than it saves
         existing = set(columns)
     seen = set[str]()
     for name in (each for each in chosen if isinstance(each, str)):
@@ -86,7 +89,7 @@ def checked_columns(
 
 
 def one_column(
-    given: Any,
+    named: Any,
     columns: Sequence[str] | None,
     attempt: str,
     *,
@@ -94,25 +97,25 @@ def one_column(
     room: Room = "plan",
 ) -> Any:
     """The one column that an argument names."""
-    (column,) = checked_columns(given, columns, attempt, most=1, expressions=expressions, room=room)
+    (column,) = checked_columns(named, columns, attempt, most=1, expressions=expressions, room=room)
     return column
 
 
-def new_name(given: Any, attempt: str) -> str:
-    """A name for something that is to be made."""
-    if not isinstance(given, str):
+def new_name(name: Any, attempt: str) -> str:
+    """The name of a new column, which has to be a string."""
+    if not isinstance(name, str):
         raise PlanError(
             "plan.column",
-            f"cannot {attempt}: {show(given)} is not a name",
+            f"cannot {attempt}: {show(name)} is not a name",
             hint='the name of what is made is a string: "a"',
         )
-    return given
+    return name
 
 
-def check_suffix(given: Any, attempt: str) -> None:
-    """Refuse what does not tell columns of one name apart: a suffix is text, and not empty."""
-    new_name(given, f"{attempt} with suffix=")
-    if not given:
+def check_suffix(suffix: Any, attempt: str) -> None:
+    """Refuse a suffix that is not text, or is empty: two columns of one name would stay alike."""
+    new_name(suffix, f"{attempt} with suffix=")
+    if not suffix:
         raise PlanError(
             "plan.column",
             f"cannot {attempt} with suffix='': an empty one does not tell two columns of one name apart",
@@ -121,7 +124,7 @@ def check_suffix(given: Any, attempt: str) -> None:
 
 
 def flat(columns: Iterable[Any]) -> Iterator[Any]:
-    """Columns given one by one, in lists, or both.
+    """Columns that are named one by one, in lists, or both, one after the other.
 
     >>> list(flat(["a", ["b", "c"], ("d",)]))
     ['a', 'b', 'c', 'd']
@@ -133,10 +136,10 @@ def flat(columns: Iterable[Any]) -> Iterator[Any]:
             yield column
 
 
-def is_list(given: Any) -> bool:
-    """Whether something is several things in an order; a generator is, a string, a dict and a set are not."""
-    return isinstance(given, Iterable) and not isinstance(
-        given, str | bytes | Mapping | pl.Expr | set | frozenset
+def is_list(value: Any) -> bool:
+    """Whether a value is several values in an order. A generator is; a string, a dict and a set are not."""
+    return isinstance(value, Iterable) and not isinstance(
+        value, str | bytes | Mapping | pl.Expr | set | frozenset
     )
 
 
@@ -148,7 +151,7 @@ def unknown_column(
     hint: str | None = None,
     room: Room = "plan",
 ) -> RiverrunError:
-    """The refusal of a column that does not exist; `user` is what uses it, when that is an expression."""
+    """The refusal of a column that does not exist; `user` is the expression that uses the column, if one does."""
     close = get_close_matches(column, columns, n=3, cutoff=0.6)
     said = f"column {column!r} does not exist"
     if user is not None:
@@ -166,31 +169,31 @@ def unknown_column(
 
 
 def _name_or_expression(
-    given: Any, attempt: str, expressions: bool, columns: Sequence[str] | None, room: Room
+    named: Any, attempt: str, expressions: bool, columns: Sequence[str] | None, room: Room
 ) -> str | pl.Expr:
     kind = _KINDS[room]
-    if isinstance(given, str):
-        return given
-    if isinstance(given, pl.Expr):
-        if given.meta.is_column():
-            return given.meta.output_name()
+    if isinstance(named, str):
+        return named
+    if isinstance(named, pl.Expr):
+        if named.meta.is_column():
+            return named.meta.output_name()
         if expressions:
-            return given
+            return named
         raise kind(
             f"{room}.column",
-            f"cannot {attempt}: {show(str(given))} is computed, and the name of a column is wanted here"
+            f"cannot {attempt}: {show(str(named))} is computed, and the name of a column is wanted here"
             + _there_are(columns),
             hint='make it a column first, with_columns(new=...), and name that: "new"',
         )
-    if isinstance(given, set | frozenset):
+    if isinstance(named, set | frozenset):
         raise kind(
             f"{room}.column",
-            f"cannot {attempt}: {show(given)} is a set, which has no order",
+            f"cannot {attempt}: {show(named)} is a set, which has no order",
             hint='give a list: ["a", "b"]',
         )
     raise kind(
         f"{room}.column",
-        f"cannot {attempt}: {show(given)} is not the name of a column"
+        f"cannot {attempt}: {show(named)} is not the name of a column"
         + (", and not a Polars expression" if expressions else "")
         + _there_are(columns),
         hint='a column is its name, "a"'
@@ -198,10 +201,10 @@ def _name_or_expression(
     )
 
 
-def _one_hint(given: Any) -> str:
+def _one_hint(listed: Any) -> str:
     names = (
-        [each for each in list(given)[:2] if isinstance(each, str)]
-        if isinstance(given, list | tuple)
+        [each for each in list(listed)[:2] if isinstance(each, str)]
+        if isinstance(listed, list | tuple)
         else []
     )
     return f"give one name, not in a list: {names[0]!r}" if names else 'give one name: "a"'

@@ -1,20 +1,20 @@
-"""Commands: rows as an input is fed them, and what an input with a key is told to do with them.
+"""Commands: the batches that an input is fed, with or without a key.
 
-An input without a key is fed its columns and `diff`: 1 for a row that is inserted, -1 for one that is deleted. An input
-with a key is fed *commands*: its columns, the sequence number of the command, whether the row with that key is deleted
-rather than put, and `diff`, which is 1. `Dataflow.input` declares commands, `run.inputs` and the tasks of
-`spark.ingest` make them, and `operators.upsert` obeys them; all of them have their columns and numbers from here.
+An input without a key is fed its columns and `diff`: 1 for an inserted row, -1 for a deleted row. An input with a key
+is fed *commands*. A command either puts a row, which replaces the row with the same key, or deletes the row with a key;
+it has the columns of the input, a sequence number, whether it deletes, and `diff`, which is always 1.
+
+`Dataflow.input` declares commands, `run.inputs` and the tasks of `spark.ingest` make them, and `operators.upsert` obeys
+them. All four take the columns and numbers of commands from here.
 
 Laws:
 
-- **Last counts.** Of several commands for a key in one epoch the one with the greatest number counts (`LAST_FIRST`), so
-  neither cutting nor order of arrival shows.
-- **No two numbers.** No two commands of an input have one number in one epoch. There are `NUMBERS` of them. Rows that
-  are given in this process have one each, in the order in which they were given. A DataFrame has `FRAME` numbers set
-  aside, of which each of its partitions has as many as `partition_numbers` says. Whoever runs out of numbers is
-  refused.
-- **Keys only.** A deletion says the key and nothing else: whatever other columns it was given are null. A key has no
-  nulls.
+- **Last counts.** Of several commands for a key in one epoch, the command with the greatest number counts
+  (`LAST_FIRST`). So neither the cutting of batches nor their order of arrival shows.
+- **No two numbers.** No two commands of an input in one epoch have the same number. Numbers are below `NUMBERS`. Rows
+  inserted in this process are numbered in their order. A DataFrame takes `FRAME` numbers, and each of its partitions
+  takes those of `partition_numbers`. Commands for which no number is left are refused.
+- **Keys only.** A deletion has the key alone: its other columns are null. A key has no nulls.
 
 >>> edges = InputRows(pa.schema({"id": pa.int64(), "name": pa.string()}), ("id",))
 >>> put = edges.conform([(1, "Oslo"), (2, "Rome")], "upsert into 'cities'")
@@ -43,35 +43,35 @@ from riverrun.state.types import canonical
 
 SEQUENCE, DELETED, DIFF = "__sequence__", "__deleted__", "diff"
 RESERVED = (SEQUENCE, DELETED)
-"""Names that the columns of an input with a key do not have."""
+"""Names that no column of an input with a key may have."""
 LAST_FIRST = Order(SEQUENCE, descending=True)
-"""The order of the commands for a key: the one that counts comes first."""
+"""The order of the commands for a key: the command that counts comes first."""
 NUMBERS = 1 << 63
-"""How many commands an input may have in an epoch."""
+"""The most commands of an input in one epoch."""
 FRAME = 1 << 52
-"""How many commands a DataFrame may have: so many numbers are set aside for it."""
+"""The most commands of a DataFrame, and the numbers it takes."""
 PARTITION = 1 << 32
-"""How many commands a partition of a DataFrame may have."""
+"""The most commands of one partition of a DataFrame."""
 _FORMS = ("schema.column_missing", "schema.column_unknown", "schema.ragged", "schema.not_rows")
-"""What rows are refused for whose form is another one, whatever their values."""
-_SMALL = 64  # rows of one batch whose diffs are not written anew
+"""Codes of refusals of rows because of their form, whatever their values."""
+_SMALL = 64  # up to so many rows, the column of diffs is a slice of one in _DIFFS
 _DIFFS = {diff: pa.array(np.full(_SMALL, diff, np.int64)) for diff in (1, -1)}
 
 
 def commands_schema(columns: pa.Schema) -> pa.Schema:
-    """The columns of commands about rows with these columns, which may be null in a deletion."""
+    """The columns of commands for rows with these columns. All are nullable: a deletion has nulls outside the key."""
     nullable = [pa.field(field.name, field.type) for field in columns]
     return pa.schema([*nullable, pa.field(SEQUENCE, pa.int64()), pa.field(DELETED, pa.bool_())])
 
 
 def partition_numbers(first: int, partition: int) -> range:
-    """The numbers for a partition of a DataFrame, whose own begin with `first`; none for one partition too many."""
+    """The numbers of a partition of a DataFrame whose numbers begin at `first`; empty where `FRAME` is used up."""
     start = first + partition * PARTITION
     return range(start, min(start + PARTITION, first + FRAME))
 
 
 def too_many_commands(partition: int, attempt: str) -> OperatorFailed:
-    """The refusal of a partition of a DataFrame for whose commands there are no numbers."""
+    """The refusal of a partition of a DataFrame for whose commands no numbers are left."""
     return OperatorFailed(
         "spark.commands",
         f"cannot {attempt}: the rows of partition {partition} cannot be numbered",
@@ -83,7 +83,7 @@ def too_many_commands(partition: int, attempt: str) -> OperatorFailed:
 
 @dataclass(frozen=True)
 class InputRows:
-    """What the rows of an input are: its columns, and the key by which rows replace each other, if there is one."""
+    """The declaration of an input: its columns, and its key if it has one, by which rows replace each other."""
 
     schema: pa.Schema
     """The declared columns."""
@@ -91,34 +91,32 @@ class InputRows:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns that the input is fed."""
+        """The names of the columns that the input is fed."""
         return (*self.schema.names, *(RESERVED if self.key else ()), DIFF)
 
     @cached_property
     def _keys(self) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in self.key])
 
-    def conform(self, given: Any, attempt: str) -> pa.RecordBatch:
-        """Rows in any form as the declared columns; `attempt` says what for: "insert into 'edges'"."""
-        return self._conformed(given, self.schema, attempt)
+    def conform(self, rows: Any, attempt: str) -> pa.RecordBatch:
+        """Rows in any form as a batch of the declared columns; `attempt` is for errors: "insert into 'edges'"."""
+        return self._conformed(rows, self.schema, attempt)
 
-    def deletion(self, given: Any, attempt: str) -> pa.RecordBatch:
-        """What is to be deleted: rows; or, with a key, keys or rows with it, of which only the key is taken."""
+    def deletion(self, rows_or_keys: Any, attempt: str) -> pa.RecordBatch:
+        """A batch of rows to delete. With a key: from keys or whole rows, of which only the key stays."""
         if not self.key:
-            return self._conformed(given, self.schema, attempt)
-        if isinstance(given, Iterator):
-            given = list(given)
+            return self._conformed(rows_or_keys, self.schema, attempt)
+        if isinstance(rows_or_keys, Iterator):
+            rows_or_keys = list(rows_or_keys)
         try:
-            keys = self._conformed(_as_keys(given, self.key), self._keys, attempt)
+            keys = self._conformed(_as_keys(rows_or_keys, self.key), self._keys, attempt)
         except SchemaError as error:
             try:
-                keys = self._conformed(given, self.schema, attempt)
-            except (
-                SchemaError
-            ) as whole:  # which says more, where the rows do not have the form of keys
-                raise (
-                    whole if error.code in _FORMS and whole.code not in _FORMS else error
-                ) from None
+                keys = self._conformed(rows_or_keys, self.schema, attempt)
+            except SchemaError as whole:
+                # Where the rows do not have the form of keys, the refusal of them as whole rows says more.
+                says_more = error.code in _FORMS and whole.code not in _FORMS
+                raise (whole if says_more else error) from None
         columns = [
             keys.column(field.name)
             if field.name in self.key
@@ -128,7 +126,7 @@ class InputRows:
         return pa.record_batch(columns, names=self.schema.names)
 
     def fed(self, rows: pa.RecordBatch, *, delete: bool = False, first: int = 0) -> pa.RecordBatch:
-        """Rows, or a deletion, as the input is fed them; `first` is the number of the first command."""
+        """A batch of `conform` or `deletion` as the input is fed it; `first` is the number of the first command."""
         columns, count = rows.columns, rows.num_rows
         diff = -1 if delete and not self.key else 1
         if self.key:
@@ -140,10 +138,10 @@ class InputRows:
         )
         return pa.RecordBatch.from_arrays(columns, names=list(self.names))
 
-    def _conformed(self, given: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
-        """Rows of some of the columns; a null in the key is refused as such."""
+    def _conformed(self, rows: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
+        """Rows as a batch of `schema`; a null in the key gets a refusal of its own."""
         try:
-            return as_table(given, schema, attempt)
+            return as_table(rows, schema, attempt)
         except SchemaError as error:
             if error.code != "schema.null" or error.fields.get("column") not in self.key:
                 raise
@@ -164,9 +162,13 @@ class InputRows:
         )
 
 
-def _as_keys(given: Any, key: tuple[str, ...]) -> Any:
-    """Keys as rows: where the key is one column, bare values are keys."""
-    is_bare = isinstance(given, list) and given and not isinstance(given[0], dict | tuple)
+def _as_keys(rows_or_keys: Any, key: tuple[str, ...]) -> Any:
+    """Keys as rows of one column each, where the key is one column and the keys are bare values; else unchanged."""
+    is_bare = (
+        isinstance(rows_or_keys, list)
+        and rows_or_keys
+        and not isinstance(rows_or_keys[0], dict | tuple)
+    )
     if len(key) == 1 and is_bare:
-        return [value if hasattr(value, "__dict__") else (value,) for value in given]
-    return given
+        return [value if hasattr(value, "__dict__") else (value,) for value in rows_or_keys]
+    return rows_or_keys

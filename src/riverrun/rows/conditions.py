@@ -1,9 +1,11 @@
-"""Conditions on rows that are read: applied where the rows are.
+"""Conditions on rows that are read, applied by the worker that has the rows.
+
+The data source of Spark (`spark.source`) pushes its filters down as these; `records.narrowed` applies them.
 
 >>> rows = pa.record_batch({"n": [1, None, 3]})
 >>> Where("n", ">", 1).mask(rows).to_pylist()
 [False, False, True]
->>> Where("n", ">", 1, negated=True).mask(rows).to_pylist()  # null is neither
+>>> Where("n", ">", 1, negated=True).mask(rows).to_pylist()  # null satisfies neither
 [True, False, False]
 """
 
@@ -29,9 +31,10 @@ COMPARISONS = {
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A condition on one column: ``Where("node", ">", 3)``. Nulls satisfy "null" and nothing else.
+    """A condition on one column: ``Where("node", ">", 3)``.
 
-    Besides `COMPARISONS`: "in", "null", and "same", which is "=" where null equals null.
+    Relations are those of `COMPARISONS`, and "in", "null", and "same", which is "=" with null equal to null. For any
+    relation but "null" and "same" a null is unknown, as in SQL, and satisfies the condition neither plain nor negated.
     """
 
     column: str
@@ -40,27 +43,25 @@ class Where:
     negated: bool = False
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        """Which rows satisfy it; SQL's unknown is false, negated or not."""
+        """Which rows satisfy the condition."""
         column = batch.column(batch.schema.get_field_index(self.column))
-        if pa.types.is_dictionary(
-            column.type
-        ):  # whoever asks knows the values alone: an enum is text to Spark
+        if pa.types.is_dictionary(column.type):  # Spark compares an enum as text
             column = column.cast(column.type.value_type)
         if self.relation == "null" or (self.relation == "same" and self.value is None):
-            found = pc.is_null(column)
+            satisfied = pc.is_null(column)
         elif self.relation == "in":
             fitting = [value for value in self.value if _fits(value, column.type)]
-            found = pc.is_in(column, pa.array(fitting, column.type))
-            found = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
+            satisfied = pc.is_in(column, pa.array(fitting, column.type))
+            satisfied = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), satisfied)
         elif self.relation == "same":
-            found = pc.fill_null(pc.equal(column, _scalar(self.value, column.type)), False)
+            satisfied = pc.fill_null(pc.equal(column, _scalar(self.value, column.type)), False)
         elif self.relation in ("starts with", "ends with", "contains"):
-            found = COMPARISONS[self.relation](column, self.value)
+            satisfied = COMPARISONS[self.relation](column, self.value)
         else:
-            found = COMPARISONS[self.relation](column, _scalar(self.value, column.type))
+            satisfied = COMPARISONS[self.relation](column, _scalar(self.value, column.type))
         if self.negated:
-            found = pc.invert(found)
-        return pc.fill_null(found, False)
+            satisfied = pc.invert(satisfied)
+        return pc.fill_null(satisfied, False)
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
@@ -72,5 +73,5 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """A value to compare a column with; one that is beyond its type as it is: 300, where bytes are."""
+    """A value to compare with a column: in the type of the column if it fits, else in its own (300 with an int8)."""
     return pa.scalar(value, kind) if _fits(value, kind) else pa.scalar(value)

@@ -1,7 +1,9 @@
-"""Rows given by users, in any form, as one batch of the declared columns.
+"""Rows of users, in any form, as one batch of the declared columns.
+
+`as_table` reads the rows of inputs (`commands`), of the user's functions and vertices, and of Spark's tasks.
 
 ===========================================  =====================================================
-given                                        read as
+form                                         read as
 ===========================================  =====================================================
 Arrow table, batch, reader or stream         its columns, by name
 Polars DataFrame or LazyFrame                its columns, by name; a lazy frame is collected
@@ -9,15 +11,17 @@ pandas DataFrame                             its columns, by name; the index is 
 NumPy structured array                       its fields, by name
 dict of columns                              columns, by name: lists, arrays, series
 dict, tuple, dataclass, NamedTuple           one row
-list or iterator of those                    rows; a plain tuple goes by the declared order
+list or iterator of single rows              rows; a plain tuple goes by the declared order
 ===========================================  =====================================================
 
-1. The batch has the declared columns in the declared order, in the state layer's canonical layout
-   (`riverrun.state.schema`), so whatever takes it next converts nothing.
-2. Every declared column is given and no other. A column of typed values fits when every value of
-   its type is exactly a value of the declared one; a Python value fits when it is one (`values`).
-3. pandas keeps missing integers as floats; such a column is refused where integers are declared.
-   Its datetimes may have any unit, as long as no value is finer than the declared one.
+Laws:
+
+- **Canonical batch.** The batch has the declared columns in the declared order, in the canonical layout of states
+  (`riverrun.state.schema`), so the next reader of the batch converts nothing.
+- **Exact columns.** Rows have every declared column and no other. A typed column fits if every value of its type is
+  exactly a value of the declared type; a Python value fits if it is exactly a value of the declared type (`values`).
+- **No guessing for pandas.** pandas turns integers into floats when some are missing; a float column of pandas is
+  refused where integers are declared. Its datetimes may have any unit, if no value is finer than the declared unit.
 
 >>> import pyarrow as pa
 >>> edges = as_schema({"src": int, "dst": int}, "declare input 'edges'")
@@ -31,8 +35,7 @@ Traceback (most recent call last):
 riverrun.errors.SchemaError: cannot insert into 'edges': row 1 has 1 values, and there are 2 columns: src, dst
 Hint: give every row a value for each column, None where there is none
 
-Cost: about 10 microseconds for one row of a few columns. Frames are not copied where their layout
-is the canonical one.
+Cost: about 10 microseconds for one row of a few columns. A frame with the canonical layout is not copied.
 """
 
 from __future__ import annotations
@@ -54,21 +57,21 @@ from riverrun.state.types import fits, has_enums, spelled, type_text
 __all__ = ["as_schema", "as_table", "is_spark_frame"]
 
 
-def is_spark_frame(given: Any) -> bool:
-    """Whether this is a DataFrame of Spark, told without importing it."""
-    return type(given).__module__.startswith("pyspark.sql") and hasattr(given, "mapInArrow")
+def is_spark_frame(value: Any) -> bool:
+    """Whether a value is a DataFrame of Spark. Does not import pyspark."""
+    return type(value).__module__.startswith("pyspark.sql") and hasattr(value, "mapInArrow")
 
 
-def as_table(given: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
-    """The rows of `given` as one batch; `attempt` says what for: "insert into 'edges'"."""
+def as_table(rows: Any, schema: pa.Schema, attempt: str) -> pa.RecordBatch:
+    """Rows as one batch; `attempt` is the purpose, for errors: "insert into 'edges'"."""
     known = _KNOWN.get(id(schema))
     if known is None or known.schema is not schema:
         known = _remember(schema)
-    return known.read(given, attempt)
+    return known.read(rows, attempt)
 
 
 class _Declared:
-    """A schema, and what reading rows of it takes."""
+    """A declared schema, with the converters and layouts that reading its rows needs."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -83,14 +86,14 @@ class _Declared:
             ]
         )
 
-    def read(self, given: Any, attempt: str) -> pa.RecordBatch:
-        if isinstance(given, tuple | dict):
-            return self._row_or_columns(given, attempt)
-        if isinstance(given, pa.RecordBatch | pa.Table):
-            return self._frame(given, attempt)
-        if isinstance(given, list):
-            return self._rows(given, attempt)
-        return self._other(given, attempt)
+    def read(self, rows: Any, attempt: str) -> pa.RecordBatch:
+        if isinstance(rows, tuple | dict):
+            return self._row_or_columns(rows, attempt)
+        if isinstance(rows, pa.RecordBatch | pa.Table):
+            return self._frame(rows, attempt)
+        if isinstance(rows, list):
+            return self._rows(rows, attempt)
+        return self._other(rows, attempt)
 
     def _batch(self, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(arrays, schema=self.canonical)
@@ -101,54 +104,58 @@ class _Declared:
                 _check_spelled(frame.schema.field(field.name).type, field, attempt)
         return self._batch(self.state.conform(frame, attempt))
 
-    def _other(self, given: Any, attempt: str) -> pa.RecordBatch:
-        if isinstance(given, pl.LazyFrame):
-            given = given.collect()
-        if isinstance(given, pl.DataFrame):
-            return self._frame(given.to_arrow(), attempt)
-        if isinstance(given, pa.RecordBatchReader):
-            return self._frame(given.read_all(), attempt)
-        module = type(given).__module__.partition(".")[0]
-        if module == "pandas" and hasattr(given, "columns"):
-            return self._columns(_pandas_columns(given), attempt)
-        if hasattr(given, "__arrow_c_stream__") and module != "pandas" and not _is_column(given):
-            return self._frame(pa.table(given), attempt)
-        if isinstance(given, np.ndarray) and given.dtype.names:
-            flat = given.reshape(-1)
-            return self._columns({name: flat[name] for name in given.dtype.names}, attempt)
-        named = fields_of(given)
+    def _other(self, rows: Any, attempt: str) -> pa.RecordBatch:
+        if isinstance(rows, pl.LazyFrame):
+            rows = rows.collect()
+        if isinstance(rows, pl.DataFrame):
+            return self._frame(rows.to_arrow(), attempt)
+        if isinstance(rows, pa.RecordBatchReader):
+            return self._frame(rows.read_all(), attempt)
+        module = type(rows).__module__.partition(".")[0]
+        if module == "pandas" and hasattr(rows, "columns"):
+            return self._columns(_pandas_columns(rows), attempt)
+        if hasattr(rows, "__arrow_c_stream__") and module != "pandas" and not _is_column(rows):
+            return self._frame(pa.table(rows), attempt)
+        if isinstance(rows, np.ndarray) and rows.dtype.names:
+            flat = rows.reshape(-1)
+            return self._columns({name: flat[name] for name in rows.dtype.names}, attempt)
+        named = fields_of(rows)
         if named is not None:
-            read = self._row_or_columns if isinstance(given, Mapping) else self._mapping
+            read = self._row_or_columns if isinstance(rows, Mapping) else self._mapping
             return read(named, attempt)
         if (
-            isinstance(given, Iterable)
+            isinstance(rows, Iterable)
             and module not in ("numpy", "pandas", "polars", "pyarrow", "pyspark")
-            and not isinstance(given, str | bytes | set | frozenset)
+            and not isinstance(rows, str | bytes | set | frozenset)
         ):
-            return self._rows(list(given), attempt)
-        self._refuse(given, attempt)
+            return self._rows(list(rows), attempt)
+        self._refuse(rows, attempt)
 
-    def _refuse(self, given: Any, attempt: str, row: int | None = None) -> NoReturn:
+    def _refuse(self, refused: Any, attempt: str, row: int | None = None) -> NoReturn:
         where = "the rows are" if row is None else f"row {row} is"
         raise SchemaError(
             "schema.not_rows",
-            f"cannot {attempt}: {where} {show(given)}, a {type(given).__name__}; the columns are: "
+            f"cannot {attempt}: {where} {show(refused)}, a {type(refused).__name__}; the columns are: "
             f"{', '.join(self.names)}",
             hint="give a frame, a dict of columns, a list of rows (dicts, tuples, dataclasses), or one row",
-            given=type(given).__name__,
+            given=type(refused).__name__,
         )
 
-    def _row_or_columns(self, given: Any, attempt: str) -> pa.RecordBatch:
-        if isinstance(given, tuple):
-            named = fields_of(given)
-            return self._tuple(given, attempt) if named is None else self._mapping(named, attempt)
-        if self._holds_columns(given, attempt):
-            return self._columns(given, attempt)
-        return self._mapping(given, attempt)
+    def _row_or_columns(self, row_or_columns: Any, attempt: str) -> pa.RecordBatch:
+        if isinstance(row_or_columns, tuple):
+            named = fields_of(row_or_columns)
+            return (
+                self._tuple(row_or_columns, attempt)
+                if named is None
+                else self._mapping(named, attempt)
+            )
+        if self._holds_columns(row_or_columns, attempt):
+            return self._columns(row_or_columns, attempt)
+        return self._mapping(row_or_columns, attempt)
 
     def _tuple(self, row: Sequence[Any], attempt: str) -> pa.RecordBatch:
         if len(row) != len(self.cells):
-            return self._batch(self._tuples([row], attempt))  # which refuses it
+            return self._batch(self._tuples([row], attempt))  # raises: the row has the wrong length
         return self._batch([self.cells[at].one(value, attempt) for at, value in enumerate(row)])
 
     def _mapping(self, row: Mapping[str, Any], attempt: str) -> pa.RecordBatch:
@@ -161,26 +168,29 @@ class _Declared:
             raise
         return self._tuple(values, attempt)
 
-    def _holds_columns(self, given: Mapping[str, Any], attempt: str) -> bool:
-        """Whether a mapping is columns, not one row. Values of a column of lists look like columns, and the other
-        columns decide. Where there are no others, the type of a typed column tells, or the values inside: lists are
-        in columns, others in a row. Where there is nothing inside, or lists of lists are declared, both could be meant,
-        and the dict is refused."""
+    def _holds_columns(self, mapping: Mapping[str, Any], attempt: str) -> bool:
+        """Whether a mapping holds columns; if not, it is one row.
+
+        Columns that are not declared as lists decide: their values are lists in a mapping of columns. Where all columns
+        are declared as lists, a typed column decides by its type, else the items inside: lists inside mean columns,
+        other items mean one row. With no items inside, or with lists of lists, both readings are possible, and the
+        mapping is refused.
+        """
         verdicts: dict[str, bool] = {}
         for name, cells in zip(self.names, self.cells, strict=True):
-            value = given.get(name)
+            value = mapping.get(name)
             if not _is_column(value):
                 verdicts[name] = False
                 break
             if not pa.types.is_large_list(cells.kind):
                 verdicts[name] = True
         if len(set(verdicts.values())) > 1:
-            return self._refuse_mixture(given, attempt)
+            return self._refuse_mixture(mapping, attempt)
         if verdicts:
             return next(iter(verdicts.values()))
-        if any(_holds_lists(given[name]) for name in self.names):
+        if any(_holds_lists(mapping[name]) for name in self.names):
             return True
-        inside = [item for name in self.names for item in given[name] if item is not None]
+        inside = [item for name in self.names for item in mapping[name] if item is not None]
         of_lists = any(pa.types.is_nested(cells.kind.value_type) for cells in self.cells)
         lists = {_is_column(item) for item in inside}
         if len(lists) == 1 and not of_lists:
@@ -192,14 +202,14 @@ class _Declared:
             hint="give one row in a list, [{...}]; give columns as a frame, or as Polars or Arrow columns of lists",
         )
 
-    def _refuse_mixture(self, given: Mapping[str, Any], attempt: str) -> NoReturn:
-        columns = [name for name, value in given.items() if _is_column(value)]
-        single = next(name for name in self.names if not _is_column(given.get(name)))
-        self._check_names(list(given), attempt)
+    def _refuse_mixture(self, mapping: Mapping[str, Any], attempt: str) -> NoReturn:
+        columns = [name for name, value in mapping.items() if _is_column(value)]
+        single = next(name for name in self.names if not _is_column(mapping.get(name)))
+        self._check_names(list(mapping), attempt)
         raise SchemaError(
             "schema.value",
             f"cannot {attempt}: {columns[0]!r} is given as a column and {single!r} as one value, "
-            f"{show(given.get(single))}; a dict holds columns or is one row",
+            f"{show(mapping.get(single))}; a dict holds columns or is one row",
             hint="give every column as a list, or every value alone",
             column=single,
         )
@@ -226,11 +236,11 @@ class _Declared:
                     row=row,
                 )
 
-    def _columns(self, given: Mapping[str, Any], attempt: str) -> pa.RecordBatch:
-        self._check_names(list(given), attempt)
+    def _columns(self, columns: Mapping[str, Any], attempt: str) -> pa.RecordBatch:
+        self._check_names(list(columns), attempt)
         arrays = []
         for cells in self.cells:
-            array = _array(given[cells.field.name], cells, attempt)
+            array = _array(columns[cells.field.name], cells, attempt)
             arrays.append(array)
             if len(array) != len(arrays[0]):
                 raise SchemaError(
@@ -299,13 +309,14 @@ class _Declared:
         ]
 
 
-# By identity, since hashing a schema costs as much as reading a row; holding it keeps its id.
+# Keyed by the id of the schema: hashing a schema costs as much as reading a row. The value holds the schema, so that no
+# other schema gets its id.
 _KNOWN: dict[int, _Declared] = {}
-_KEPT = 256
+_MOST_KNOWN = 256
 
 
 def _remember(schema: pa.Schema) -> _Declared:
-    while len(_KNOWN) >= _KEPT:
+    while len(_KNOWN) >= _MOST_KNOWN:
         _KNOWN.pop(next(iter(_KNOWN)), None)
     known = _KNOWN[id(schema)] = _Declared(schema)
     return known
@@ -328,33 +339,33 @@ def _is_pandas_column(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "dtype")
 
 
-def _array(given: Any, cells: CellConverter, attempt: str) -> pa.Array:
-    """One column, however it is given."""
-    if _is_pandas_column(given):
-        return _from_pandas(given, cells, attempt)
-    if isinstance(given, pl.Series):
-        given = given.to_arrow()
-    elif isinstance(given, np.ndarray):
-        if given.dtype.kind == "O" or given.ndim != 1:
-            return cells.array(list(given), attempt)
-        given = pa.array(given)
-    elif not isinstance(given, pa.Array | pa.ChunkedArray):
-        return cells.array(list(given), attempt)
+def _array(column: Any, cells: CellConverter, attempt: str) -> pa.Array:
+    """One column of a mapping, in any form."""
+    if _is_pandas_column(column):
+        return _from_pandas(column, cells, attempt)
+    if isinstance(column, pl.Series):
+        column = column.to_arrow()
+    elif isinstance(column, np.ndarray):
+        if column.dtype.kind == "O" or column.ndim != 1:
+            return cells.array(list(column), attempt)
+        column = pa.array(column)
+    elif not isinstance(column, pa.Array | pa.ChunkedArray):
+        return cells.array(list(column), attempt)
     if cells.text is not cells.kind:
-        _check_spelled(given.type, cells.field, attempt)
-    return conform_column(given, cells.field, cells.kind, attempt)
+        _check_spelled(column.type, cells.field, attempt)
+    return conform_column(column, cells.field, cells.kind, attempt)
 
 
-def _check_spelled(given: pa.DataType, field: pa.Field, attempt: str) -> None:
-    """Refuse the codes of an enum where its values belong: only the engine takes those."""
-    if not fits(given, spelled(field.type)):
+def _check_spelled(kind: pa.DataType, field: pa.Field, attempt: str) -> None:
+    """Refuse codes of an enum from a user: only the engine takes codes, users give the values as text."""
+    if not fits(kind, spelled(field.type)):
         raise SchemaError(
             "schema.type_mismatch",
-            f"cannot {attempt}: column {field.name!r} is {given}, declared as {type_text(field.type)}, whose values "
+            f"cannot {attempt}: column {field.name!r} is {kind}, declared as {type_text(field.type)}, whose values "
             "are text",
             hint="give the values of an enum as text, or as a Polars column of the enum",
             column=field.name,
-            given=str(given),
+            given=str(kind),
             declared=type_text(field.type),
         )
 

@@ -1,10 +1,13 @@
-"""Records: columns as the engine keeps them become rows as their user declared them, and back.
+"""Records: columns as the engine keeps them, converted to rows in the declared types, and back.
 
-The engine keeps *canonical* columns (`Schema.canonical`: one layout for each type); people declared, and are shown,
-Arrow types of theirs. The law **round trip**: ``canonical_columns(as_record_batch(schema, columns, rows), schema)`` is
-`columns`, for all columns that were canonical.
+The engine keeps *canonical* columns (`Schema.canonical`: one layout for each type); users declare, and are shown, Arrow
+types of their choice. Operators convert where they call functions of users; results, sinks and Spark convert where rows
+leave. The law:
 
-Cost: some microseconds for each batch, where no type differs; the two schemas of a declared one are worked out once.
+- **Round trip.** ``canonical_columns(as_record_batch(schema, columns, rows), schema)`` equals `columns`, for all
+  canonical `columns`.
+
+Cost: some microseconds a batch where no type differs. The layouts of a schema are worked out once.
 """
 
 from __future__ import annotations
@@ -31,15 +34,15 @@ Columns = Sequence[pa.Array]
 
 
 _KNOWN: dict[int, tuple[pa.Schema, tuple[pa.DataType, ...], pa.Schema]] = {}
-"""Canonical types, and the schema that is shown, by the identity of a schema, which is kept so that no other takes its
-place."""
+"""For a schema, by its id: the schema itself (held, so that no other schema gets its id), the canonical types, and the
+schema that users are shown."""
 
 
-_KEPT = 1024
+_MOST_KNOWN = 1024
 
 
 def as_record_batch(schema: pa.Schema, columns: Columns, rows: int) -> pa.RecordBatch:
-    """Canonical columns as their user declared them, and as they are shown."""
+    """Canonical columns as a batch in the types that users are shown."""
     if not len(schema):
         return pa.record_batch({"": pa.nulls(rows)}).select([])
     declared = [declared_column(c, f) for c, f in zip(columns, schema, strict=True)]
@@ -49,7 +52,7 @@ def as_record_batch(schema: pa.Schema, columns: Columns, rows: int) -> pa.Record
 def _known(schema: pa.Schema) -> tuple[pa.Schema, tuple[pa.DataType, ...], pa.Schema]:
     known = _KNOWN.get(id(schema))
     if known is None or known[0] is not schema:
-        while len(_KNOWN) >= _KEPT:
+        while len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.pop(next(iter(_KNOWN)), None)
         known = schema, Schema.of({}, schema).canonical, shown_schema(schema)
         _KNOWN[id(schema)] = known
@@ -57,7 +60,7 @@ def _known(schema: pa.Schema) -> tuple[pa.Schema, tuple[pa.DataType, ...], pa.Sc
 
 
 def canonical_columns(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Array, ...]:
-    """The columns of rows as the engine keeps them."""
+    """The columns of a batch in the canonical layout."""
     return tuple(
         [
             conform_column(batch.column(at), field, kind, "take rows in")
@@ -80,7 +83,7 @@ def with_times(schema: pa.Schema, changes: Changes) -> pa.RecordBatch:
 
 
 def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows to be shown in an error; a column that Python cannot hold (dates after the year 9999) as text."""
+    """Rows as dicts for an error. A column that Python cannot hold (dates after the year 9999) becomes text."""
     columns: list[list[Any]] = []
     for column in batch.columns:
         try:
@@ -97,7 +100,7 @@ def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 def undictionaried(
     schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows as they travel, and their schema: dictionaries as their values."""
+    """Batches as they travel between processes, and their schema: dictionaries replaced by their values."""
     kinds = [spelled(declared_type(f)) if has_dictionaries(f.type) else f.type for f in schema]
     if kinds == schema.types:
         return schema, batches
@@ -113,7 +116,7 @@ def undictionaried(
 
 
 def as_shown(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows that have travelled, in the types that they are shown in."""
+    """A batch that has travelled, back in the types that users are shown."""
     if batch.schema.types == schema.types:
         return batch
     declared = declared_schema(schema)
@@ -123,7 +126,7 @@ def as_shown(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
 def narrowed(
     batch: pa.RecordBatch, columns: Sequence[str] | None, where: Sequence[Where]
 ) -> pa.RecordBatch:
-    """The rows that satisfy all conditions, and the columns asked for."""
+    """The rows that satisfy all conditions, with the chosen columns alone; None: all columns."""
     for condition in where:
         batch = batch.filter(condition.mask(batch))
     return batch if columns is None else batch.select(list(columns))

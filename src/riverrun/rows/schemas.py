@@ -1,12 +1,17 @@
-"""Columns as users declare them, in any of the languages that have schemas.
+"""Columns as users declare them, in any of the languages that have schemas, as one Arrow schema.
 
-Taken are an Arrow schema; a mapping from names to Arrow, Polars, NumPy or Python types or their names
-(``"long"``, ``"timestamp[us, UTC]"``), or pairs of the two in a list; columns as text
-(``"src long, dst long"``, `spellings`); a Polars schema; a frame, for its own schema; a Spark
-``StructType``; a dataclass, NamedTuple, TypedDict, model of pydantic or class of attrs, for its
-annotations. ``pl.Enum``, and an ordered categorical of pandas, is text with an order of its own. A class
-says which columns may be null: those with ``| None``. The other forms allow nulls unless they say
-otherwise. Which types and names there are, the table says (`types`).
+Inputs, states, vertices and functions of users declare columns; `as_schema` reads
+
+- an Arrow schema, a Polars schema, a Spark ``StructType``;
+- a frame, of which only the schema counts;
+- a mapping from names to types, or a list of pairs of a name and a type. A type is one of Arrow, Polars, NumPy or
+  Python, or the name of a type: ``"long"``, ``"timestamp[us, UTC]"``;
+- text: ``"src long, dst long"`` (`spellings`);
+- a class with annotations: a dataclass, NamedTuple, TypedDict, model of pydantic, or class of attrs.
+
+Types and their names are in the table (`types`). ``pl.Enum``, and an ordered categorical of pandas whose categories are
+text, is text with an order of its own. Columns may be null unless their declaration says otherwise; in a class, a
+column may be null where its annotation has ``| None``.
 
 >>> import datetime, polars as pl
 >>> from typing import NamedTuple
@@ -60,9 +65,9 @@ from riverrun.state.types import EnumType, declared_type, has_enums
 __all__ = ["arrow_type", "as_schema"]
 
 
-def as_schema(given: Any, attempt: str) -> pa.Schema:
-    """The Arrow schema that `given` declares; `attempt` says what for: "declare input 'edges'"."""
-    schema = _Reader(attempt).schema(given)
+def as_schema(declaration: Any, attempt: str) -> pa.Schema:
+    """The Arrow schema that a declaration means; `attempt` is the purpose, for errors: "declare input 'edges'"."""
+    schema = _DeclarationReader(attempt).schema(declaration)
     seen: set[str] = set()
     for field in schema:
         if field.name in seen:
@@ -77,49 +82,53 @@ def as_schema(given: Any, attempt: str) -> pa.Schema:
     return schema
 
 
-class _Reader:
+class _DeclarationReader:
+    """Reads one declaration of columns, in any form."""
+
     def __init__(self, attempt: str) -> None:
         self.attempt = attempt
 
-    def schema(self, given: Any) -> pa.Schema:
-        if isinstance(given, pa.Schema):
-            return self._of_arrow(given)
-        if isinstance(given, str):
-            return self._of_arrow(parse_columns(given, self.attempt))
-        if isinstance(given, Mapping):
-            return pa.schema([self._field(name, kind, True) for name, kind in given.items()])
-        if isinstance(given, list | tuple) and all(map(_is_pair, given)):
-            return pa.schema([self._field(each[0], each[1], True) for each in given])
-        if isinstance(given, type):
-            return self._class_schema(given)
-        if isinstance(given, pl.DataFrame | pl.LazyFrame):
-            return self.schema(given.collect_schema())
-        if hasattr(given, "fields") and hasattr(given, "jsonValue"):
-            return pa.schema([self._spark_field(each) for each in given.jsonValue()["fields"]])
-        module = type(given).__module__.partition(".")[0]
-        if module == "pandas" and hasattr(given, "columns"):
-            schema = pa.Schema.from_pandas(given, preserve_index=False)
-            enums = {name: _pandas_enum(column) for name, column in given.items()}
+    def schema(self, declaration: Any) -> pa.Schema:
+        if isinstance(declaration, pa.Schema):
+            return self._of_arrow(declaration)
+        if isinstance(declaration, str):
+            return self._of_arrow(parse_columns(declaration, self.attempt))
+        if isinstance(declaration, Mapping):
+            return pa.schema([self._field(name, kind, True) for name, kind in declaration.items()])
+        if isinstance(declaration, list | tuple) and all(map(_is_pair, declaration)):
+            return pa.schema([self._field(each[0], each[1], True) for each in declaration])
+        if isinstance(declaration, type):
+            return self._class_schema(declaration)
+        if isinstance(declaration, pl.DataFrame | pl.LazyFrame):
+            return self.schema(declaration.collect_schema())
+        if hasattr(declaration, "fields") and hasattr(declaration, "jsonValue"):
+            return pa.schema(
+                [self._spark_field(each) for each in declaration.jsonValue()["fields"]]
+            )
+        module = type(declaration).__module__.partition(".")[0]
+        if module == "pandas" and hasattr(declaration, "columns"):
+            schema = pa.Schema.from_pandas(declaration, preserve_index=False)
+            enums = {name: _pandas_enum(column) for name, column in declaration.items()}
             return self._of_arrow(
                 pa.schema([f.with_type(enums.get(f.name) or f.type) for f in schema])
             )
-        inner = getattr(given, "schema", None)
+        inner = getattr(declaration, "schema", None)
         if isinstance(inner, pa.Schema) or (module == "pyspark" and inner is not None):
             return self.schema(inner)
-        if hasattr(given, "__arrow_c_schema__"):
-            return self._of_arrow(pa.schema(given))
-        if hasattr(given, "__arrow_c_stream__"):
-            return self._of_arrow(pa.RecordBatchReader.from_stream(given).schema)
+        if hasattr(declaration, "__arrow_c_schema__"):
+            return self._of_arrow(pa.schema(declaration))
+        if hasattr(declaration, "__arrow_c_stream__"):
+            return self._of_arrow(pa.RecordBatchReader.from_stream(declaration).schema)
         raise SchemaError(
             "schema.malformed",
-            f"cannot {self.attempt}: columns cannot be declared as {given!r}",
+            f"cannot {self.attempt}: columns cannot be declared as {declaration!r}",
             hint='give names and types, {"src": pl.Int64}, or text as Spark has it, "src long, dst long", '
             "or an Arrow, Polars or Spark schema, a frame, or a class with annotations",
-            given=repr(given),
+            given=repr(declaration),
         )
 
-    def _of_arrow(self, given: pa.Schema) -> pa.Schema:
-        return pa.schema([self._arrow_field(field) for field in given])
+    def _of_arrow(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([self._arrow_field(field) for field in schema])
 
     def _arrow_field(self, field: pa.Field) -> pa.Field:
         kind = declared_type(field)
@@ -127,7 +136,7 @@ class _Reader:
         return field.with_type(kind).remove_metadata() if has_enums(kind) else field
 
     def _check_order(self, name: str, kind: pa.DataType) -> None:
-        """Refuse a dictionary that has an order and does not say which."""
+        """Refuse an ordered dictionary type: the type does not say in which order its values are."""
         if pa.types.is_nested(kind):
             for at in range(kind.num_fields):
                 self._check_order(name, kind.field(at).type)
@@ -142,7 +151,7 @@ class _Reader:
                 declared=str(kind),
             )
 
-    def _field(self, name: Any, given: Any, nullable: bool) -> pa.Field:
+    def _field(self, name: Any, declared: Any, nullable: bool) -> pa.Field:
         if not isinstance(name, str):
             raise SchemaError(
                 "schema.malformed",
@@ -150,28 +159,28 @@ class _Reader:
                 hint="name every column with a string",
                 given=repr(name),
             )
-        if isinstance(given, pa.Field):
-            return self._arrow_field(given.with_name(name))
-        if isinstance(given, str):
-            field = parse_type(given, name, self.attempt)
+        if isinstance(declared, pa.Field):
+            return self._arrow_field(declared.with_name(name))
+        if isinstance(declared, str):
+            field = parse_type(declared, name, self.attempt)
             return self._arrow_field(field.with_nullable(nullable and field.nullable))
-        inner, optional = _without_none(given)
+        inner, optional = _without_none(declared)
         kind = self._type(name, inner)
         return pa.field(name, kind, nullable or optional or pa.types.is_null(kind))
 
-    def _type(self, name: str, given: Any) -> pa.DataType:
-        if isinstance(given, pa.DataType):
-            return self._arrow_field(pa.field(name, given)).type
-        if isinstance(given, pl.DataType) or (
-            isinstance(given, type) and issubclass(given, pl.DataType)
+    def _type(self, name: str, declared: Any) -> pa.DataType:
+        if isinstance(declared, pa.DataType):
+            return self._arrow_field(pa.field(name, declared)).type
+        if isinstance(declared, pl.DataType) or (
+            isinstance(declared, type) and issubclass(declared, pl.DataType)
         ):
-            return self._polars_type(name, given)
-        known = PYTHON.get(given) if isinstance(given, type) else None
+            return self._polars_type(name, declared)
+        known = PYTHON.get(declared) if isinstance(declared, type) else None
         if known is not None:
             return known
-        if hasattr(given, "__supertype__"):
-            return self._type(name, given.__supertype__)
-        origin, arguments = typing.get_origin(given), typing.get_args(given)
+        if hasattr(declared, "__supertype__"):
+            return self._type(name, declared.__supertype__)
+        origin, arguments = typing.get_origin(declared), typing.get_args(declared)
         if origin is typing.Annotated:
             exact = [each for each in arguments[1:] if isinstance(each, pa.DataType)]
             return exact[0] if exact else self._type(name, arguments[0])
@@ -182,54 +191,55 @@ class _Reader:
         ):
             inner, optional = _without_none(arguments[0])
             return pa.list_(pa.field("item", self._type(name, inner), optional))
-        if isinstance(given, np.dtype) or (
-            isinstance(given, type) and issubclass(given, np.generic)
+        if isinstance(declared, np.dtype) or (
+            isinstance(declared, type) and issubclass(declared, np.generic)
         ):
-            return self._numpy_type(name, given)
-        if isinstance(given, type) and _has_fields(given):
-            return pa.struct(list(self._class_schema(given)))
-        if hasattr(given, "jsonValue"):
-            return self._spark_type(name, given.jsonValue())
-        self._refuse(name, given)
+            return self._numpy_type(name, declared)
+        if isinstance(declared, type) and _has_fields(declared):
+            return pa.struct(list(self._class_schema(declared)))
+        if hasattr(declared, "jsonValue"):
+            return self._spark_type(name, declared.jsonValue())
+        self._refuse(name, declared)
 
-    def _class_schema(self, given: type) -> pa.Schema:
-        if not _has_fields(given):
+    def _class_schema(self, row_class: type) -> pa.Schema:
+        if not _has_fields(row_class):
             raise SchemaError(
                 "schema.malformed",
-                f"cannot {self.attempt}: {given.__name__} is a class without declared fields",
+                f"cannot {self.attempt}: {row_class.__name__} is a class without declared fields",
                 hint="make it a dataclass, a NamedTuple, a TypedDict, or a model of pydantic",
-                given=given.__name__,
+                given=row_class.__name__,
             )
         try:
-            annotations = _annotations(given)
+            annotations = _annotations(row_class)
         except NameError as error:
             raise SchemaError(
                 "schema.malformed",
-                f"cannot {self.attempt}: an annotation of {given.__name__} is not known where that is defined: {error}",
+                f"cannot {self.attempt}: an annotation of {row_class.__name__} is not known where that is defined: "
+                f"{error}",
                 hint="define what annotations name at the top of the module, or leave out `from __future__ import "
                 "annotations`",
-                given=given.__name__,
+                given=row_class.__name__,
             ) from error
         return pa.schema([self._field(name, kind, False) for name, kind in annotations.items()])
 
-    def _polars_type(self, name: str, given: Any) -> pa.DataType:
-        if given == pl.Object:
-            self._refuse(name, given)
-        self._check_parameters(name, given)
+    def _polars_type(self, name: str, declared: Any) -> pa.DataType:
+        if declared == pl.Object:
+            self._refuse(name, declared)
+        self._check_parameters(name, declared)
         try:
-            return arrow_type(given)
+            return arrow_type(declared)
         except (
             pl.exceptions.PolarsError,
             pl.exceptions.PanicException,
             pa.ArrowException,
         ) as error:
-            self._refuse(name, given, error)
+            self._refuse(name, declared, error)
         except (TypeError, ValueError) as error:
-            self._refuse(name, given, error)
+            self._refuse(name, declared, error)
 
-    def _check_parameters(self, name: str, given: Any) -> None:
-        """Refuse a type of Polars that is only the kind of one: of which values, it does not say."""
-        if given == pl.Unknown:
+    def _check_parameters(self, name: str, declared: Any) -> None:
+        """Refuse a Polars class that needs parameters and has none: pl.List without the type of its items."""
+        if declared == pl.Unknown:
             raise SchemaError(
                 "schema.type_unsupported",
                 f"cannot {self.attempt}: column {name!r} is declared as Unknown, which Polars says of columns whose "
@@ -238,29 +248,29 @@ class _Reader:
                 column=name,
                 declared="Unknown",
             )
-        entry = POLARS.get(given) if isinstance(given, type) else None
+        entry = POLARS.get(declared) if isinstance(declared, type) else None
         if entry is not None and entry.family in ("enum", "list", "struct"):
             raise SchemaError(
                 "schema.type_unsupported",
-                f"cannot {self.attempt}: column {name!r} is declared as {given}, which does not say of what",
+                f"cannot {self.attempt}: column {name!r} is declared as {declared}, which does not say of what",
                 hint=f"for instance {entry.polars}",
                 column=name,
-                declared=str(given),
+                declared=str(declared),
             )
-        inner = getattr(given, "inner", None)
+        inner = getattr(declared, "inner", None)
         if inner is not None:
             self._check_parameters(name, inner)
-        for field in getattr(given, "fields", ()) if isinstance(given, pl.Struct) else ():
+        for field in getattr(declared, "fields", ()) if isinstance(declared, pl.Struct) else ():
             self._check_parameters(name, field.dtype)
 
-    def _numpy_type(self, name: str, given: Any) -> pa.DataType:
-        dtype = np.dtype(given)
+    def _numpy_type(self, name: str, declared: Any) -> pa.DataType:
+        dtype = np.dtype(declared)
         if dtype.kind in "US":
             return pa.string() if dtype.kind == "U" else pa.binary()
         try:
             return pa.from_numpy_dtype(dtype)
         except pa.ArrowException as error:
-            self._refuse(name, given, error)
+            self._refuse(name, declared, error)
 
     def _spark_field(self, written: Mapping[str, Any]) -> pa.Field:
         kind = self._spark_type(written["name"], written["type"])
@@ -279,10 +289,10 @@ class _Reader:
         self._refuse(name, written, hint=nearest_type(str(written["type"])))
 
     def _refuse(
-        self, name: str, given: Any, cause: BaseException | None = None, hint: str = ""
+        self, name: str, declared: Any, cause: BaseException | None = None, hint: str = ""
     ) -> NoReturn:
-        shown = given.__name__ if isinstance(given, type) else str(given)
-        rule = _broken_rule(given)
+        shown = declared.__name__ if isinstance(declared, type) else str(declared)
+        rule = _broken_rule(declared)
         if rule is not None:
             raise SchemaError(
                 "schema.type_unsupported",
@@ -305,34 +315,34 @@ class _Reader:
         ) from cause
 
 
-def _broken_rule(given: Any) -> UnknownParameters | None:
-    """Which rule the parameters of a type of Polars break; None where the type itself is none of ours."""
-    while getattr(given, "inner", None) is not None:
-        given = given.inner
-    digits = getattr(given, "precision", None)
-    if isinstance(given, pl.Decimal) and isinstance(digits, int) and not 1 <= digits <= DIGITS:
+def _broken_rule(declared: Any) -> UnknownParameters | None:
+    """The rule that the parameters of a Polars type break; None where the parameters are not at fault."""
+    while getattr(declared, "inner", None) is not None:
+        declared = declared.inner
+    digits = getattr(declared, "precision", None)
+    if isinstance(declared, pl.Decimal) and isinstance(digits, int) and not 1 <= digits <= DIGITS:
         return UnknownParameters(
             f"a decimal has 1 to {DIGITS} digits",
-            f"pl.Decimal({DIGITS}, {given.scale}), or pl.Float64 where digits may be lost",
+            f"pl.Decimal({DIGITS}, {declared.scale}), or pl.Float64 where digits may be lost",
         )
-    zone = getattr(given, "time_zone", None)
-    if isinstance(given, pl.Datetime) and zone is not None and not is_zone(zone):
+    zone = getattr(declared, "time_zone", None)
+    if isinstance(declared, pl.Datetime) and zone is not None and not is_zone(zone):
         return unknown_zone(zone)
     return None
 
 
-def _is_pair(given: Any) -> bool:
-    """Whether it is a column as Polars, Arrow and dtypes of NumPy list them: a name and a type."""
-    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
+def _is_pair(value: Any) -> bool:
+    """Whether a value is a pair of a name and a type, as Polars, Arrow and NumPy list columns."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
-def arrow_type(given: Any) -> pa.DataType:
-    """The type of ours for a type of Polars."""
-    return declared_type(pl.DataFrame(schema={"": given}).to_arrow().schema.field(0))
+def arrow_type(polars_type: Any) -> pa.DataType:
+    """The column type that a Polars type declares."""
+    return declared_type(pl.DataFrame(schema={"": polars_type}).to_arrow().schema.field(0))
 
 
 def _pandas_enum(column: Any) -> EnumType | None:
-    """The enum that an ordered categorical of pandas is, if its categories are text."""
+    """The enum type of a pandas column that is an ordered categorical of text; None for other columns."""
     dtype = column.dtype
     if not getattr(dtype, "ordered", False):
         return None
@@ -340,18 +350,18 @@ def _pandas_enum(column: Any) -> EnumType | None:
     return EnumType(categories) if all(isinstance(each, str) for each in categories) else None
 
 
-def _has_fields(given: type) -> bool:
-    """Whether it is a dataclass, a NamedTuple, a TypedDict, a model of pydantic or a class of attrs."""
-    is_named_tuple = issubclass(given, tuple) and hasattr(given, "_fields")
-    return is_named_tuple or typing.is_typeddict(given) or declared_names(given) is not None
+def _has_fields(row_class: type) -> bool:
+    """Whether a class is a dataclass, a NamedTuple, a TypedDict, a model of pydantic or a class of attrs."""
+    is_named_tuple = issubclass(row_class, tuple) and hasattr(row_class, "_fields")
+    return is_named_tuple or typing.is_typeddict(row_class) or declared_names(row_class) is not None
 
 
-def _annotations(given: type) -> dict[str, Any]:
+def _annotations(row_class: type) -> dict[str, Any]:
     """The annotations of the declared fields of a class."""
-    names = declared_names(given)
+    names = declared_names(row_class)
     return {
         name: _without_required(hint)
-        for name, hint in typing.get_type_hints(given, include_extras=True).items()
+        for name, hint in typing.get_type_hints(row_class, include_extras=True).items()
         if names is None or name in names
     }
 
@@ -361,10 +371,10 @@ def _without_required(hint: Any) -> Any:
     return typing.get_args(hint)[0] if required else hint
 
 
-def _without_none(given: Any) -> tuple[Any, bool]:
-    """A type, and whether None was allowed beside it."""
-    if typing.get_origin(given) not in (typing.Union, types.UnionType):
-        return given, given is None
-    others = [each for each in typing.get_args(given) if each is not type(None)]
-    optional = len(others) < len(typing.get_args(given))
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """An annotation without its ``| None``, and whether it had one."""
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return annotation, annotation is None
+    others = [each for each in typing.get_args(annotation) if each is not type(None)]
+    optional = len(others) < len(typing.get_args(annotation))
     return (others[0] if len(others) == 1 else typing.Union[tuple(others)]), optional  # noqa: UP007

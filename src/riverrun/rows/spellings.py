@@ -1,8 +1,8 @@
 """Types and columns as people write them in text: Spark's DDL, and the names that Arrow, NumPy and Polars print.
 
 `parse_columns` reads columns, ``"src long, dst long not null"``, and `parse_type` one type, ``"timestamp[us, UTC]"``.
-Both read one language, in which every name of the table of types (`rows.types`) has the one meaning that the table
-says::
+`rows.schemas` calls both for declarations that are text. Both read one language, in which a name of a type means what
+the table of types (`rows.types`) says::
 
     columns   column, column, ...                       or struct<column, ...>, as Spark prints a schema
     column    name type                                 or name: type; then NOT NULL, COMMENT 'text', in any order
@@ -15,10 +15,10 @@ says::
 
 Comments of SQL, ``-- text`` to the end of a line and ``/* text */``, stand wherever a blank does. Laws:
 
-- **Read back.** What Arrow, and what Spark prints of a type of columns (``str(type)``, ``simpleString()``, DDL) is read
-  as that type; names with other characters than letters, digits and _ have to be in backquotes.
-- **Named refusals.** Text that is refused is named: the column, what is written, which name is meant by it perhaps, or
-  at which character something else has to stand.
+- **Read back.** A column type as Arrow or Spark prints it (``str(type)``, ``simpleString()``, DDL) is read as that
+  type. A name with characters other than letters, digits and _ has to be in backquotes.
+- **Named refusals.** A refusal names the column and the text, and then either the name of a type that was perhaps
+  meant, or the character where the text goes wrong and what is expected there.
 
 >>> parse_columns(
 ...     "src long, dst long not null, tags array<string> COMMENT 'free'", "declare input 'edges'"
@@ -59,7 +59,7 @@ _ARGUMENTS = re.compile(r"\(([^()<>]*)\)|\[([^\[\]<>]*)\]")
 _FIELD = re.compile(r"(?:\w+|`(?:[^`]|``)*`)\s*:")
 _SCHEMA = re.compile(r"struct\s*<", re.IGNORECASE)
 _INTERVAL = re.compile(r"(day|hour|minute|second)(\s+to\s+(hour|minute|second))?\b", re.IGNORECASE)
-_BACKENDS = ("pyarrow", "python")  # what pandas has behind the name of a type
+_BACKENDS = ("pyarrow", "python")  # pandas writes these in brackets behind the name of a type
 _DEEPEST = 100
 _T = TypeVar("_T")
 
@@ -82,7 +82,7 @@ _OF_WHAT = {
     "enum": "enum<'low', 'high'>",
     "dictionary": "dictionary<values=string, indices=int32>",
 }
-"""How types are written that are made of others, or of values."""
+"""An example of each type that is written with other types, or with values, in brackets."""
 _HINTS = {
     "map": "turn it into a list of structs: array<struct<key: string, value: long>>",
     "object": 'pandas says object of columns of anything: say what the values are, "string" for text',
@@ -90,11 +90,11 @@ _HINTS = {
     "variant": "keep it as text, string, or as the columns that are wanted",
     "interval": "a span of days to seconds is INTERVAL DAY TO SECOND, or duration[us]; months have no one length",
 }
-"""What to write for types that no column has."""
+"""Advice for names of types that no column can have."""
 
 
 def nearest_type(name: str) -> str:
-    """What to write in place of the name of a type that is none."""
+    """Advice on what to write in place of an unknown name of a type."""
     if name in _HINTS:
         return _HINTS[name]
     close = get_close_matches(name, [*BY_NAME, *_OF_WHAT], n=1)
@@ -102,16 +102,16 @@ def nearest_type(name: str) -> str:
 
 
 def parse_columns(text: str, attempt: str) -> pa.Schema:
-    """The columns that a text declares; `attempt` says what for: "declare input 'edges'"."""
-    return _Reader(text, attempt).columns()
+    """The columns that a text declares; `attempt` is the purpose, for errors: "declare input 'edges'"."""
+    return _TextReader(text, attempt).columns()
 
 
 def parse_type(text: str, column: str, attempt: str) -> pa.Field:
-    """The field of a column whose type is a text, which may end with NOT NULL."""
-    return _Reader(text, attempt, column).single(column)
+    """The field of a column whose type is written as text, NOT NULL included."""
+    return _TextReader(text, attempt, column).single(column)
 
 
-class _Reader:
+class _TextReader:
     """Reads a text from left to right; `_at` is the character that comes next."""
 
     def __init__(self, text: str, attempt: str, column: str | None = None) -> None:
@@ -120,7 +120,7 @@ class _Reader:
         self._at = 0
         self._single = column is not None
         self._path = [] if column is None else [column]
-        """The column that is read, and the fields inside it."""
+        """The column being read, then the fields inside it that lead to the one being read."""
 
     def columns(self) -> pa.Schema:
         self._skip()
@@ -217,7 +217,7 @@ class _Reader:
         return kind
 
     def _item(self) -> pa.Field:
-        """What is in a list: a type, or a field, as Arrow writes it."""
+        """The items of a list: a type, or a field with a name, as Arrow writes it."""
         self._skip()
         if _FIELD.match(self._text, self._at):
             return self._field()
@@ -264,13 +264,13 @@ class _Reader:
         return pa.dictionary(indices, parts["values"], ordered)
 
     def _arguments(self) -> list[str]:
-        """What stands in brackets behind a name; what pandas adds there is nothing."""
+        """The parameters in brackets behind a name, without the back end that pandas writes there."""
         listed: list[str] = []
         while True:
-            found = self._match(_ARGUMENTS)
-            if found is None:
+            brackets = self._match(_ARGUMENTS)
+            if brackets is None:
                 return listed
-            inside = found[1] if found[1] is not None else found[2]
+            inside = brackets[1] if brackets[1] is not None else brackets[2]
             each = [part.strip() for part in inside.split(",")] if inside.strip() else [""]
             if each not in [[backend] for backend in _BACKENDS]:
                 listed += each
@@ -279,15 +279,15 @@ class _Reader:
 
     def _skip(self) -> None:
         blank = _BLANK.match(self._text, self._at)
-        assert blank is not None  # it matches nothing too
+        assert blank is not None  # the pattern matches the empty text
         self._at = blank.end()
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         self._skip()
-        found = pattern.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
+        matched = pattern.match(self._text, self._at)
+        if matched is not None:
+            self._at = matched.end()
+        return matched
 
     def _is_next(self, sign: str) -> bool:
         self._skip()
@@ -300,28 +300,28 @@ class _Reader:
 
     def _keyword(self, word: str) -> bool:
         self._skip()
-        found = _WORD.match(self._text, self._at)
-        if found is None or found[0].lower() != word:
+        next_word = _WORD.match(self._text, self._at)
+        if next_word is None or next_word[0].lower() != word:
             return False
-        self._at = found.end()
+        self._at = next_word.end()
         return True
 
     def _word(self, wanted: str) -> str:
-        found = self._match(_WORD)
-        if found is None:
+        next_word = self._match(_WORD)
+        if next_word is None:
             self._refuse_next(wanted)
-        return found[0]
+        return next_word[0]
 
     def _string(self, wanted: str) -> str:
-        found = self._match(_STRING)
-        if found is None:
+        quoted = self._match(_STRING)
+        if quoted is None:
             self._refuse_next(wanted)
-        quote = found[0][0]
-        inside = found[1] if found[1] is not None else found[2]
+        quote = quoted[0][0]
+        inside = quoted[1] if quoted[1] is not None else quoted[2]
         return re.sub(r"\\(.)", r"\1", inside.replace(quote * 2, quote), flags=re.DOTALL)
 
     def _inside(self, read: Callable[[], _T]) -> _T:
-        """What stands between < and >."""
+        """Read what stands between < and >, by `read`."""
         if not self._take("<"):
             self._refuse_next("<")
         result = read()
@@ -343,7 +343,7 @@ class _Reader:
     # -- refusals
 
     def _bracketed(self, start: int) -> str:
-        """The text from `start` to where what it opens with < is closed."""
+        """The text from `start` to the > that closes the < at hand."""
         depth = 0
         for at in range(self._at, len(self._text)):
             depth += {"<": 1, ">": -1}.get(self._text[at], 0)
@@ -356,7 +356,7 @@ class _Reader:
         return ".".join(self._path)
 
     def _refuse_next(self, wanted: str) -> NoReturn:
-        """Something else has to stand where the text goes on."""
+        """Refuse the text at the next character, where `wanted` is expected."""
         self._skip()
         rest = self._text[self._at :]
         there = f"where {show(rest)} stands" if rest else "where the text ends"

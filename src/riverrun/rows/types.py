@@ -1,24 +1,23 @@
-"""The table of column types: what each type that Riverrun takes is called, and what it is, in every system around it.
+"""The table of column types: the names of each type, and its counterparts in Python, Polars, Arrow, Spark and Delta.
 
-A type has one entry in `TYPES`: its Arrow type, its *family* (what its values are: "integer", "text", ...), the Polars
-class, the classes of Python that declare it, the names by which people write it, and the Arrow type as which Spark and
-Delta hold its values. A family says which Python values are cells of it. Whoever has to know something of the kind
-asks here: declarations (`schemas`, `spellings`), cells (`values`), Spark (`spark.source`), Delta (`run.sinks.delta`),
-and the front ends' rules about types.
+A type has one entry in `TYPES`: its Arrow type, its *family* (the kind of its values: "integer", "text", ...), the
+Polars class, the Python classes that declare the type, the names by which people write it, and the Arrow types in which
+Spark and Delta hold its values. A family says which Python values are cells (`FAMILIES`). Readers of the table are
+declarations (`schemas`, `spellings`), cells (`values`), Spark (`spark.source`), Delta (`run.sinks.delta`), and the
+front ends' rules about types.
 
-How a value is *kept* is no entry but a law, in `state.types`, since files and kernels depend on it: `canonical` is the
-one layout of a type in a state, in whose order the type is ordered (**the storage law**), and `common_type` says which
-type holds the values of two (**the widening law**). Every type that has a canonical layout has an entry here, and no
-other has.
+The table does not say how a state keeps values: files and kernels depend on that, so `state.types` has it as two laws.
+`canonical` is the one layout of a type in a state, whose order is the order of the type (**the storage law**), and
+`common_type` is the type that holds the values of two types (**the widening law**). The types with a canonical layout
+are exactly those with an entry here.
 
 Laws:
 
-- **One meaning.** A name means one type, wherever it is written and by whomever: ``long`` is what Spark means by it,
-  ``int64`` what Arrow, NumPy and Polars mean. Upper and lower case are the same. Spark's and Arrow's ``float`` is
-  float32, and Spark's ``int`` is int32, unlike the classes `float` and `int` of Python, which declare 64 bits.
-- **No loss.** What Spark and Delta hold of a column are its values exactly, but for what is finer than a microsecond,
-  which Spark's timestamps and durations do not have and a Delta table refuses. A type that Delta has no exact type for
-  has none in `in_delta`.
+- **One meaning.** A name means one type wherever it is written: ``long`` is Spark's, ``int64`` is that of Arrow, NumPy
+  and Polars. Upper and lower case are the same. As names, ``float`` is float32 (so in Spark and Arrow) and ``int`` is
+  int32 (so in Spark); the Python classes `float` and `int` declare 64 bits.
+- **No loss.** Spark and Delta hold the values of a column exactly, with one exception: Spark's timestamps and durations
+  have microseconds and nothing finer. For a type of which a Delta table cannot hold every value, `in_delta` is None.
 
 >>> print(
 ...     family(pa.large_string()),
@@ -54,15 +53,15 @@ Family = Literal[
 ]  # fmt: skip
 """What the values of a type are. A dictionary of Arrow's (a categorical) is of the family of its values."""
 DIGITS = 38
-"""So many digits a decimal has at most that is declared by Polars or by a name."""
+"""The most digits of a decimal that Polars or a name declares."""
 Arguments = Sequence[str]
 """What stands in brackets behind the name of a type: ``("us", "UTC")`` of ``timestamp[us, UTC]``."""
 Elsewhere = Callable[[pa.DataType], pa.DataType | None]
-"""The type that another system has for a type; None for none."""
+"""The type in which another system holds the values of a type; None where that system has none."""
 
 
 class UnknownParameters(Exception):
-    """Parameters that a type does not have: which it has, and what to write."""
+    """A type was written with parameters that it does not have. Says which parameters it has, and what to write."""
 
     def __init__(self, rule: str, hint: str) -> None:
         super().__init__(rule)
@@ -74,11 +73,11 @@ class Values:
     """Which Python values are cells of a family."""
 
     expected: str
-    """What to give, in words."""
+    """A cell in words, for hints."""
     taken: tuple[type, ...] = ()
-    """Classes whose instances are cells; none where it takes more than the class to know."""
+    """Classes whose instances are cells; empty where the class alone does not decide."""
     exact: frozenset[type] = frozenset()
-    """Classes of which Arrow takes every instance exactly, or refuses it, whatever the width of the type."""
+    """Classes whose every instance Arrow either converts exactly or refuses, whatever the width of the type."""
 
 
 FAMILIES: dict[Family, Values] = {
@@ -113,19 +112,20 @@ class ColumnType:
 
     family: Family
     arrow: pa.DataType
-    """The type; one of them, where it has parameters."""
+    """The Arrow type; of a type with parameters, an example."""
     polars: str = ""
-    """How it is written in Polars; nothing where Polars has it as another type."""
+    """The type as Polars writes it; empty where Polars has no class of its own for the type."""
     names: tuple[str, ...] = ()
-    """What it is called, in lower case, beside what Arrow calls it."""
+    """Names of the type in lower case, besides Arrow's name."""
     python: tuple[type, ...] = ()
-    """Classes that declare it."""
+    """Python classes that declare the type."""
     spark: Elsewhere = _same
-    """As which type Spark holds its values."""
+    """The type in which Spark holds the values."""
     delta: Elsewhere = _same
-    """As which type a Delta table holds its values exactly, if there is one."""
+    """The type in which a Delta table holds the values exactly, or None."""
     build: Callable[[str, Arguments], pa.DataType] | None = None
-    """The type of a name and its parameters, where these are not types; other parameters are `UnknownParameters`."""
+    """Builds the type from a name and its parameters, for parameters that are not types. Raises `UnknownParameters` for
+    parameters that the type does not have."""
 
 
 # -- parameters
@@ -162,13 +162,13 @@ def _unit(name: str, arguments: Arguments, units: Sequence[str]) -> str:
 def _with_unit(
     make: Callable[[str], pa.DataType], units: Sequence[str], plain: Sequence[str] = ()
 ) -> Any:
-    """Builds a type that has a unit; names that are `plain` say it, by having none."""
+    """A builder of a type with a unit. A name in `plain` may stand without brackets, and then means a fixed unit."""
 
     def build(name: str, arguments: Arguments) -> pa.DataType:
         if not arguments and name in plain:
             return make(units[-1] if name == "time" else "us")
         if name == "time" and len(arguments) == 1 and arguments[0].isdigit():
-            return make("ns")  # Spark's: so many digits of a second
+            return make("ns")  # time(6) as Spark writes it: the number of digits of a second
         return make(_unit(name, arguments, units))
 
     return build
@@ -199,7 +199,7 @@ def is_zone(name: str) -> bool:
 
 
 def unknown_zone(name: str) -> UnknownParameters:
-    """The refusal of a time zone that there is not."""
+    """The refusal of a name that is not a time zone's."""
     close = get_close_matches(name, sorted(zoneinfo.available_timezones()), n=1)
     return UnknownParameters(
         f"no time zone is called {name!r}",
@@ -214,7 +214,7 @@ def _no_parameters(name: str) -> UnknownParameters:
 
 
 def _fixed(kind: pa.DataType, word: str) -> Any:
-    """Builds a type whose one parameter Arrow writes, and no one else does."""
+    """A builder of a type without parameters. Arrow alone prints one, which is always the same `word`: date32[day]."""
 
     def build(name: str, arguments: Arguments) -> pa.DataType:
         if arguments and tuple(arguments) != (word,):
@@ -233,17 +233,17 @@ def _fixed_binary(name: str, arguments: Arguments) -> pa.DataType:
 
 
 def _text(name: str, arguments: Arguments) -> pa.DataType:
-    """Text; its length, of Spark's char(n) and varchar(n), is checked by nobody."""
+    """Text. The length n of Spark's char(n) and varchar(n) is read and not enforced."""
     if arguments and not (name in ("char", "varchar") and re.fullmatch(r"\d+", arguments[0])):
         raise _no_parameters(name)
     return pa.string()
 
 
-# -- what others have for a type
+# -- counterparts in Spark and Delta
 
 
 def _as(kind: pa.DataType | None) -> Elsewhere:
-    """The same type for all of an entry; None for none."""
+    """One counterpart for all types of an entry; None: no counterpart."""
     return lambda _: kind
 
 
@@ -337,18 +337,18 @@ TYPES: tuple[ColumnType, ...] = (
     ColumnType("list", pa.list_(pa.null(), 1), "pl.Array(pl.Float32, 3)"),
     ColumnType("struct", pa.struct([]), 'pl.Struct({"a": pl.Int64})'),
 )  # fmt: skip
-"""Every type of columns."""
+"""All types that a column can have."""
 
 _BY_ID = {each.arrow.id: each for each in TYPES}
 _ENUM = next(each for each in TYPES if each.family == "enum")
 PYTHON: dict[Any, pa.DataType] = {each: entry.arrow for entry in TYPES for each in entry.python}
-"""The type that a class of Python's declares."""
+"""The type that a Python class declares."""
 POLARS: dict[Any, ColumnType] = {
     getattr(pl, entry.polars.removeprefix("pl.").partition("(")[0]): entry
     for entry in TYPES
     if entry.polars
 }
-"""The entry of a class of Polars's."""
+"""The entry of a class of Polars."""
 BY_NAME: dict[str, ColumnType] = {
     name: entry for entry in TYPES for name in (re.split(r"\W", str(entry.arrow))[0], *entry.names)
 }
@@ -356,9 +356,9 @@ BY_NAME: dict[str, ColumnType] = {
 
 
 def named_type(name: str, arguments: Arguments) -> pa.DataType | None:
-    """The type of a name and the parameters behind it, which are not types; None for a name that nobody uses.
+    """The type of a name and of the parameters behind the name, which are not types; None for an unknown name.
 
-    Parameters that are not those of the type are `UnknownParameters`.
+    Raises `UnknownParameters` for parameters that the type does not have.
     """
     entry = BY_NAME.get(name.lower())
     if entry is None:
@@ -371,7 +371,7 @@ def named_type(name: str, arguments: Arguments) -> pa.DataType | None:
 
 
 def column_type(kind: pa.DataType) -> ColumnType:
-    """The entry of a type; a `SchemaError` for a type that no column has."""
+    """The entry of a type. Raises `SchemaError` for a type that no column can have."""
     entry = _BY_ID.get(kind.id)
     if entry is not None and entry is not _ENUM:
         return entry
@@ -379,17 +379,17 @@ def column_type(kind: pa.DataType) -> ColumnType:
         return _ENUM
     if pa.types.is_dictionary(kind):
         return column_type(kind.value_type)
-    canonical(kind)  # which refuses it
+    canonical(kind)  # raises the SchemaError
     raise AssertionError(f"{kind} has a layout and no entry")
 
 
 def family(kind: pa.DataType) -> Family:
-    """What the values of a type are."""
+    """The family of the values of a type."""
     return column_type(kind).family
 
 
 def in_spark(kind: pa.DataType) -> pa.DataType:
-    """The type as which Spark holds the values of a type, 32-bit offsets and all."""
+    """The type in which Spark holds the values of a type: 32-bit offsets, no dictionaries."""
     if pa.types.is_dictionary(kind):
         return in_spark(kind.value_type)
     entry = column_type(kind)
@@ -401,7 +401,7 @@ def in_spark(kind: pa.DataType) -> pa.DataType:
 
 
 def in_delta(kind: pa.DataType) -> pa.DataType | None:
-    """The type as which a Delta table holds values of a type exactly; None when there is none."""
+    """The type in which a Delta table holds the values of a type exactly; None where there is none."""
     if pa.types.is_dictionary(kind):
         return in_delta(kind.value_type)
     entry = column_type(kind)

@@ -1,12 +1,13 @@
 """Python values as cells of a column: exactly, or not at all.
 
-1. A value becomes the cell that means the same. Nothing is truncated, parsed or guessed: ``1.0`` is
-   no int, ``True`` is no number, a datetime is no date. An int is taken as a float where a float of
-   the same value exists, and a str as the category of an enum that it spells. NumPy's and Arrow's
-   scalars count as the Python values they hold. The one thing that is rounded is a float where
-   float32 or float16 is declared: to the nearest one, as whoever declares these means; a number
-   that is beyond all of them is refused.
-2. What is refused is named: the row, the column, the value, and why.
+`CellConverter` makes columns of one declared field; `rows.convert` has a converter for each declared column. Laws:
+
+- **Same meaning.** A value becomes the cell that means the same. Nothing is truncated, parsed or guessed: ``1.0`` is no
+  int, ``True`` is no number, a datetime is no date. An int is taken for a float where a float of the same value exists,
+  and a str for the category of an enum with that text. Scalars of NumPy and Arrow count as the Python values they hold.
+- **One rounding.** A Python float is rounded to the nearest value of a column declared float32 or float16, and refused
+  if it is beyond the finite values of that type. Nothing else is rounded.
+- **Named refusals.** A refusal names the row, the column, the value, and the reason.
 
 >>> import pyarrow as pa
 >>> numbers = CellConverter.of(pa.field("n", pa.int64()))
@@ -18,8 +19,8 @@ Traceback (most recent call last):
 riverrun.errors.SchemaError: cannot insert into 'numbers': row 1 has '2' in column 'n', declared as int64: it is a str
 Hint: give an int or None
 
-Cost: what Arrow takes for the conversion, and one pass over the types of the values. Lists, structs
-and the types that Arrow would round are looked at value by value.
+Cost: Arrow's conversion, and one pass over the classes of the values. Lists, structs and the types that Arrow would
+round are converted value by value in Python.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _PACKED: dict[pa.DataType, tuple[type, Callable[[Any], bytes]]] = {
 
 
 class _Misfit(Exception):
-    """A value that is no value of the declared type, and why."""
+    """A value is not one of the declared type; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,15 @@ class CellConverter:
 
     field: pa.Field
     kind: pa.DataType
-    """The canonical layout (`riverrun.state.schema`), which the columns have."""
+    """The canonical layout (`riverrun.state.schema`), that of the columns made here."""
     text: pa.DataType
-    """The same with enums as text, as Python has them."""
+    """The canonical layout with enums as text, as Python has them."""
     declared: pa.DataType
-    """The type of the field, kept alive: Arrow makes an enum anew for each who asks when nobody has it."""
+    """The type of the field. Holding it saves Arrow from building an enum type anew at each access."""
     plain: frozenset[type]
-    """The Python types whose values Arrow takes over exactly, or refuses."""
+    """The Python classes whose every value Arrow either converts exactly or refuses."""
     packed: tuple[type, Callable[[Any], bytes]] | None
-    """A Python type whose values become the bytes of a cell in one call."""
+    """A Python class whose values become the bytes of a cell in one call, and that call."""
 
     @classmethod
     def of(cls, field: pa.Field) -> CellConverter:
@@ -102,22 +103,22 @@ class CellConverter:
     def array(
         self, values: Sequence[Any], attempt: str, *, first: int = 0, pandas: bool = False
     ) -> pa.Array:
-        """A column of these values. `first` is the number of the first row, for errors; in `pandas`
-        objects NaN, NaT and NA are nulls too."""
+        """A column of these values. `first` is the number of the first row, for errors. With `pandas`, NaN, NaT and NA
+        are nulls too."""
         try:
             if not pandas and self.plain.issuperset(map(type, values)):
-                return self._made(values)
-            return self._made([self._cell(value, pandas) for value in values])
+                return self._converted(values)
+            return self._converted([self._cell(value, pandas) for value in values])
         except (_Misfit, NoCategory, *_FAILURES):
             return self._slowly(values, attempt, first, pandas)
 
-    def _made(self, cells: Sequence[Any]) -> pa.Array:
-        made = pa.array(cells, self.text)
+    def _converted(self, cells: Sequence[Any]) -> pa.Array:
+        column = pa.array(cells, self.text)
         if pa.types.is_nested(self.text):
-            wrong = wrong_length(made, self.declared)
+            wrong = wrong_length(column, self.declared)
             if wrong is not None:
                 raise _Misfit(f"there is {wrong}")
-        return made if self.text is self.kind else encode(made, self.declared)
+        return column if self.text is self.kind else encode(column, self.declared)
 
     def _cell(self, value: Any, pandas: bool) -> Any:
         is_no_time = type(value).__name__ == "NaTType" and pa.types.is_temporal(self.text)
@@ -130,17 +131,17 @@ class CellConverter:
         return _cell(value, self.text)
 
     def _slowly(self, values: Sequence[Any], attempt: str, first: int, pandas: bool) -> pa.Array:
-        """Value by value, to find the one that is refused."""
+        """Convert value by value, to name the value that is refused."""
         for at, value in enumerate(values):
             try:
-                self._made([self._cell(value, pandas)])
+                self._converted([self._cell(value, pandas)])
             except (_Misfit, NoCategory) as misfit:
                 self._refuse(first + at, value, str(misfit), attempt, misfit)
             except _FAILURES as failure:
                 self._refuse(
                     first + at, value, _reason(failure, self.text, value), attempt, failure
                 )
-        return self._made([self._cell(value, pandas) for value in values])
+        return self._converted([self._cell(value, pandas) for value in values])
 
     def _refuse(
         self, row: int, value: Any, reason: str, attempt: str, cause: Exception
@@ -162,7 +163,7 @@ class CellConverter:
 
 
 def fields_of(row: Any) -> Mapping[str, Any] | None:
-    """The values of a row that names them: a mapping, a dataclass, a NamedTuple, a NumPy record."""
+    """The values of a row by name, if the row is a mapping, a dataclass, a NamedTuple or a NumPy record; else None."""
     if isinstance(row, Mapping):
         return row
     if isinstance(row, tuple):
@@ -180,7 +181,7 @@ def declared_names(kind: type) -> list[str] | None:
     """The fields that a dataclass, a model of pydantic or a class of attrs declares; None for other classes."""
     if dataclasses.is_dataclass(kind):
         return [each.name for each in dataclasses.fields(kind)]
-    models = getattr(kind, "model_fields", None)  # pydantic's: by name, what it knows of the field
+    models = getattr(kind, "model_fields", None)  # pydantic's fields by name
     if isinstance(models, Mapping) and hasattr(kind, "model_validate"):
         return list(models)
     listed = getattr(kind, "__attrs_attrs__", None)
@@ -188,13 +189,13 @@ def declared_names(kind: type) -> list[str] | None:
 
 
 def show(value: Any) -> str:
-    """A value in an error: its repr, cut when it is long."""
+    """A value as an error shows it: its repr, cut when that is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 def _plain(kind: pa.DataType) -> frozenset[type]:
-    """The classes of which Arrow takes every instance exactly, or refuses it."""
+    """The classes whose every instance Arrow either converts exactly or refuses."""
     if pa.types.is_float64(kind):
         return frozenset({float, int})
     if pa.types.is_duration(kind) and kind.unit in ("us", "ns"):  # others would be cut
@@ -274,9 +275,9 @@ def _float(value: Any, kind: pa.DataType) -> Any:
 
 
 def _time_of_numpy(value: np.datetime64 | np.timedelta64, kind: pa.DataType) -> Any:
-    """NumPy's time as Python's, or as Arrow's where a duration has nanoseconds, which Python's has not."""
+    """A NumPy time as a Python time; a duration in nanoseconds, which Python does not have, as an Arrow scalar."""
     item = value.item()
-    if not isinstance(item, int):  # which those are that Python has no type for
+    if not isinstance(item, int):  # NumPy gives an int where Python has no class for the time
         return item
     is_span = isinstance(value, np.timedelta64) and np.datetime_data(value.dtype)[0] == "ns"
     if not is_span or not pa.types.is_duration(kind):
@@ -317,8 +318,8 @@ def _time(value: Any, kind: pa.DataType) -> Any:
     return _fine(value, value.microsecond, kind.unit)
 
 
-def _whole(value: datetime.timedelta, unit: str, given: Any) -> Any:
-    if getattr(given, "nanoseconds", 0) and unit != "ns":
+def _whole(value: datetime.timedelta, unit: str, original: Any) -> Any:
+    if getattr(original, "nanoseconds", 0) and unit != "ns":
         raise _Misfit(f"it is finer than {unit}")
     return _fine(value, value.microseconds, unit)
 
@@ -367,7 +368,7 @@ _CELLS: dict[Family, Callable[[Any, pa.DataType], Any]] = {
     "list": _list,
     "struct": _struct,
 }
-"""How values become cells, where more than their class counts."""
+"""Conversions of the families for which the class of a value does not decide alone."""
 
 
 def _reason(failure: Exception, kind: pa.DataType, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Comparing columns with what Polars gives."""
+"""Comparing columns with the results of Polars."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from riverrun.rows.schemas import arrow_type
 from riverrun.state.types import encode
 
 
-def assert_same(made: pa.Array, expected: pl.Series | pa.Array, why: object = "") -> None:
-    """The same type, nulls and values, to the last bit; all NaNs are one, and so are the zeros."""
+def assert_same(array: pa.Array, expected: pl.Series | pa.Array, why: object = "") -> None:
+    """Assert the same type, nulls and values, to the last bit. All NaNs count as equal, and so do the two zeros."""
     if isinstance(expected, pl.Series):
         kind, expected = arrow_type(expected.dtype), expected.to_arrow()
     else:
         kind = expected.type
     expected = encode(expected, kind)
-    assert made.type == expected.type, why
-    assert text_of(made) == text_of(expected), why
-    made.validate(full=True)
+    assert array.type == expected.type, why
+    assert text_of(array) == text_of(expected), why
+    array.validate(full=True)
 
 
 def text_of(column: pa.Array) -> str:
@@ -29,5 +29,5 @@ def text_of(column: pa.Array) -> str:
 
 
 def shown(value: object) -> str | None:
-    """The name of a test of an expression."""
+    """The name, for pytest, of a test of an expression."""
     return str(value)[:60] if isinstance(value, pl.Expr) else None

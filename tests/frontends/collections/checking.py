@@ -1,8 +1,8 @@
 """Runs a program twice, in the engine and from scratch, and compares them at every epoch.
 
-A program is a function of inputs, by name, that gives a collection, or several by name. It is given
-collections once and bags (`tests.frontends.collections.reference`) at every epoch. What `changes` says must add up
-to what `read` gives, too.
+A program is a function of inputs, by name, that gives a collection, or several by name. It is called once with
+collections, and at every epoch with bags (`tests.frontends.collections.reference`). The changes of an output must also
+add up to the rows that are read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def any_row(schema: Mapping[str, Any]) -> MakeRow:
 
 
 class Rows:
-    """The rows of an input: random insertions and deletions, that cancel and come back."""
+    """The rows of an input: random insertions and deletions, some of which cancel, and rows that come back."""
 
     def __init__(self, make: MakeRow) -> None:
         self.make = make
@@ -46,7 +46,7 @@ class Rows:
         kind = source.random()
         if kind < 0.1:
             return []
-        if kind < 0.18:  # everything goes
+        if kind < 0.18:  # delete all rows
             changes = [(row, -1) for row in self.there.elements()]
         else:
             for _ in range(source.randint(0, most)):
@@ -67,8 +67,8 @@ class Rows:
 def build(program: Program, schemas: Mapping[str, Any], name: str = "checked") -> rr.Dataflow:
     """The program as a dataflow; one result is called ``result``."""
     flow = rr.Dataflow(name)
-    made = program(**{each: flow.input(each, schema) for each, schema in schemas.items()})
-    for each, collection in (made if isinstance(made, dict) else {"result": made}).items():
+    outputs = program(**{each: flow.input(each, schema) for each, schema in schemas.items()})
+    for each, collection in (outputs if isinstance(outputs, dict) else {"result": outputs}).items():
         flow.output(each, collection)
     return flow
 
@@ -76,14 +76,14 @@ def build(program: Program, schemas: Mapping[str, Any], name: str = "checked") -
 def from_scratch(
     program: Program, schemas: Mapping[str, Any], rows: Mapping[str, Any]
 ) -> dict[str, Bag]:
-    """What the program gives for these rows."""
+    """The results of the program for these rows, computed from scratch."""
     bags = {name: Bag.of(schema, Counter(rows[name]).items()) for name, schema in schemas.items()}
-    made = program(**bags)
-    return made if isinstance(made, dict) else {"result": made}
+    outputs = program(**bags)
+    return outputs if isinstance(outputs, dict) else {"result": outputs}
 
 
 def feed(run: rr.Run, name: str, changes: Sequence[tuple[Row, int]]) -> None:
-    """Give rows to a run in the order in which they are listed."""
+    """Insert and delete rows of a run, in the order of `changes`."""
     at = 0
     while at < len(changes):
         stop = at
@@ -95,7 +95,7 @@ def feed(run: rr.Run, name: str, changes: Sequence[tuple[Row, int]]) -> None:
 
 
 class Comparison:
-    """A run under comparison: what the changes of each output have come to."""
+    """A run under comparison, and the rows that the changes of each output have added up to."""
 
     def __init__(self, said: str) -> None:
         self.said = said
@@ -106,8 +106,8 @@ class Comparison:
             said = f"{self.said}, epoch {run.epoch}, output {name!r}"
             result = run.read(name)
             assert result.schema.names == bag.columns, said
-            found = counted(zip(*(result[column] for column in bag.columns), strict=True))
-            assert found == bag.rows, f"{said}: {_differences(found, bag.rows)}"
+            counts = counted(zip(*(result[column] for column in bag.columns), strict=True))
+            assert counts == bag.rows, f"{said}: {_differences(counts, bag.rows)}"
             if again:
                 continue
             sums = self.added_up.setdefault(name, Counter())
@@ -120,10 +120,10 @@ class Comparison:
             )
 
 
-def _differences(found: Mapping[Row, int], expected: Mapping[Row, int]) -> str:
-    rows = sorted({*found, *expected}, key=repr)
-    wrong = [row for row in rows if found.get(row, 0) != expected.get(row, 0)]
-    shown = [f"{row}: {found.get(row, 0)} and not {expected.get(row, 0)}" for row in wrong[:8]]
+def _differences(counts: Mapping[Row, int], expected: Mapping[Row, int]) -> str:
+    rows = sorted({*counts, *expected}, key=repr)
+    wrong = [row for row in rows if counts.get(row, 0) != expected.get(row, 0)]
+    shown = [f"{row}: {counts.get(row, 0)} and not {expected.get(row, 0)}" for row in wrong[:8]]
     return f"{len(wrong)} rows differ; " + "; ".join(shown)
 
 

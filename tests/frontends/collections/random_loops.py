@@ -1,11 +1,11 @@
 """Random loops whose bodies take rows back: sums of terms of the loop's variable, some of them negated.
 
-A body is the variable, plus or minus terms of it (`TERMS`): top rows of groups, filters, pairs, the variable of the
-loop around. What a term puts in and another takes out lies on different workers, since terms are made where their
-keys are. Such a loop may come to rest or not; the judge (`tests.frontends.collections.reference`) says whether it
-does (`rests`).
+A body is the variable, plus or minus terms of the variable (`TERMS`): top rows of groups, filters, pairs, the variable
+of the outer loop. A row that one term adds and another term takes out may lie on two workers, since each term is
+computed where its keys are. Such a loop may come to rest or not; the judge (`tests.frontends.collections.reference`)
+decides that (`rests`).
 
-A drawn program says what it is: ``str(program)`` is the body, for a failure to be written down.
+``str(program)`` is the body of a drawn program, so that a failure can be written down.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.frontends.collections.reference import Bag, Restless
 
 SCHEMA = {"src": pl.Int64, "dst": pl.Int64}
 src, dst = pl.col("src"), pl.col("dst")
-PATIENCE = 8  # rounds that the judge gives a loop; the engine gets four more: what does not cancel may double in each
+PATIENCE = 8  # rounds that the judge gives a loop; the engine gets four more. Uncancelled rows may double in each
 MOST = 64  # rows, counted with their multiplicity, that a restful loop may hold
 Term = Callable[[Any, Any], Any]
 
 
 def step(rows: Any, edges: Any) -> Any:
-    """Rows that go one edge further."""
+    """The rows one edge further."""
     return rows.join(edges, left_on="dst", right_on="src", suffix="_2").select("src", dst="dst_2")
 
 
@@ -58,7 +58,7 @@ TERMS: dict[str, Term] = {
 
 @dataclass(frozen=True)
 class Sum:
-    """The variable, plus and minus terms; within it may be a loop of the same kind."""
+    """The variable, plus and minus terms; it may contain an inner loop of the same kind."""
 
     terms: tuple[tuple[int, str], ...]
     inner: Sum | None
@@ -66,22 +66,22 @@ class Sum:
     patience: int = PATIENCE
 
     def __str__(self) -> str:
-        told = "x" + "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in self.terms)
+        text = "x" + "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in self.terms)
         within = f" + (loop: {self.inner}) - x" if self.inner else ""
-        return told + within + (f", at most {self.limit} rounds" if self.limit else "")
+        return text + within + (f", at most {self.limit} rounds" if self.limit else "")
 
     def around(self, start: Any, other: Any, patience: int) -> Any:
         """The loop that starts with some rows."""
 
         def body(x: Any) -> Any:
             check_small(x)
-            made = [x]
+            parts = [x]
             for sign, term in self.terms:
                 each = TERMS[term](x, other).select("src", "dst")
-                made.append(each if sign > 0 else each.negate())
+                parts.append(each if sign > 0 else each.negate())
             if self.inner is not None:
-                made += [self.inner.around(x, other, patience), x.negate()]
-            return made[0].concat(*made[1:])
+                parts += [self.inner.around(x, other, patience), x.negate()]
+            return parts[0].concat(*parts[1:])
 
         return start.iterate(body, limit=self.limit, patience=patience)
 
@@ -91,7 +91,7 @@ class Sum:
 
 
 def check_small(rows: Any) -> None:
-    """Refuse, for the judge, a loop that grows, and rows that are there less than never: no program gives such."""
+    """Refuse, for the judge, a loop that grows, and rows with a count below zero, which no program gives."""
     if isinstance(rows, Bag):
         counts = rows.rows.values()
         if sum(map(abs, counts)) > MOST or min(counts, default=0) < 0:
@@ -99,7 +99,7 @@ def check_small(rows: Any) -> None:
 
 
 def draw_sum(source: random.Random, depth: int = 1) -> Sum:
-    """A body at random: a few terms, each with a sign; those of one sign are likely to meet one of the other."""
+    """A random body: a few terms, each with a sign. A term is likely to meet one with the other sign."""
     names = list(TERMS)
     terms = []
     for _ in range(source.randint(1, 2)):
@@ -113,7 +113,7 @@ def draw_sum(source: random.Random, depth: int = 1) -> Sum:
 
 
 def rests(program: Sum, epochs: Iterable[Sequence[Any]]) -> bool:
-    """Whether the loop comes to rest, from each of some bags of rows, and holds few rows then."""
+    """Whether the loop comes to rest with few rows, from the rows of each of some epochs."""
     for rows in epochs:
         try:
             check_small(program(Bag.of(SCHEMA, ((row, 1) for row in rows))))

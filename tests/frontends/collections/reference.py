@@ -1,9 +1,9 @@
-"""The judge of collections: the same methods, computed at once, from scratch, on lists of rows.
+"""The judge of collections: the same methods, computed from scratch on lists of rows.
 
-A :class:`Bag` has the methods of ``riverrun.Collection``, so a program that is a function of
-collections is run over bags too, and what the engine keeps up to date is compared with what it gives.
-Rows are tuples, counted; a count below zero is a row that is missing. Expressions are given to Polars,
-everything else is plain Python. Slow, short, no cleverness.
+A :class:`Bag` has the methods of ``riverrun.Collection``, so a program that is a function of collections can be called
+with bags too. Tests compare its results with the outputs of the engine. Rows are tuples with a count; a count below
+zero means that rows are missing. Polars computes expressions, and plain Python does everything else: slow, short, and
+without cleverness.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPOCH = {datetime: datetime(1970, 1, 1), date: date(1970, 1, 1)}
 
 
 def frozen(value: Any) -> Any:
-    """A value that can be counted, and is equal to itself."""
+    """The value in a form that can be hashed and is equal to itself."""
     if isinstance(value, list | tuple):
         return tuple(map(frozen, value))
     if isinstance(value, dict):
@@ -74,34 +74,34 @@ class Bag:
         return pl.DataFrame(data)
 
     def _cells(self, expression: Any) -> list[Any]:
-        """What an expression gives for each different row."""
+        """The value of an expression for each different row."""
         if isinstance(expression, str):
             at = self.columns.index(expression)
             return [row[at] for row in self.rows]
         if not isinstance(expression, pl.Expr):
             return [expression for _ in self.rows]
-        return self.frame().with_columns(__made=expression)["__made"].to_list()
+        return self.frame().with_columns(__cells=expression)["__cells"].to_list()
 
     # -- each row by itself
 
     def select(self, *columns: Any, **named: Any) -> Bag:
         wanted = {_output_name(column): column for column in _flat(columns)} | named
-        frame, made, schema = self.frame(), [], {}
+        frame, cells, schema = self.frame(), [], {}
         for name, expression in wanted.items():
             if isinstance(expression, str):
                 schema[name] = self.schema[expression]
-                made.append(self._cells(expression))
+                cells.append(self._cells(expression))
             else:
                 one = pl.lit(expression) if isinstance(expression, list | dict) else expression
-                series = frame.with_columns(__made=one)["__made"]
+                series = frame.with_columns(__cells=one)["__cells"]
                 schema[name] = pl.Int64 if type(expression) is int else series.dtype
-                made.append(series.to_list())
-        rows = zip(*made, strict=True) if made else [() for _ in self.rows]
+                cells.append(series.to_list())
+        rows = zip(*cells, strict=True) if cells else [() for _ in self.rows]
         return Bag.of(schema, zip(rows, self.rows.values(), strict=True))
 
     def with_columns(self, *columns: Any, **named: Any) -> Bag:
-        kept: dict[str, Any] = {name: name for name in self.columns}
-        return self.select(**kept | {_output_name(c): c for c in _flat(columns)} | named)
+        present: dict[str, Any] = {name: name for name in self.columns}
+        return self.select(**present | {_output_name(c): c for c in _flat(columns)} | named)
 
     def rename(self, **named: str) -> Bag:
         names = {old: new for new, old in named.items()}
@@ -112,19 +112,19 @@ class Bag:
 
     def filter(self, predicate: pl.Expr) -> Bag:
         pairs = zip(self.rows.items(), self._cells(predicate), strict=True)
-        return Bag(self.schema, {row: count for (row, count), kept in pairs if kept})
+        return Bag(self.schema, {row: count for (row, count), holds in pairs if holds})
 
     def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Schema) -> Bag:
         pairs = []
-        for row, count in self.rows.items():  # one row at a time: how it is cut does not matter
-            pairs += [(made, count) for made in function(self.frame([row])).rows()]
+        for row, count in self.rows.items():  # one row at a time: how rows are cut must not matter
+            pairs += [(computed, count) for computed in function(self.frame([row])).rows()]
         return Bag.of(schema, pairs)
 
     def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Schema) -> Bag:
         pairs = []
         for row, count in self.rows.items():
-            for made in function(dict(zip(self.columns, map(_thawed, row), strict=True))):
-                pairs.append((_tuple(made, schema), count))
+            for output_row in function(dict(zip(self.columns, map(_thawed, row), strict=True))):
+                pairs.append((_tuple(output_row, schema), count))
         return Bag.of(schema, pairs)
 
     def explode(self, column: str) -> Bag:
@@ -170,7 +170,7 @@ class Bag:
     def distinct(self, *columns: Any, name: str | None = None) -> Bag:
         if not columns:
             return Bag(self.schema, {row: 1 for row, count in self.rows.items() if count > 0})
-        key = [self.columns.index(each) for given in columns for each in _listed(given)]
+        key = [self.columns.index(each) for argument in columns for each in _listed(argument)]
         least: dict[Row, Row] = {}
         for row in self.rows:
             value = tuple(row[at] for at in key)
@@ -179,8 +179,8 @@ class Bag:
 
     def group_by(self, *columns: Any, **named: Any) -> Groups:
         key = {_output_name(column): column for column in _flat(columns)} | named
-        made = {name: e for name, e in key.items() if not (isinstance(e, str) and e == name)}
-        return Groups(self.with_columns(**made) if made else self, list(key))
+        computed = {name: e for name, e in key.items() if not (isinstance(e, str) and e == name)}
+        return Groups(self.with_columns(**computed) if computed else self, list(key))
 
     def count(self, name: str = "count") -> Bag:
         return self.group_by().count(name)
@@ -210,9 +210,9 @@ class Bag:
                 self.schema, {a: n for a, n in self.rows.items() if bool(partners[a]) == wanted}
             )
         rest = [at for at in range(len(other.columns)) if at not in right]
-        kept = [at for at in range(len(self.columns)) if how != "right" or at not in left]
+        shown = [at for at in range(len(self.columns)) if how != "right" or at not in left]
         taken = rest if how != "right" else range(len(other.columns))
-        schema = {self.columns[at]: self.schema[self.columns[at]] for at in kept}
+        schema = {self.columns[at]: self.schema[self.columns[at]] for at in shown}
         for at in taken:
             name = other.columns[at]
             schema[name + suffix if name in schema else name] = other.schema[name]
@@ -220,9 +220,9 @@ class Bag:
         for a, n in self.rows.items():
             for b, m in other.rows.items():
                 if match(a, b):
-                    pairs.append(([a[at] for at in kept] + [b[at] for at in taken], n * m))
+                    pairs.append(([a[at] for at in shown] + [b[at] for at in taken], n * m))
             if how in ("left", "full") and not partners[a]:
-                pairs.append(([a[at] for at in kept] + [None for _ in taken], n))
+                pairs.append(([a[at] for at in shown] + [None for _ in taken], n))
         for b, m in other.rows.items():
             if how in ("right", "full") and not any(
                 n > 0 and match(a, b) for a, n in self.rows.items()
@@ -230,7 +230,7 @@ class Bag:
                 alone: list[Any] = [None] * len(self.columns)
                 for x, y in zip(left, right, strict=True):
                     alone[x] = b[y]
-                pairs.append(([alone[at] for at in kept] + [b[at] for at in taken], m))
+                pairs.append(([alone[at] for at in shown] + [b[at] for at in taken], m))
         return Bag.of(schema, pairs)
 
     def semi_join(self, other: Bag, on: Any = None, **keys: Any) -> Bag:
@@ -266,7 +266,7 @@ class Bag:
 
 
 class Groups:
-    """A bag, and the columns whose values make its groups."""
+    """A bag, and the columns by which its rows are grouped."""
 
     def __init__(self, bag: Bag, key: list[str]) -> None:
         self.bag = bag
@@ -274,10 +274,10 @@ class Groups:
 
     def groups(self) -> dict[Row, Counter[Row]]:
         places = [self.bag.columns.index(name) for name in self.key]
-        found: dict[Row, Counter[Row]] = {}
+        groups: dict[Row, Counter[Row]] = {}
         for row, count in self.bag.rows.items():
-            found.setdefault(tuple(row[at] for at in places), Counter())[row] += count
-        return {key: rows for key, rows in found.items() if sum(rows.values()) > 0}
+            groups.setdefault(tuple(row[at] for at in places), Counter())[row] += count
+        return {key: rows for key, rows in groups.items() if sum(rows.values()) > 0}
 
     def _keys(self) -> Schema:
         return {name: self.bag.schema[name] for name in self.key}
@@ -297,10 +297,10 @@ class Groups:
 
     def top(self, k: int, by: Any, *, descending: Any = True, name: str | None = None) -> Bag:
         columns, by = self.bag.columns, _listed(by)
-        made = {f"by {at}": each for at, each in enumerate(by) if isinstance(each, pl.Expr)}
-        if made:
-            ordered = Groups(self.bag.with_columns(**made), self.key)
-            names = [f"by {at}" if f"by {at}" in made else each for at, each in enumerate(by)]
+        computed = {f"by {at}": each for at, each in enumerate(by) if isinstance(each, pl.Expr)}
+        if computed:
+            ordered = Groups(self.bag.with_columns(**computed), self.key)
+            names = [f"by {at}" if f"by {at}" in computed else each for at, each in enumerate(by)]
             return ordered.top(k, names, descending=descending).select(*columns)
         down = [descending] * len(by) if isinstance(descending, bool) else descending
         ways = {columns.index(b): d for b, d in zip(by, down, strict=True) if b not in self.key}
@@ -328,8 +328,8 @@ class Groups:
         for key, rows in self.groups().items():
             group = Bag(self.bag.schema, rows).select(*self.key, *rest)
             listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
-            made = function(group.frame(listed))
-            for row in made if many else [made]:
+            output = function(group.frame(listed))
+            for row in output if many else [output]:
                 pairs.append(((*key, *_tuple(row, schema)), 1))
         return Bag.of(self._keys() | dict(schema), pairs)
 
@@ -368,19 +368,19 @@ def _aggregate(group: Bag, aggregate: Any) -> Any:
 
 
 def _computed(group: Bag, expression: Expression) -> Any:
-    """Polars' arithmetic, on a frame of two equal rows: Polars divides one row alone in another way."""
+    """Polars' arithmetic, on a frame of two equal rows, since Polars divides a single row in another way."""
     frame, names = {}, {}
     for at, each in enumerate(expression.aggregates()):
         names[id(each)] = str(at)
         cell = _thawed(_aggregate(group, each))
         frame[str(at)] = pl.Series([cell, cell], dtype=_aggregate_type(group, each))
-    made = pl.DataFrame(frame).select(made=expression.of(lambda each: names[id(each)]))
-    return made["made"].to_list()[0]
+    frame_of_one = pl.DataFrame(frame).select(value=expression.of(lambda each: names[id(each)]))
+    return frame_of_one["value"].to_list()[0]
 
 
 def _by_polars(frame: pl.DataFrame, aggregate: pl.Expr) -> pl.Series:
     whole = frame.with_columns(__group=0).group_by("__group")
-    return whole.agg(aggregate.alias("__made"))["__made"]
+    return whole.agg(aggregate.alias("__cells"))["__cells"]
 
 
 def exact_sum(cells: Sequence[Any]) -> Any:
@@ -408,7 +408,7 @@ def _aggregate_type(bag: Bag, aggregate: Any) -> Any:
         kinds = {name: _aggregate_type(bag, each) for name, each in inner.items()}
         return (
             pl.DataFrame(schema=kinds)
-            .select(made=aggregate.of(lambda each: names[id(each)]))["made"]
+            .select(value=aggregate.of(lambda each: names[id(each)]))["value"]
             .dtype
         )
     if aggregate.kind in ("count", "count_distinct"):
@@ -416,8 +416,8 @@ def _aggregate_type(bag: Bag, aggregate: Any) -> Any:
     if aggregate.kind == "mean":
         return pl.Float64
     kind = bag.frame([]).with_columns(
-        __made=pl.col(aggregate.column) if isinstance(aggregate.column, str) else aggregate.column
-    )["__made"]
+        __cells=pl.col(aggregate.column) if isinstance(aggregate.column, str) else aggregate.column
+    )["__cells"]
     if aggregate.kind != "sum":
         return kind.dtype
     if kind.dtype.is_float():
@@ -446,14 +446,14 @@ def _listed(columns: Any) -> list[str]:
     return list(columns) if isinstance(columns, list | tuple) else [columns]
 
 
-def _flat(given: Iterable[Any]) -> list[Any]:
-    return [one for each in given for one in (each if isinstance(each, list) else [each])]
+def _flat(arguments: Iterable[Any]) -> list[Any]:
+    return [one for each in arguments for one in (each if isinstance(each, list) else [each])]
 
 
-def _tuple(made: Any, schema: Schema) -> Row:
-    if isinstance(made, dict):
-        return tuple(made[name] for name in schema)
-    return tuple(made) if isinstance(made, tuple | list) else (made,)
+def _tuple(row: Any, schema: Schema) -> Row:
+    if isinstance(row, dict):
+        return tuple(row[name] for name in schema)
+    return tuple(row) if isinstance(row, tuple | list) else (row,)
 
 
 def _thawed(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What goes wrong is said, with the node and the user's line; the run stays as it was, and right."""
+"""Errors name the node and the user's line; a run with a refused epoch stays as it was."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ UNKNOWN_COLUMN = {
 
 @pytest.mark.parametrize("name", UNKNOWN_COLUMN)
 def test_a_wrong_column(name):
-    with pytest.raises(rr.PlanError) as told:
+    with pytest.raises(rr.PlanError) as raised:
         UNKNOWN_COLUMN[name](rows())
-    message = str(told.value)
+    message = str(raised.value)
     assert "'aa'" in message
     assert "a, b" in message or "a: " in message or "'a'" in message, "it says what there is"
-    assert told.value.hint
+    assert raised.value.hint
     assert "test_bad_input.py" in message, "it names the user's line"
 
 
@@ -69,11 +69,11 @@ ACROSS_ROWS = {
 
 @pytest.mark.parametrize("name", ACROSS_ROWS)
 def test_an_expression_that_looks_across_rows(name):
-    with pytest.raises(rr.PlanError) as told:
+    with pytest.raises(rr.PlanError) as raised:
         ACROSS_ROWS[name](rows())
-    assert "'rows'" in str(told.value)
-    assert "test_bad_input.py" in str(told.value)
-    assert told.value.hint
+    assert "'rows'" in str(raised.value)
+    assert "test_bad_input.py" in str(raised.value)
+    assert raised.value.hint
 
 
 UNFIT = {
@@ -114,10 +114,10 @@ UNFIT = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_does_not_fit(name):
-    with pytest.raises(rr.PlanError) as told:
+    with pytest.raises(rr.PlanError) as raised:
         UNFIT[name](rows())
-    assert told.value.hint
-    assert "test_bad_input.py" in str(told.value), "it names the user's line"
+    assert raised.value.hint
+    assert "test_bad_input.py" in str(raised.value), "it names the user's line"
 
 
 def test_what_belongs_to_a_loop_stays_in_it():
@@ -136,10 +136,10 @@ def test_what_belongs_to_a_loop_stays_in_it():
         lambda: start.iterate(lambda other: other.concat(leaked[0])),
         lambda: start.iterate(lambda other: leaked[0]),
     ):
-        with pytest.raises(rr.PlanError) as told:
+        with pytest.raises(rr.PlanError) as raised:
             use()
-        assert told.value.code == "plan.scope"
-        assert "inside" in str(told.value)
+        assert raised.value.code == "plan.scope"
+        assert "inside" in str(raised.value)
     flow.output("fine", start)
 
 
@@ -273,13 +273,13 @@ def test_an_epoch_that_fails_is_refused_whole(name, workers):
             assert before == {each: untouched.read(each).rows() for each in flow.outputs}
             run.insert("rows", [(100, "x"), (100, "x"), (7, "q")])
             run.delete("rows", good[0][:2])
-            with pytest.raises(rr.OperatorFailed) as told:
+            with pytest.raises(rr.OperatorFailed) as raised:
                 run.commit()
-            message = str(told.value)
+            message = str(raised.value)
             assert text in message
             assert "test_bad_input.py" in message, "it names the user's line"
-            assert told.value.fields["node"] in flow.plan.by_name
-            assert pickle.loads(pickle.dumps(told.value)).message == told.value.message
+            assert raised.value.fields["node"] in flow.plan.by_name
+            assert pickle.loads(pickle.dumps(raised.value)).message == raised.value.message
             assert {each: run.read(each).rows() for each in flow.outputs} == before
             assert run.epoch == untouched.epoch == epoch
         run.insert("rows", [(7, "q")])
@@ -295,15 +295,15 @@ def test_a_diverging_loop_shows_the_rows_that_still_change():
     flow = build(diverges, ROWS)
     with flow.run() as run:
         run.insert("rows", [(100, "x"), (1, "y")])
-        with pytest.raises(rr.OperatorFailed) as told:
+        with pytest.raises(rr.OperatorFailed) as raised:
             run.commit()
-        assert told.value.code == "operator.diverges"
+        assert raised.value.code == "operator.diverges"
         assert {"a": 150, "diff": 1} in [
-            {name: row[name] for name in ("a", "diff")} for row in told.value.fields["rows"]
+            {name: row[name] for name in ("a", "diff")} for row in raised.value.fields["rows"]
         ]
-        assert "150" in told.value.message
-        assert "loop-1" in told.value.message
-        assert "patience" in told.value.hint
+        assert "150" in raised.value.message
+        assert "loop-1" in raised.value.message
+        assert "patience" in raised.value.hint
 
 
 def test_a_loop_of_many_rounds_does_not_diverge():
@@ -324,7 +324,7 @@ def test_rows_that_do_not_fit_are_not_taken(workers):
     flow = build(lambda rows: rows, ROWS)
     with flow.run(workers=workers) as run:
         run.insert("rows", [(1, "x")])
-        for given, named in (
+        for misfits, named in (
             ([("1", "x")], "'a'"),
             ([(1.5, "x")], "'a'"),
             ([(1, 2)], "'b'"),
@@ -336,10 +336,10 @@ def test_rows_that_do_not_fit_are_not_taken(workers):
             (7, "rows"),
         ):
             for verb in (run.insert, run.delete):
-                with pytest.raises(rr.SchemaError) as told:
-                    verb("rows", given)
-                assert named in str(told.value)
-                assert "'rows'" in str(told.value), "it names the input"
+                with pytest.raises(rr.SchemaError) as raised:
+                    verb("rows", misfits)
+                assert named in str(raised.value)
+                assert "'rows'" in str(raised.value), "it names the input"
         with pytest.raises(rr.PlanError, match="rows"):
             run.insert("rowz", [(1, "x")])
         with pytest.raises(rr.PlanError, match="result"):

@@ -1,4 +1,4 @@
-"""Checked inputs: an epoch that deletes what is not there is refused, whole."""
+"""Checked inputs: an epoch that deletes a row which is not there is refused as a whole."""
 
 from __future__ import annotations
 

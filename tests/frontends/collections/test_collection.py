@@ -193,7 +193,7 @@ def test_every_type_passes_through(name):
 
     def program(rows):
         ordered = name not in ("list", "struct")
-        made = {
+        outputs = {
             "all": rows.filter(pl.col("k") >= 0),
             "kinds": rows.select("v").distinct(),
             "counts": rows.group_by("v").count("n"),
@@ -202,9 +202,9 @@ def test_every_type_passes_through(name):
             "looped": rows.select("v").iterate(lambda inner: inner.distinct()),
         }
         if ordered:
-            made["least"] = rows.group_by("k").agg(v=rr.min("v"), w=rr.max("v"), n=rr.count())
-            made["top"] = rows.group_by("k").top(1, by="v")
-        return made
+            outputs["least"] = rows.group_by("k").agg(v=rr.min("v"), w=rr.max("v"), n=rr.count())
+            outputs["top"] = rows.group_by("k").top(1, by="v")
+        return outputs
 
     flow = build(program, {"rows": schema})
     with flow.run(workers=2, seed=3) as run:
@@ -260,10 +260,10 @@ def test_rows_only_deleted_are_said_when_read_and_may_come_later():
     with flow.run(workers=2) as run:
         run.delete("rows", [(1,)])
         run.commit()
-        with pytest.raises(rr.OperatorFailed) as told:
+        with pytest.raises(rr.OperatorFailed) as raised:
             run.read("all").rows()
-        assert told.value.code == "operator.negative"
-        assert told.value.fields == {"row": {"a": 1}, "count": -1}
+        assert raised.value.code == "operator.negative"
+        assert raised.value.fields == {"row": {"a": 1}, "count": -1}
         assert run.read("count").rows() == []
         run.insert("rows", [(1,), (1,)])
         run.commit()
@@ -286,11 +286,11 @@ def random_program(shape: int):
 
     def program(left, right):
         draw = random.Random(shape)
-        made = [left, right, left]
+        collections = [left, right, left]
         for _ in range(draw.randint(2, 5)):
-            one, two = draw.choice(made), draw.choice(made)
-            made.append(normal(step(draw, one, two), draw))
-        return {"last": made[-1], "kinds": made[-2].distinct()}
+            one, two = draw.choice(collections), draw.choice(collections)
+            collections.append(normal(step(draw, one, two), draw))
+        return {"last": collections[-1], "kinds": collections[-2].distinct()}
 
     def step(draw, one, two):
         kind = draw.randrange(14)

@@ -75,17 +75,19 @@ class Argument:
 
 ONE = "one"
 NAMES = "one, several"
-MADE = "one, expression, constant, none"
+COMPUTABLE = "one, expression, constant, none"
 VALUES = ("float", "bytes", "dict")  # constants, where a column is made
 ANY = "one, several, expression, several expressions"
 UNPACKED = ("nested_list",)  # lists beside names, given by position: c.select(["a"], "b")
 
 
-def spread(method: str, *, then: Callable[[Any], Any] = lambda made: made) -> Callable[..., Any]:
+def spread(
+    method: str, *, then: Callable[[Any], Any] = lambda result: result
+) -> Callable[..., Any]:
     """A method that takes columns by position, given as they are, or as several arguments."""
 
-    def give(rows: Any, given: Any) -> Any:
-        several = given if isinstance(given, list) and len(given) > 1 else [given]
+    def give(rows: Any, columns: Any) -> Any:
+        several = columns if isinstance(columns, list) and len(columns) > 1 else [columns]
         return then(getattr(rows, method)(*several))
 
     return give
@@ -95,44 +97,44 @@ def counted(grouped: Any) -> Any:
     return grouped.agg(n=rr.count())
 
 
-def agg(**made: Any) -> Callable[..., Any]:
+def agg(**aggregates: Any) -> Callable[..., Any]:
     """An aggregate of a group by `text`."""
-    return lambda rows, given: rows.group_by("text").agg(x=made["of"](given))
+    return lambda rows, columns: rows.group_by("text").agg(x=aggregates["of"](columns))
 
 
 COLLECTIONS: dict[str, Argument] = {
     "select.columns": Argument(spread("select"), ANY, UNPACKED),
-    "select.named": Argument(lambda rows, given: rows.select(x=given), MADE, VALUES),
+    "select.named": Argument(lambda rows, columns: rows.select(x=columns), COMPUTABLE, VALUES),
     "with_columns.columns": Argument(spread("with_columns"), f"{ANY}, empty", UNPACKED),
-    "with_columns.named": Argument(lambda rows, given: rows.with_columns(x=given), MADE, VALUES),
-    "rename.named": Argument(lambda rows, given: rows.rename(x=given), ONE),
+    "with_columns.named": Argument(lambda rows, columns: rows.with_columns(x=columns), COMPUTABLE, VALUES),
+    "rename.named": Argument(lambda rows, columns: rows.rename(x=columns), ONE),
     "drop.columns": Argument(spread("drop"), f"{NAMES}, empty", UNPACKED),
-    "explode.column": Argument(lambda rows, given: _listed(rows).explode(given), ONE),
-    "windows.column": Argument(lambda rows, given: rows.windows(given, 2), ONE),
+    "explode.column": Argument(lambda rows, columns: _listed(rows).explode(columns), ONE),
+    "windows.column": Argument(lambda rows, columns: rows.windows(columns, 2), ONE),
     "distinct.columns": Argument(spread("distinct"), NAMES, UNPACKED),
     "group_by.columns": Argument(spread("group_by", then=counted), f"{ANY}, empty", UNPACKED),
-    "group_by.named": Argument(lambda rows, given: counted(rows.group_by(x=given)), "one, expression"),
+    "group_by.named": Argument(lambda rows, columns: counted(rows.group_by(x=columns)), "one, expression"),
     "count_distinct.columns": Argument(spread("count_distinct"), ANY, UNPACKED),
-    "top.by": Argument(lambda rows, given: rows.group_by("text").top(2, by=given), ANY),
-    "join.on": Argument(lambda rows, given: rows.join(rows, on=given), NAMES),
-    "join.left_on": Argument(lambda rows, given: rows.join(rows, left_on=given, right_on=_names(given)), NAMES),
-    "join.right_on": Argument(lambda rows, given: rows.join(rows, left_on=_names(given), right_on=given), NAMES),
-    "semi_join.on": Argument(lambda rows, given: rows.semi_join(rows.filter(alpha > 1), on=given), NAMES),
+    "top.by": Argument(lambda rows, columns: rows.group_by("text").top(2, by=columns), ANY),
+    "join.on": Argument(lambda rows, columns: rows.join(rows, on=columns), NAMES),
+    "join.left_on": Argument(lambda rows, columns: rows.join(rows, left_on=columns, right_on=_names(columns)), NAMES),
+    "join.right_on": Argument(lambda rows, columns: rows.join(rows, left_on=_names(columns), right_on=columns), NAMES),
+    "semi_join.on": Argument(lambda rows, columns: rows.semi_join(rows.filter(alpha > 1), on=columns), NAMES),
     "semi_join.left_on": Argument(
-        lambda rows, given: rows.semi_join(rows.filter(alpha > 1), left_on=given, right_on=_names(given)), NAMES,
+        lambda rows, columns: rows.semi_join(rows.filter(alpha > 1), left_on=columns, right_on=_names(columns)), NAMES,
     ),
     "semi_join.right_on": Argument(
-        lambda rows, given: rows.semi_join(rows.filter(alpha > 1), left_on=_names(given), right_on=given), NAMES,
+        lambda rows, columns: rows.semi_join(rows.filter(alpha > 1), left_on=_names(columns), right_on=columns), NAMES,
     ),
-    "anti_join.on": Argument(lambda rows, given: rows.anti_join(rows.filter(alpha > 1), on=given), NAMES),
+    "anti_join.on": Argument(lambda rows, columns: rows.anti_join(rows.filter(alpha > 1), on=columns), NAMES),
     "anti_join.left_on": Argument(
-        lambda rows, given: rows.anti_join(rows.filter(alpha > 1), left_on=given, right_on=_names(given)), NAMES,
+        lambda rows, columns: rows.anti_join(rows.filter(alpha > 1), left_on=columns, right_on=_names(columns)), NAMES,
     ),
     "anti_join.right_on": Argument(
-        lambda rows, given: rows.anti_join(rows.filter(alpha > 1), left_on=_names(given), right_on=given), NAMES,
+        lambda rows, columns: rows.anti_join(rows.filter(alpha > 1), left_on=_names(columns), right_on=columns), NAMES,
     ),
     "iterate.at": Argument(
-        lambda rows, given: _started(rows).iterate(lambda now, start: now.concat(start).distinct(), at=given),
+        lambda rows, columns: _started(rows).iterate(lambda now, start: now.concat(start).distinct(), at=columns),
         "one, expression, constant",
     ),
     "rr.count.column": Argument(agg(of=rr.count), "one, expression, none"),
@@ -140,10 +142,10 @@ COLLECTIONS: dict[str, Argument] = {
     "rr.mean.column": Argument(agg(of=rr.mean), "one, expression"),
     "rr.min.column": Argument(agg(of=rr.min), "one, expression"),
     "rr.max.column": Argument(agg(of=rr.max), "one, expression"),
-    "rr.first.column": Argument(agg(of=lambda given: rr.first(given, by="beta")), "one, expression"),
-    "rr.last.column": Argument(agg(of=lambda given: rr.last(given, by="beta")), "one, expression"),
-    "rr.first.by": Argument(agg(of=lambda given: rr.first("beta", by=given)), ANY),
-    "rr.last.by": Argument(agg(of=lambda given: rr.last("beta", by=given)), ANY),
+    "rr.first.column": Argument(agg(of=lambda columns: rr.first(columns, by="beta")), "one, expression"),
+    "rr.last.column": Argument(agg(of=lambda columns: rr.last(columns, by="beta")), "one, expression"),
+    "rr.first.by": Argument(agg(of=lambda columns: rr.first("beta", by=columns)), ANY),
+    "rr.last.by": Argument(agg(of=lambda columns: rr.last("beta", by=columns)), ANY),
     "rr.count_distinct.columns": Argument(agg(of=rr.count_distinct), ANY),
 }  # fmt: skip
 
@@ -158,24 +160,24 @@ def _started(rows: Any) -> Any:
     return rows.filter(alpha.is_not_null()).with_columns(beta=pl.col("beta").fill_null(0))
 
 
-def _names(given: Any) -> Any:
+def _names(columns: Any) -> Any:
     """The other key of a join, right whatever is given for the one."""
-    if isinstance(given, list | tuple):
-        return ["beta", "alpha", "text"][: len(given)] or "beta"
+    if isinstance(columns, list | tuple):
+        return ["beta", "alpha", "text"][: len(columns)] or "beta"
     return "beta"
 
 
-def plain(given: Any) -> Any:
+def plain(columns: Any) -> Any:
     """A form as the reference takes it: names as strings, several in a list."""
-    if isinstance(given, pl.Expr):
-        return given.meta.output_name() if given.meta.is_column() else given
-    if isinstance(given, list | tuple):
+    if isinstance(columns, pl.Expr):
+        return columns.meta.output_name() if columns.meta.is_column() else columns
+    if isinstance(columns, list | tuple):
         return [
             name
-            for each in given
+            for each in columns
             for name in (plain(each) if isinstance(each, list) else [plain(each)])
         ]
-    return given
+    return columns
 
 
 NEEDS = {"missing_in_list": "several", "missing_in_expression": "expression"}
@@ -195,15 +197,15 @@ def check_refusal(error: rr.RiverrunError, form: str, takes: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_a_collection(name, form):
-    argument, given = COLLECTIONS[name], FORMS[form][0]
+    argument, columns = COLLECTIONS[name], FORMS[form][0]
     if not argument.accepts(form):
         with pytest.raises(rr.PlanError) as refused:
-            argument.give(rr.Dataflow("drawn").input("rows", SCHEMA), given)
+            argument.give(rr.Dataflow("drawn").input("rows", SCHEMA), columns)
         check_refusal(refused.value, form, argument.takes)
         return
 
     def program(rows: Any) -> Any:
-        return argument.give(rows, given if isinstance(rows, rr.Collection) else plain(given))
+        return argument.give(rows, columns if isinstance(rows, rr.Collection) else plain(columns))
 
     for seed in seeds(1, soak=4):
         check(program, ROWS, seed=seed, epochs=3)
@@ -216,38 +218,40 @@ def _state(flow: rr.Dataflow) -> rr.State:
     return flow.state("kept", key={"alpha": pl.Int64}, value={"beta": pl.Int64}, start=0)
 
 
-def _updated(rows: Any, **given: Any) -> Any:
+def _updated(rows: Any, **arguments: Any) -> Any:
     """What a state holds after updates."""
     state = _state(rows.flow)
     moved = rows.collection.with_columns(time=pl.col("text").str.len_bytes().cast(pl.Int64))
-    moved.update(state, **given)
+    moved.update(state, **arguments)
     return state.entries()
 
 
-def _fetched(rows: Any, **given: Any) -> Any:
+def _fetched(rows: Any, **arguments: Any) -> Any:
     state = _state(rows.flow)
     moved = rows.collection.with_columns(time=pl.col("text").str.len_bytes().cast(pl.Int64))
     moved.update(state)
-    return moved.fetch(state, **{"key": "alpha", "at": "time", "how": "inner", **given})
+    return moved.fetch(state, **{"key": "alpha", "at": "time", "how": "inner", **arguments})
 
 
-def _peeked(rows: Any, **given: Any) -> Any:
+def _peeked(rows: Any, **arguments: Any) -> Any:
     state = _state(rows.flow)
     moved = rows.collection.with_columns(time=pl.col("text").str.len_bytes().cast(pl.Int64))
     moved.update(state)
-    return moved.fetch_uncommitted(state, **{"key": "alpha", "at": "time", "how": "inner", **given})
+    return moved.fetch_uncommitted(
+        state, **{"key": "alpha", "at": "time", "how": "inner", **arguments}
+    )
 
 
-def _reported(rows: Any, **given: Any) -> Any:
+def _reported(rows: Any, **arguments: Any) -> Any:
     state = _state(rows.flow)
     moved = rows.collection.with_columns(time=pl.col("text").str.len_bytes().cast(pl.Int64))
     moved.update(state, progress=False)
-    moved.progress(state, "update", **{"at": "time", "late": 10, **given})
+    moved.progress(state, "update", **{"at": "time", "late": 10, **arguments})
     return moved.fetch(state, key="alpha", at=pl.col("time") - 12)
 
 
-def _keyed(rows: Any, given: Any) -> Any:
-    return rows.flow.input("keyed", SCHEMA, key=given)
+def _keyed(rows: Any, key: Any) -> Any:
+    return rows.flow.input("keyed", SCHEMA, key=key)
 
 
 class _Passing(rr.Vertex):
@@ -257,9 +261,9 @@ class _Passing(rr.Vertex):
         self.send(rows)
 
 
-def _routed(rows: Any, given: Any) -> Any:
-    made = SCHEMA | {"plus": pl.Int64}
-    return rows.flow.vertex(_Passing, {"in": rows.collection}, made, routes={"in": given})
+def _routed(rows: Any, route: Any) -> Any:
+    outputs = SCHEMA | {"plus": pl.Int64}
+    return rows.flow.vertex(_Passing, {"in": rows.collection}, outputs, routes={"in": route})
 
 
 @dataclass(frozen=True)
@@ -278,35 +282,41 @@ class Written:
 MAPPED = ("list_of_one", "dict")  # {"alpha": "beta"}: the key `alpha` of the state is `beta` here
 TIMES = "one, expression, constant"
 STATES: dict[str, Argument] = {
-    "update.key": Argument(lambda rows, given: _updated(rows, key=given), MADE, MAPPED),
-    "update.value": Argument(lambda rows, given: _updated(rows, value=given), MADE, ("list_of_one",)),
-    "update.time": Argument(lambda rows, given: _updated(rows, time=given), f"{TIMES}, none"),
-    "update.by": Argument(lambda rows, given: _updated(rows, by=given), f"{ONE}, none"),
-    "fetch.key": Argument(lambda rows, given: _fetched(rows, key=given), MADE, MAPPED),
-    "fetch.at": Argument(lambda rows, given: _fetched(rows, at=given), TIMES),
-    "fetch.since": Argument(lambda rows, given: _fetched(rows, since=given), f"{TIMES}, none"),
-    "fetch_uncommitted.key": Argument(lambda rows, given: _peeked(rows, key=given), MADE, MAPPED),
-    "fetch_uncommitted.at": Argument(lambda rows, given: _peeked(rows, at=given), TIMES),
-    "fetch_uncommitted.since": Argument(lambda rows, given: _peeked(rows, since=given), f"{TIMES}, none"),
-    "fetch_uncommitted.by": Argument(lambda rows, given: _peeked(rows, by=given), f"{ONE}, none"),
-    "fetch_uncommitted.wait": Argument(lambda rows, given: _peeked(rows, wait=given), f"{TIMES}, none"),
-    "fetch.by": Argument(lambda rows, given: _fetched(rows, by=given), f"{ONE}, none"),
-    "progress.at": Argument(lambda rows, given: _reported(rows, at=given), TIMES),
-    "progress.by": Argument(lambda rows, given: _reported(rows, by=given), f"{ONE}, none"),
-    "lookup.on": Argument(lambda rows, given: rows.collection.lookup(rows.collection, given), NAMES),
-    "expire.column": Argument(lambda rows, given: rows.collection.expire(given, after=2), ONE),
+    "update.key": Argument(lambda rows, columns: _updated(rows, key=columns), COMPUTABLE, MAPPED),
+    "update.value": Argument(lambda rows, columns: _updated(rows, value=columns), COMPUTABLE, ("list_of_one",)),
+    "update.time": Argument(lambda rows, columns: _updated(rows, time=columns), f"{TIMES}, none"),
+    "update.by": Argument(lambda rows, columns: _updated(rows, by=columns), f"{ONE}, none"),
+    "fetch.key": Argument(lambda rows, columns: _fetched(rows, key=columns), COMPUTABLE, MAPPED),
+    "fetch.at": Argument(lambda rows, columns: _fetched(rows, at=columns), TIMES),
+    "fetch.since": Argument(lambda rows, columns: _fetched(rows, since=columns), f"{TIMES}, none"),
+    "fetch_uncommitted.key": Argument(lambda rows, columns: _peeked(rows, key=columns), COMPUTABLE, MAPPED),
+    "fetch_uncommitted.at": Argument(lambda rows, columns: _peeked(rows, at=columns), f"{TIMES}, none"),
+    "fetch_uncommitted.since": Argument(lambda rows, columns: _peeked(rows, since=columns), f"{TIMES}, none"),
+    "fetch_uncommitted.by": Argument(lambda rows, columns: _peeked(rows, by=columns), f"{ONE}, none"),
+    "fetch_uncommitted.wait": Argument(lambda rows, columns: _peeked(rows, wait=columns), f"{TIMES}, none"),
+    "fetch.by": Argument(lambda rows, columns: _fetched(rows, by=columns), f"{ONE}, none"),
+    "progress.at": Argument(lambda rows, columns: _reported(rows, at=columns), TIMES),
+    "progress.by": Argument(lambda rows, columns: _reported(rows, by=columns), f"{ONE}, none"),
+    "lookup.on": Argument(lambda rows, columns: rows.collection.lookup(rows.collection, columns), NAMES),
+    "lookup.left_on": Argument(
+        lambda rows, columns: rows.collection.lookup(rows.collection, left_on=columns, right_on=_names(columns)), NAMES,
+    ),
+    "lookup.right_on": Argument(
+        lambda rows, columns: rows.collection.lookup(rows.collection, left_on=_names(columns), right_on=columns), NAMES,
+    ),
+    "expire.column": Argument(lambda rows, columns: rows.collection.expire(columns, after=2), ONE),
     "input.key": Argument(_keyed, f"{NAMES}, none"),
     "vertex.routes": Argument(_routed, f"{NAMES}, none"),
 }  # fmt: skip
 
 
-def answers(argument: Argument, given: Any) -> Any:
+def answers(argument: Argument, columns: Any) -> Any:
     """What two epochs of rows lead to."""
     written = Written.new()
-    made = argument.give(written, given)
-    if not isinstance(made, rr.Collection):  # a collection as a state
-        made = written.collection.fetch(made, key=made.key.names)
-    written.flow.output("made", made)
+    answered = argument.give(written, columns)
+    if not isinstance(answered, rr.Collection):  # a collection as a state
+        answered = written.collection.fetch(answered, key=answered.key.names)
+    written.flow.output("made", answered)
     names = ["rows", "keyed"] if "keyed" in written.flow.inputs else ["rows"]
     seen = []
     with written.flow.run(workers=2) as run:
@@ -340,47 +350,47 @@ DEFAULTS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", STATES)
 def test_a_state_or_an_input(name, form):
-    argument, given = STATES[name], FORMS[form][0]
+    argument, columns = STATES[name], FORMS[form][0]
     if not argument.accepts(form):
         with pytest.raises(rr.PlanError) as refused:
-            argument.give(Written.new(), given)
+            argument.give(Written.new(), columns)
         check_refusal(refused.value, form, argument.takes)
     elif form in SAME:
-        assert answers(argument, given) == answers(argument, SAME[form])
+        assert answers(argument, columns) == answers(argument, SAME[form])
     elif form == "none" and name in DEFAULTS:
         assert answers(argument, None) == answers(argument, DEFAULTS[name])
     else:
-        assert all(answers(argument, given))
+        assert all(answers(argument, columns))
 
 
 # -- what is made, and what is read
 
 
 NEW_NAMES = {
-    "windows.into": lambda rows, given: rows.windows("alpha", 2, into=given),
-    "count.name": lambda rows, given: rows.count(given),
-    "Grouped.count.name": lambda rows, given: rows.group_by("text").count(given),
-    "rename.names": lambda rows, given: rows.rename({"alpha": given}),
-    "join.suffix": lambda rows, given: rows.join(rows, on="alpha", suffix=given),
-    "alias": lambda rows, given: rows.group_by("text").agg(rr.sum("alpha").alias(given)),
-    "probe.name": lambda rows, given: rows.probe(given),
+    "windows.into": lambda rows, name: rows.windows("alpha", 2, into=name),
+    "count.name": lambda rows, name: rows.count(name),
+    "Grouped.count.name": lambda rows, name: rows.group_by("text").count(name),
+    "rename.names": lambda rows, name: rows.rename({"alpha": name}),
+    "join.suffix": lambda rows, name: rows.join(rows, on="alpha", suffix=name),
+    "alias": lambda rows, name: rows.group_by("text").agg(rr.sum("alpha").alias(name)),
+    "probe.name": lambda rows, name: rows.probe(name),
 }
 
 
-@pytest.mark.parametrize("given", [5, None, ["x"], pl.col("x"), b"x", {"x": 1}], ids=str)
+@pytest.mark.parametrize("new_name", [5, None, ["x"], pl.col("x"), b"x", {"x": 1}], ids=str)
 @pytest.mark.parametrize("name", NEW_NAMES)
-def test_a_new_name_is_a_string(name, given):
+def test_a_new_name_is_a_string(name, new_name):
     rows = rr.Dataflow("drawn").input("rows", SCHEMA)
     with pytest.raises(rr.PlanError) as refused:
-        NEW_NAMES[name](rows, given)
+        NEW_NAMES[name](rows, new_name)
     assert refused.value.hint
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rename_by_a_mapping(form):
-    given, kind = FORMS[form]
+    columns, kind = FORMS[form]
     try:
-        names = {given: "x"}
+        names = {columns: "x"}
     except TypeError:
         return  # Python itself: not hashable
     rows = rr.Dataflow("drawn").input("rows", SCHEMA)
@@ -404,7 +414,7 @@ def test_rename_one_column_twice():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_column_of_a_result(form):
-    given, kind = FORMS[form]
+    columns, kind = FORMS[form]
     flow = rr.Dataflow("drawn")
     flow.output("made", flow.input("rows", SCHEMA))
     with flow.run() as run:
@@ -412,10 +422,10 @@ def test_a_column_of_a_result(form):
         run.commit()
         result = run.read("made")
         if kind == "one":
-            assert result[given] == [1]
+            assert result[columns] == [1]
             return
         with pytest.raises(rr.RiverrunError) as refused:
-            result[given]
+            result[columns]
     assert refused.value.hint
     if form == "missing":
         assert "did you mean 'alpha'?" in str(refused.value)
@@ -424,15 +434,15 @@ def test_a_column_of_a_result(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_the_key_of_a_mirror(form, tmp_path):
     pytest.importorskip("deltalake")
-    given, kind = FORMS[form]
+    columns, kind = FORMS[form]
     flow = rr.Dataflow("drawn")
     flow.output("made", flow.input("rows", SCHEMA))
     with flow.run() as run:
         if kind in ("one", "several", "none"):
-            run.write_delta("made", tmp_path / "table", mode="mirror", key=given)
+            run.write_delta("made", tmp_path / "table", mode="mirror", key=columns)
             return
         with pytest.raises(rr.PlanError) as refused:
-            run.write_delta("made", tmp_path / "table", mode="mirror", key=given)
+            run.write_delta("made", tmp_path / "table", mode="mirror", key=columns)
     check_refusal(refused.value, form, NAMES)
 
 
@@ -538,13 +548,13 @@ def test_names_of_steps_are_keywords():
     }
     for kind in (rr.Collection, rr.Grouped, rr.Dataflow, rr.Loop):
         for method, function in inspect.getmembers(kind, inspect.isroutine):
-            found = (
+            parameter = (
                 None
                 if method.startswith("_")
                 else inspect.signature(function).parameters.get("name")
             )
-            if found is not None and method not in first.get(kind.__name__, ("state",)):
-                assert found.kind is found.KEYWORD_ONLY, (kind.__name__, method)
+            if parameter is not None and method not in first.get(kind.__name__, ("state",)):
+                assert parameter.kind is parameter.KEYWORD_ONLY, (kind.__name__, method)
     for name in ON_GRAPHS:
-        found = inspect.signature(getattr(graphs, name, learning.ftrl)).parameters.get("name")
-        assert found is None or found.kind is found.KEYWORD_ONLY, name
+        parameter = inspect.signature(getattr(graphs, name, learning.ftrl)).parameters.get("name")
+        assert parameter is None or parameter.kind is parameter.KEYWORD_ONLY, name

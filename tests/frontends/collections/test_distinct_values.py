@@ -23,25 +23,27 @@ def test_each_value_comes_once(kind, workers):
     value, make = KINDS[kind]
     chance = random.Random(f"{kind} {workers}")
     flow = rr.Dataflow("values")
-    given = flow.input("given", {"key": pl.Int64, "time": pl.Int64, **value})
+    updates = flow.input("given", {"key": pl.Int64, "time": pl.Int64, **value})
     asked = flow.input("asked", {"id": pl.Int64, "k": pl.Int64, "low": pl.Int64, "high": pl.Int64})
     state = flow.state("state", key={"key": pl.Int64}, value=value)
-    given.update(state, rule=rr.rules.append, late=100)
-    found = asked.fetch(state, key="k", since="low", at="high", rule=rr.rules.distinct, how="inner")
-    flow.output("found", found)
-    kept, requests = [], []
+    updates.update(state, rule=rr.rules.append, late=100)
+    answers = asked.fetch(
+        state, key="k", since="low", at="high", rule=rr.rules.distinct, how="inner"
+    )
+    flow.output("found", answers)
+    entries, requests = [], []
     with flow.run(workers=workers, seed=workers) as run:
         for _ in range(6):
             fresh = [
                 (chance.randrange(3), chance.randrange(30), *make(chance.randrange(8)))
                 for _ in range(20)
             ]
-            kept += fresh
+            entries += fresh
             run.insert("given", fresh)
-            gone = chance.sample(kept, 3)
+            gone = chance.sample(entries, 3)
             run.delete("given", gone)
             for row in gone:
-                kept.remove(row)
+                entries.remove(row)
             for _ in range(5):
                 low, high = sorted(chance.sample(range(30), 2))
                 requests.append((len(requests), chance.randrange(4), low, high))
@@ -51,15 +53,15 @@ def test_each_value_comes_once(kind, workers):
         run.commit()
         rows = run.read("found").rows()
     expected = [
-        (*request, *values) for request in requests for values in _different(kept, *request[1:])
+        (*request, *values) for request in requests for values in _different(entries, *request[1:])
     ]
     assert sorted(rows, key=str) == sorted(expected, key=str)
     assert len(rows) > 10
 
 
-def _different(kept, key, low, high):
+def _different(entries, key, low, high):
     seen = []
-    for k, time, *values in kept:
+    for k, time, *values in entries:
         if k == key and low <= time <= high and values not in seen:
             seen.append(values)
     return seen
@@ -67,9 +69,9 @@ def _different(kept, key, low, high):
 
 def test_a_distinct_value_has_no_time():
     flow = rr.Dataflow("values")
-    given = flow.input("given", {"key": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+    updates = flow.input("given", {"key": pl.Int64, "time": pl.Int64, "v": pl.Int64})
     state = flow.state("state", key={"key": pl.Int64}, value={"v": pl.Int64})
-    given.update(state)
-    with pytest.raises(rr.PlanError) as told:
-        given.fetch(state, key="key", at="time", rule=rr.rules.distinct, time="when")
-    assert told.value.code == "state.distinct_time"
+    updates.update(state)
+    with pytest.raises(rr.PlanError) as raised:
+        updates.fetch(state, key="key", at="time", rule=rr.rules.distinct, time="when")
+    assert raised.value.code == "state.distinct_time"

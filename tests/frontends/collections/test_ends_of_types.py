@@ -51,8 +51,8 @@ ADDED: dict[str, tuple[Any, tuple[int, int], tuple[int, int]]] = {
 
 def column(values: list[int | None], kind: Any) -> pl.Series:
     if isinstance(kind, pl.Decimal):
-        made = [None if v is None else decimal(v, kind.scale) for v in values]
-        return pl.Series(made, dtype=kind)
+        cells = [None if v is None else decimal(v, kind.scale) for v in values]
+        return pl.Series(cells, dtype=kind)
     if isinstance(kind, pl.Duration):
         return pl.Series(values, dtype=pl.Int64).cast(kind)
     return pl.Series(values, dtype=kind)
@@ -92,12 +92,12 @@ def test_a_sum_is_exact_or_refused(name: str, workers: int) -> None:
                 left.remove(row)
             left += put
             expected = {g: sum(v for k, v in left if k == g and v is not None) for g, _ in left}
-            for given, send in ((put, run.insert), (gone, run.delete)):
-                if given:
+            for batch, send in ((put, run.insert), (gone, run.delete)):
+                if batch:
                     send(
                         "rows",
                         pl.DataFrame(
-                            {"g": [g for g, _ in given], "v": column([v for _, v in given], kind)}
+                            {"g": [g for g, _ in batch], "v": column([v for _, v in batch], kind)}
                         ),
                     )
             if all(low <= s <= high for s in expected.values()):
@@ -115,9 +115,9 @@ def test_a_sum_is_exact_or_refused(name: str, workers: int) -> None:
                 break
 
 
-def one(schema: dict[str, Any], rows: Any, made: Any) -> Any:
+def one(schema: dict[str, Any], rows: Any, program: Any) -> Any:
     flow = rr.Dataflow("one")
-    flow.output("out", made(flow.input("rows", schema)))
+    flow.output("out", program(flow.input("rows", schema)))
     with flow.run() as run:
         run.insert("rows", rows)
         run.commit()
@@ -127,13 +127,13 @@ def one(schema: dict[str, Any], rows: Any, made: Any) -> Any:
 def test_a_mean_is_of_the_exact_sum() -> None:
     numbers = [NINES, NINES, NINES - 3]
     rows = pl.DataFrame({"v": column(list(numbers), pl.Decimal(38, 2))})
-    made = one({"v": pl.Decimal(38, 2)}, rows, lambda c: c.group_by().agg(m=rr.mean("v")))
-    assert made["m"].item() == sum(numbers) / 300
+    mean_frame = one({"v": pl.Decimal(38, 2)}, rows, lambda c: c.group_by().agg(m=rr.mean("v")))
+    assert mean_frame["m"].item() == sum(numbers) / 300
     for numbers, mean in (([MOST, MOST, MOST - 5], MOST - 2), ([-1, -2], -1), ([LEAST], LEAST)):
         rows = pl.DataFrame({"v": column(list(numbers), pl.Duration("us"))})
-        made = one({"v": pl.Duration("us")}, rows, lambda c: c.group_by().agg(m=rr.mean("v")))
-        assert made.schema["m"] == pl.Duration("us")
-        assert made["m"].to_physical().item() == mean
+        mean_frame = one({"v": pl.Duration("us")}, rows, lambda c: c.group_by().agg(m=rr.mean("v")))
+        assert mean_frame.schema["m"] == pl.Duration("us")
+        assert mean_frame["m"].to_physical().item() == mean
 
 
 def test_a_sum_of_a_row_that_is_there_more_than_two_thousand_million_times() -> None:
@@ -149,8 +149,8 @@ def test_a_sum_of_a_row_that_is_there_more_than_two_thousand_million_times() -> 
                 c = c.concat(c).consolidate()
             return c.group_by().agg(n=rr.count(), s=rr.sum("v"))
 
-        made = one({"v": kind}, pl.DataFrame({"v": column([value], kind)}), doubled)
-        assert made.rows() == [(times, value * times)]
+        summed = one({"v": kind}, pl.DataFrame({"v": column([value], kind)}), doubled)
+        assert summed.rows() == [(times, value * times)]
 
 
 # -- windows and expiry
@@ -176,16 +176,16 @@ def test_windows_at_the_ends_of_integers(kind: Any) -> None:
         starts = [latest - back * step for back in range(size // step + 1)]
         starts = sorted(start for start in starts if start <= t < start + size)
 
-        def made(c: Any, size: int = size, step: int = step, offset: int = offset) -> Any:
+        def windowed(c: Any, size: int = size, step: int = step, offset: int = offset) -> Any:
             return c.windows("t", size, step, offset=offset)
 
         if all(start >= least for start in starts):
-            rows = one({"t": kind}, [(t,)], made)["window"].to_list()
+            rows = one({"t": kind}, [(t,)], windowed)["window"].to_list()
             assert sorted(rows) == starts, (t, size, step, offset)
         else:
             refused += 1
             with pytest.raises(rr.RiverrunError) as error:
-                one({"t": kind}, [(t,)], made)
+                one({"t": kind}, [(t,)], windowed)
             assert error.value.code == "operator.overflow"
             assert str(starts[0]) in error.value.message
     assert refused
@@ -194,13 +194,13 @@ def test_windows_at_the_ends_of_integers(kind: Any) -> None:
 def test_a_window_of_a_time_of_day_does_not_start_on_the_day_before() -> None:
     from datetime import time, timedelta
 
-    def made(c: Any) -> Any:
+    def windowed(c: Any) -> Any:
         return c.windows("t", timedelta(hours=2), timedelta(hours=1))
 
-    late = one({"t": pl.Time}, [(time(23, 30),)], made)
+    late = one({"t": pl.Time}, [(time(23, 30),)], windowed)
     assert sorted(late["window"].to_list()) == [time(22), time(23)]
     with pytest.raises(rr.RiverrunError) as error:
-        one({"t": pl.Time}, [(time(0, 30),)], made)
+        one({"t": pl.Time}, [(time(0, 30),)], windowed)
     assert error.value.code == "operator.overflow"
 
 
@@ -214,7 +214,7 @@ def test_expiry_at_the_ends_of_integers(workers: int) -> None:
         flow.output("kept", rows.expire("t", after=after, late=late))
         sent: list[tuple[int, int]] = []
         mark, dropped, counted = None, 0, 0
-        kept: set[tuple[int, int]] = set()
+        remaining: set[tuple[int, int]] = set()
         with flow.run(workers=workers) as run:
             for epoch in range(8):
                 top = MOST if epoch > 4 else drawn(draw, LEAST, MOST)
@@ -225,15 +225,15 @@ def test_expiry_at_the_ends_of_integers(workers: int) -> None:
                 mark = max(t for t, _ in sent) - late
                 alive = {(t, n) for t, n in put if t + after > mark}
                 dropped += len(put) - len(alive)
-                kept = {(t, n) for t, n in kept | alive if t + after > mark}
-                assert set(run.read("kept").rows()) == kept, (seed, after, late)
+                remaining = {(t, n) for t, n in remaining | alive if t + after > mark}
+                assert set(run.read("kept").rows()) == remaining, (seed, after, late)
             counted = sum(e["rows"] for e in run.events("late"))
         assert counted == dropped
 
 
 def test_a_mark_before_all_times() -> None:
-    made = one({"t": pl.Int64}, [(LEAST + 3,)], lambda c: c.expire("t", after=5, late=100))
-    assert made.rows() == [(LEAST + 3,)]
+    expired = one({"t": pl.Int64}, [(LEAST + 3,)], lambda c: c.expire("t", after=5, late=100))
+    assert expired.rows() == [(LEAST + 3,)]
 
 
 # -- the shortest paths
@@ -325,7 +325,7 @@ def test_arithmetic_of_aggregates_is_exact_or_refused(name: str) -> None:
         for _ in range(6):
             a, b = sorted(drawn(draw, least, most) for _ in range(2))
 
-            def made(c: Any, expression: Any = expression) -> Any:
+            def aggregated(c: Any, expression: Any = expression) -> Any:
                 return c.group_by().agg(x=expression)
 
             turned = text in ("-min", "min * -(2**63) - 1")
@@ -336,13 +336,13 @@ def test_arithmetic_of_aggregates_is_exact_or_refused(name: str) -> None:
             steps = [expected, b - a, (b - a) * 2] if text.startswith("(max") else [expected]
             if all(fits(step, wide) for step in steps):
                 right += 1
-                frame = one({"v": kind}, [(a,), (b,)], made)
+                frame = one({"v": kind}, [(a,), (b,)], aggregated)
                 assert frame["x"].to_list() == [expected], (text, a, b)
                 assert frame.schema["x"] == wide
             else:
                 refused += 1
                 with pytest.raises(rr.RiverrunError) as error:
-                    one({"v": kind}, [(a,), (b,)], made)
+                    one({"v": kind}, [(a,), (b,)], aggregated)
                 assert error.value.code == "operator.overflow", (text, a, b)
     assert right
     assert refused or "64" not in name
@@ -356,7 +356,7 @@ def test_literals_beyond_64_bits() -> None:
         (rr.mean("v") + 2**64, [2.0**64 + 5]),
         (rr.max("v").cast(pl.Decimal(38, 0)) + 10**30, [Decimal(10**30 + 5)]),
     ):
-        frame = one({"v": pl.Int64}, [(5,)], lambda c, made=expression: c.group_by().agg(x=made))
+        frame = one({"v": pl.Int64}, [(5,)], lambda c, value=expression: c.group_by().agg(x=value))
         assert frame["x"].to_list() == expected, str(expression)
     for beyond in (2**127, -(2**127) - 1, 10**400):
         for make in (
@@ -389,21 +389,21 @@ def test_arithmetic_of_durations_and_times_is_exact_or_refused() -> None:
                     a, b = sorted(drawn(draw, LEAST, MOST) for _ in range(2))
                     rows = pl.DataFrame({"v": pl.Series([a, b]).cast(kind)})
 
-                    def made(c: Any, expression: Any = expression) -> Any:
+                    def aggregated(c: Any, expression: Any = expression) -> Any:
                         return c.group_by().agg(x=expression)
 
                     if fits(oracle(a, b), pl.Int64):
-                        x = one({"v": kind}, rows, made)["x"]
+                        x = one({"v": kind}, rows, aggregated)["x"]
                         assert x.dtype == pl.Duration(unit)
                         assert x.to_physical().to_list() == [oracle(a, b)]
                     else:
                         with pytest.raises(rr.RiverrunError) as error:
-                            one({"v": kind}, rows, made)
+                            one({"v": kind}, rows, aggregated)
                         assert error.value.code == "operator.overflow"
 
 
 def test_arithmetic_of_aggregates_keeps_nulls_and_the_other_types() -> None:
-    def made(c: Any) -> Any:
+    def aggregated(c: Any) -> Any:
         return c.group_by().agg(
             none=rr.max("n") + 1,
             zero=rr.max("v") // (rr.max("v") - rr.max("v")),
@@ -415,7 +415,7 @@ def test_arithmetic_of_aggregates_keeps_nulls_and_the_other_types() -> None:
         )
 
     schema = {"v": pl.Int8, "n": pl.Int8, "f": pl.Float64, "s": pl.String}
-    rows = one(schema, [(3, None, 0.5, "a")], made)
+    rows = one(schema, [(3, None, 0.5, "a")], aggregated)
     assert rows.rows() == [(None, None, 3.0, 1.0, 3.5, "a!", 2)]
 
 
@@ -432,12 +432,12 @@ def test_orders_at_the_ends(kind: Any) -> None:
     for down in (True, False):
         expected = sorted(set(values), reverse=down)[:2]
 
-        def made(c: Any, down: bool = down) -> Any:
+        def at_the_ends(c: Any, down: bool = down) -> Any:
             return c.distinct().group_by().top(2, by="v", descending=down)
 
-        found = one({"v": kind}, rows, made)["v"]
-        found = found.to_physical() if isinstance(kind, pl.Duration) else found
-        assert {unscaled(each, kind) for each in found.to_list()} == set(expected)
+        series = one({"v": kind}, rows, at_the_ends)["v"]
+        series = series.to_physical() if isinstance(kind, pl.Duration) else series
+        assert {unscaled(each, kind) for each in series.to_list()} == set(expected)
     both = one({"v": kind}, rows, lambda c: c.group_by().agg(a=rr.min("v"), b=rr.max("v")))
     if isinstance(kind, pl.Duration):
         both = both.select(pl.all().to_physical())
@@ -454,8 +454,8 @@ def test_totals_are_exact_or_refused(compact: Any) -> None:
         flow = rr.Dataflow("totals")
         put = flow.input("put", {"k": pl.Int64, "t": pl.Int64, "v": pl.Int64})
         ask = flow.input("ask", {"k": pl.Int64, "t": pl.Int64})
-        kept = {} if compact is None else {"compact": compact}
-        state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64}, time={"t": pl.Int64}, **kept)
+        options = {} if compact is None else {"compact": compact}
+        state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64}, time={"t": pl.Int64}, **options)
         put.update(state, rule=rr.rules.add)
         flow.output("sums", ask.fetch(state, key="k", at="t", rule=rr.rules.total))
         total = 0

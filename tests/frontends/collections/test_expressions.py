@@ -67,7 +67,7 @@ def columns_of(rows: int, seed: int) -> list[pa.Array]:
     def fraction() -> float:
         return chance.choice([0.0, -0.0, 1.5, -2.25, 1e300, float("nan"), float("inf"), 3.0])
 
-    made = [
+    cells = [
         some(number),
         some(small),
         some(fraction),
@@ -80,7 +80,7 @@ def columns_of(rows: int, seed: int) -> list[pa.Array]:
         some(lambda: {"x": small(), "y": word()}),
         some(lambda: word().encode()),
     ]
-    return [pa.array(values, kind) for values, kind in zip(made, KINDS, strict=True)]
+    return [pa.array(values, kind) for values, kind in zip(cells, KINDS, strict=True)]
 
 
 ACCEPTED: list[pl.Expr] = [
@@ -397,9 +397,9 @@ REFUSED: list[tuple[str, str, pl.Expr]] = [
 def polars(columns: list[pa.Array], expression: pl.Expr) -> pl.Series:
     """What Polars gives for all rows at once."""
     frame = pl.DataFrame(pa.RecordBatch.from_arrays(columns, SCHEMA.names))
-    made = frame.select(expression).to_series()
+    series = frame.select(expression).to_series()
     constant = not expression.meta.root_names() and not expression.meta.has_multiple_outputs()
-    return made.new_from_index(0, frame.height) if constant else made
+    return series.new_from_index(0, frame.height) if constant else series
 
 
 def taken(columns: list[pa.Array], at: list[int]) -> list[pa.Array]:
@@ -517,7 +517,7 @@ def test_picked_columns_cost_nothing_and_keep_their_types() -> None:
     )
     columns = [pa.array([1]), pa.array(["x"], pa.large_string()), pa.nulls(1, pa.timestamp("s"))]
     picked = projection.apply(columns, 1)
-    assert all(made is columns[at] for made, at in zip(picked, (1, 0, 2), strict=True))
+    assert all(column is columns[at] for column, at in zip(picked, (1, 0, 2), strict=True))
 
 
 def test_all_the_ways_of_making_a_column_meet_in_one_projection() -> None:
@@ -537,9 +537,9 @@ def test_all_the_ways_of_making_a_column_meet_in_one_projection() -> None:
     columns: list[Any] = columns_of(10, 0)
     expected = [polars(columns, e) for e in (N, N + 1, S.str.to_uppercase(), S.str.len_chars() > 1)]
     unused = [column if at in projection.used else None for at, column in enumerate(columns)]
-    picked, one, *made = projection.apply(unused, 10)
+    picked, one, *computed = projection.apply(unused, 10)
     assert one.to_pylist() == [1] * 10
-    for array, series in zip([picked, *made], expected, strict=True):
+    for array, series in zip([picked, *computed], expected, strict=True):
         assert_same(array, series)
 
 
@@ -560,17 +560,17 @@ def test_all_the_ways_of_making_a_column_meet_in_one_projection() -> None:
 def test_a_python_value_is_a_literal(value: Any, kind: pa.DataType) -> None:
     projection = compile_columns(SCHEMA, {"x": value}, "select")
     assert projection.used == ()
-    [made] = projection.apply([None] * len(SCHEMA), 3)
-    assert made.type == kind
-    assert made.to_pylist() == [value] * 3
+    [column] = projection.apply([None] * len(SCHEMA), 3)
+    assert column.type == kind
+    assert column.to_pylist() == [value] * 3
 
 
 def test_a_string_names_a_column_and_pl_lit_is_a_value() -> None:
     projection = compile_columns(SCHEMA, {"x": pl.lit("s"), "y": "s"}, "select")
     columns = columns_of(2, 0)
-    made = projection.apply(columns, 2)
-    assert made[0].to_pylist() == ["s", "s"]
-    assert made[1] is columns[3]
+    results = projection.apply(columns, 2)
+    assert results[0].to_pylist() == ["s", "s"]
+    assert results[1] is columns[3]
 
 
 @pytest.mark.parametrize(
@@ -620,9 +620,9 @@ def test_projections_and_predicates_can_be_pickled() -> None:
 
 def test_an_unknown_column_is_named_with_what_is_close() -> None:
     schema = pa.schema({"source": pa.int64(), "target": pa.int64()})
-    for given_ in ("sauce", pl.col("sauce") + 1, pl.col("sauce"), pl.col("sauce").str.len_chars()):
+    for column in ("sauce", pl.col("sauce") + 1, pl.col("sauce"), pl.col("sauce").str.len_chars()):
         with pytest.raises(PlanError) as caught:
-            compile_columns(schema, {"x": given_}, "select from 'edges'")
+            compile_columns(schema, {"x": column}, "select from 'edges'")
         error = caught.value
         assert error.code == "plan.column_unknown"
         assert error.fields["column"] == "sauce"
@@ -636,7 +636,7 @@ def test_an_unknown_column_is_named_with_what_is_close() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "says"),
+    ("expression", "says"),
     [
         (N + S, "i64 and str"),
         (S.dt.year(), "dt"),
@@ -647,11 +647,11 @@ def test_an_unknown_column_is_named_with_what_is_close() -> None:
         (object(), "object"),
         (L.list.eval(ELEMENT + J), "element"),
     ],
-    ids=lambda given: str(given).partition(" at 0x")[0],
+    ids=lambda expression: str(expression).partition(" at 0x")[0],
 )
-def test_an_expression_that_polars_refuses_is_a_plan_error(given_: Any, says: str) -> None:
+def test_an_expression_that_polars_refuses_is_a_plan_error(expression: Any, says: str) -> None:
     with pytest.raises(PlanError) as caught:
-        compile_columns(SCHEMA, {"x": given_}, "select from 'things'")
+        compile_columns(SCHEMA, {"x": expression}, "select from 'things'")
     assert caught.value.code == "plan.expression"
     assert says in caught.value.message
     assert caught.value.message.startswith("cannot select from 'things': column 'x'")

@@ -86,7 +86,7 @@ def numeric_columns(draw: st.DrawFn) -> list[pa.Array]:
     rows = draw(st.integers(2, 12))  # of one row Polars makes a scalar
     offset = draw(st.integers(0, 3))
     nulls = draw(st.booleans())
-    made = []
+    columns = []
     for field in NUMERIC:
         values: st.SearchStrategy[Any] = (
             st.booleans()
@@ -97,8 +97,8 @@ def numeric_columns(draw: st.DrawFn) -> list[pa.Array]:
         )
         cells = st.none() | values if nulls else values
         size = rows + offset
-        made.append(pa.array(draw(st.lists(cells, min_size=size, max_size=size)), field.type))
-    return [column.slice(offset) for column in made]
+        columns.append(pa.array(draw(st.lists(cells, min_size=size, max_size=size)), field.type))
+    return [column.slice(offset) for column in columns]
 
 
 @given(st.one_of(numbers(3), flags(3)), numeric_columns())
@@ -111,11 +111,11 @@ def test_direct_steps_give_what_polars_gives(expression: pl.Expr, columns: list[
         if error.fields.get("function") == "a division of a choice by a literal":
             reject()  # that is not row-wise, and refused
         raise
-    [made] = projection.apply(columns, frame.height)
-    assert_same(made, expected, expression)
+    [computed] = projection.apply(columns, frame.height)
+    assert_same(computed, expected, expression)
     for at in range(frame.height):
         [alone] = projection.apply([column.slice(at, 1) for column in columns], 1)
-        assert_same(alone, made.slice(at, 1), expression)
+        assert_same(alone, computed.slice(at, 1), expression)
     if expected.dtype == pl.Boolean:
         mask = compile_filter(NUMERIC, expression, "filter").mask(columns, frame.height)
         assert mask.dtype == np.bool_

@@ -124,9 +124,9 @@ def test_selectors_are_those_of_polars(name, key):
         for row in rows:  # one by one: groups of one row too
             run.insert("rows", [row])
             run.commit()
-        found = run.read("result").to_polars().drop("n")
-    keys = list(found.columns[: len(by)])
-    assert found.sort(keys).equals(expected.sort(keys))
+        result = run.read("result").to_polars().drop("n")
+    keys = list(result.columns[: len(by)])
+    assert result.sort(keys).equals(expected.sort(keys))
 
 
 KEYS = {
@@ -375,17 +375,17 @@ def test_sums_of_rows_that_are_there_several_times(seed):
 def test_what_is_deleted_gives_the_old_sum_back():
     flow = build(lambda rows: rows.group_by().agg(s=rr.sum("f")), {"rows": {"f": pl.Float64}})
     source = random.Random(3)
-    kept = [source.uniform(-1, 1) for _ in range(50)]
+    values = [source.uniform(-1, 1) for _ in range(50)]
     with flow.run(workers=2) as run:
-        run.insert("rows", [(value,) for value in kept])
+        run.insert("rows", [(value,) for value in values])
         run.commit()
         before = run.read("result").rows()
-        assert before == [(math.fsum(kept),)]
+        assert before == [(math.fsum(values),)]
         for strange in ([1e17, 1e-17], [math.inf], [math.nan, -math.inf], [1e308] * 3):
             run.insert("rows", [(value,) for value in strange])
             run.commit()
-            (found,) = run.read("result").rows()
-            assert counted([found]) == counted([(exact_sum([*kept, *strange]),)]), strange
+            (total,) = run.read("result").rows()
+            assert counted([total]) == counted([(exact_sum([*values, *strange]),)]), strange
             run.delete("rows", [(value,) for value in strange])
             run.commit()
             assert run.read("result").rows() == before
@@ -437,13 +437,13 @@ def test_decimals_and_durations():
             "rows", [(1, Decimal("1.10"), hour), (1, Decimal("2.25"), hour), (2, None, None)]
         )
         run.commit()
-        found = {row["k"]: (row["d"], row["t"], row["lo"]) for row in run.read("result")}
-        assert found[1] == (Decimal("3.35"), 2 * hour, Decimal("1.10"))
-        assert found[2][2] is None
+        by_key = {row["k"]: (row["d"], row["t"], row["lo"]) for row in run.read("result")}
+        assert by_key[1] == (Decimal("3.35"), 2 * hour, Decimal("1.10"))
+        assert by_key[2][2] is None
         run.delete("rows", [(1, Decimal("1.10"), hour)])
         run.commit()
-        found = {row["k"]: (row["d"], row["t"], row["lo"]) for row in run.read("result")}
-        assert found[1] == (Decimal("2.25"), hour, Decimal("2.25"))
+        by_key = {row["k"]: (row["d"], row["t"], row["lo"]) for row in run.read("result")}
+        assert by_key[1] == (Decimal("2.25"), hour, Decimal("2.25"))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -458,10 +458,10 @@ def test_a_sum_that_does_not_fit_is_said(kind, value, workers):
         run.insert("rows", [(1, value), (2, 5)])
         run.commit()
         run.insert("rows", [(1, value)])
-        with pytest.raises(rr.OperatorFailed) as told:
+        with pytest.raises(rr.OperatorFailed) as raised:
             run.commit()
-        assert told.value.code == "operator.overflow"
-        assert str(2 * value) in str(told.value)
+        assert raised.value.code == "operator.overflow"
+        assert str(2 * value) in str(raised.value)
         assert run.read("result").rows() == [(1, value), (2, 5)]
         run.insert("rows", [(1, 1)])
         run.commit()

@@ -29,7 +29,7 @@ def step(rows, edges):
 
 
 def reachable(edges):
-    return edges.iterate(lambda found: step(found, edges).concat(edges).distinct())
+    return edges.iterate(lambda reached: step(reached, edges).concat(edges).distinct())
 
 
 def smallest(start, edges):
@@ -75,7 +75,7 @@ def strong_components(edges):
         both = both.join(labels, left_on="dst", right_on="node")
         return both.filter(pl.col("label") == pl.col("label_right")).select(src="dst", dst="src")
 
-    return edges.distinct().iterate(lambda kept: between_equals(between_equals(kept)))
+    return edges.distinct().iterate(lambda remaining: between_equals(between_equals(remaining)))
 
 
 def three_deep(edges):
@@ -200,7 +200,7 @@ def test_limits(limit, workers):
     def walks(edges):
         return edges.iterate(lambda rows: step(rows, edges), limit=limit)
 
-    def found(edges):
+    def limited(edges):
         return edges.iterate(lambda rows: step(rows, edges).concat(rows).distinct(), limit=limit)
 
     def sums(edges):
@@ -210,13 +210,13 @@ def test_limits(limit, workers):
 
     for seed in range(2):
         check_graph(walks, seed, nodes=4, most=4, workers=workers)
-        check_graph(found, seed, workers=workers)
+        check_graph(limited, seed, workers=workers)
         check_graph(sums, seed, workers=workers)
 
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 5])
 def test_limits_and_priorities(limit):
-    def found(edges):
+    def limited(edges):
         return edges.iterate(
             lambda rows, seeds: step(rows, edges).concat(seeds).distinct(), at="src", limit=limit
         )
@@ -229,7 +229,7 @@ def test_limits_and_priorities(limit):
         )
 
     for seed in range(4):
-        check_graph(found, seed)
+        check_graph(limited, seed)
         check_graph(without_seeds, seed)
 
 
@@ -349,14 +349,14 @@ def random_loop(source, depth, limits=False):
         def body(variable):  # the same in every round
             draw = random.Random(inner)
             around_it = [*scope, variable]
-            made = variable
+            inside = variable
             for _ in range(draw.randint(1, 2)):
-                made = (changing if limits else growing)(draw, made, around_it)
+                inside = (changing if limits else growing)(draw, inside, around_it)
             if depth > 1 and draw.random() < 0.8:
-                made = around(draw, made, around_it, depth - 1)
+                inside = around(draw, inside, around_it, depth - 1)
             if limits:
-                return changing(draw, made, around_it).distinct()
-            return made.concat(rows, variable).distinct()
+                return changing(draw, inside, around_it).distinct()
+            return inside.concat(rows, variable).distinct()
 
         return rows.iterate(body, limit=limit)
 

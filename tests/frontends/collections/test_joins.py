@@ -215,12 +215,12 @@ def test_pairs_are_there_as_often_as_fits_64_bits(left: int, right: int, deleted
 
 def _often(rows: rr.Collection, times: int) -> rr.Collection:
     """Every row so many times: made of doublings."""
-    made, power = None, rows
+    repeated, power = None, rows
     while times:
         if times % 2:
-            made = power if made is None else made.concat(power)
+            repeated = power if repeated is None else repeated.concat(power)
         times //= 2
         if times:
             power = power.concat(power)
-    assert made is not None
-    return made
+    assert repeated is not None
+    return repeated

@@ -17,8 +17,8 @@ from tests.soaking import seeds
 
 def keyed(program, schema, key):
     flow = rr.Dataflow("keyed")
-    for name, made in program(flow.input("rows", schema, key=key)).items():
-        flow.output(name, made)
+    for name, collection in program(flow.input("rows", schema, key=key)).items():
+        flow.output(name, collection)
     return flow
 
 
@@ -48,13 +48,13 @@ def test_the_last_command_counts(key, seed):
         for epoch in range(6):
             for _ in range(source.randrange(8)):
                 row = (source.randrange(3), source.choice("ab"), source.randrange(4))
-                found = tuple(row[at] for at in places)
+                key_values = tuple(row[at] for at in places)
                 if source.random() < 0.6:
                     (run.upsert if source.random() < 0.5 else run.insert)("rows", [row])
-                    model[found] = row
+                    model[key_values] = row
                 else:
-                    run.delete("rows", [row if source.random() < 0.5 else found])
-                    model.pop(found, None)
+                    run.delete("rows", [row if source.random() < 0.5 else key_values])
+                    model.pop(key_values, None)
             run.commit()
             said = f"seed {seed}, epoch {epoch}"
             assert counted(run.read("rows").rows()) == counted(model.values()), said

@@ -1,4 +1,4 @@
-"""Loops come to rest with any number of workers: what cancels is added up before it goes back, wherever it lies."""
+"""Loops come to rest with any number of workers: rows that cancel are added up before they go back."""
 
 from __future__ import annotations
 

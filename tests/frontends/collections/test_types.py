@@ -219,16 +219,16 @@ def expected(case: Case, rows: list[Any], others: list[Any]) -> dict[str, list[A
     def down(x: Any) -> Any:
         return (x == null, _Reversed(x))
 
-    made: dict[str, list[Any]] = {"rows": there, "aggregates": [], "top": [], "bottom": []}
+    outputs: dict[str, list[Any]] = {"rows": there, "aggregates": [], "top": [], "bottom": []}
     counts = Counter(_frozen(x) for _, x, _ in there)
-    made["keys"] = [
+    outputs["keys"] = [
         (x, count, sum(v for _, y, v in there if _frozen(y) == x)) for x, count in counts.items()
     ]
-    made["distinct"] = [(x,) for x in counts]
+    outputs["distinct"] = [(x,) for x in counts]
     for g, members in groups.items():
         known = sorted(x for _, x, _ in members if x != null)
         last = min(members, key=lambda row: (down(row[1]), row[2]))
-        made["aggregates"].append(
+        outputs["aggregates"].append(
             (
                 g,
                 known[0] if known else null,
@@ -238,11 +238,11 @@ def expected(case: Case, rows: list[Any], others: list[Any]) -> dict[str, list[A
                 len({_frozen(x) for x in known}),
             )
         )
-        made["top"] += sorted(members, key=lambda row: (down(row[1]), row[2]))[:2]
-        made["bottom"] += sorted(members, key=lambda row: (row[1], row[2]))[:2]
-    made["joined"] = [(g, x, v, w) for g, x, v in there for y, w in partners if x == y]
-    made["alone"] = [row for row in there if all(row[1] != y for y, _ in partners)]
-    return made
+        outputs["top"] += sorted(members, key=lambda row: (down(row[1]), row[2]))[:2]
+        outputs["bottom"] += sorted(members, key=lambda row: (row[1], row[2]))[:2]
+    outputs["joined"] = [(g, x, v, w) for g, x, v in there for y, w in partners if x == y]
+    outputs["alone"] = [row for row in there if all(row[1] != y for y, _ in partners)]
+    return outputs
 
 
 class _Reversed:
@@ -270,12 +270,12 @@ def _values_at(name: str) -> list[int]:
 def check_outputs(case: Case, run: rr.Run, rows: list[Any], others: list[Any], said: str) -> None:
     for name, wanted in expected(case, rows, others).items():
         result = run.read(name)
-        found = [
+        read_rows = [
             tuple(case.key(v) if at in _values_at(name) else v for at, v in enumerate(row))
             for row in result.rows()
         ]
-        assert Counter(map(_frozen, found)) == Counter(map(_frozen, wanted)), f"{said}, {name}"
-        assert found == sorted(found), f"{said}, {name}: the order of rows()"
+        assert Counter(map(_frozen, read_rows)) == Counter(map(_frozen, wanted)), f"{said}, {name}"
+        assert read_rows == sorted(read_rows), f"{said}, {name}: the order of rows()"
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -341,13 +341,13 @@ def test_polars_sees_the_declared_type(case: Case) -> None:
         if frame is not None:
             run.insert("rows", frame)
         run.commit()
-        found = run.read("rows").to_polars()
+        from_run = run.read("rows").to_polars()
         if kind is not None and kind != pl.Categorical:
-            assert found.schema == {"g": pl.Int64, "x": kind, "y": kind}
+            assert from_run.schema == {"g": pl.Int64, "x": kind, "y": kind}
             assert run.read("whole").to_polars().schema == {"g": pl.Int64, "all": pl.List(kind)}
         times = 1 if frame is None else 2
         keys = [_frozen(case.key(x)) for x in case.values if x is not None] * times
-        assert Counter(_frozen(case.key(x)) for x in found["y"].to_list()) == Counter(keys)
+        assert Counter(_frozen(case.key(x)) for x in from_run["y"].to_list()) == Counter(keys)
 
 
 def flow_rows(case: Case) -> list[tuple[int, Any]]:
@@ -382,14 +382,14 @@ class Latest(rr.Vertex):
 def test_tables_of_a_vertex_tell_keys_apart_as_states_do(case: Case, central: bool) -> None:
     flow = rr.Dataflow("types")
     rows = flow.input("rows", {"x": case.kind, "n": pl.Int64})
-    made = flow.vertex(
+    counted = flow.vertex(
         Latest,
         inputs={"rows": rows},
         outputs={"keys": pl.Int64, "epoch": pl.Int64},
         routes={"rows": rr.TO_ONE if central else "x"},
         tables={"last": ({"x": case.kind}, {"n": pl.Int64})},
     )
-    flow.output("made", made)
+    flow.output("made", counted)
     different = len({_frozen(case.key(x)) for x in case.values})
     with flow.run() as run:
         for epoch in range(2):

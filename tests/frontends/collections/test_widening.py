@@ -166,18 +166,18 @@ def play(pair: Pair, seed: str) -> None:
             run.commit()
             for name, wanted in expected(sides["left"], sides["right"]).items():
                 said = f"SEED={seed}, {pair}, {workers} workers, epoch {epoch}, {name}"
-                found = Counter(map(plain, run.read(name).rows()))
-                assert found == Counter(map(plain, wanted)), said
+                counts = Counter(map(plain, run.read(name).rows()))
+                assert counts == Counter(map(plain, wanted)), said
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_the_common_type_holds_both_whichever_comes_first(pair: Pair) -> None:
     left, right, common = map(kind_of, (pair.left, pair.right, pair.common))
-    found, turned = common_type(left, right), common_type(right, left)
-    assert found is not None
+    straight, turned = common_type(left, right), common_type(right, left)
+    assert straight is not None
     assert turned is not None
-    assert share_layout(found, common), found
-    for kind in (found, turned):
+    assert share_layout(straight, common), straight
+    for kind in (straight, turned):
         assert fits(left, kind)
         assert fits(right, kind)
     flow = rr.Dataflow("t")
@@ -313,8 +313,8 @@ def test_shared_state_takes_narrower_keys_times_and_values(workers: int) -> None
         value={"price": pl.Float64},
         time={"at": pl.Datetime("us")},
     )
-    given = flow.input("given", {"item": pl.Int32, "at": pl.Datetime("ms"), "price": pl.Float32})
-    given.update(prices)
+    updates = flow.input("given", {"item": pl.Int32, "at": pl.Datetime("ms"), "price": pl.Float32})
+    updates.update(prices)
     orders = flow.input("orders", {"item": pl.Int16, "when": pl.Datetime("ms")})
     flow.output("priced", orders.fetch(prices, key="item", at="when"))
     baskets = flow.input("baskets", {"items": pl.List(pl.Int16), "when": pl.Datetime("ms")})

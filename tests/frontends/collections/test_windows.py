@@ -24,10 +24,10 @@ def check_windows(kind, values, size, step, seed):
     make = {"rows": lambda source: (source.choice(values), source.randrange(2))}
 
     def program(rows):
-        made = rows.windows("at", size, step)
+        windowed = rows.windows("at", size, step)
         return {
-            "all": made,
-            "counts": made.group_by("window").agg(n=rr.count(), s=rr.sum("v")),
+            "all": windowed,
+            "counts": windowed.group_by("window").agg(n=rr.count(), s=rr.sum("v")),
             "named": rows.windows("at", size, step, into="start").select("start").distinct(),
         }
 
@@ -101,11 +101,13 @@ def check_expire(kind, values, span, late, seed, *, scale=False, workers=None):
                 if row[0] is None or row[0] + span <= mark:
                     uncounted["no time" if row[0] is None else "late"] += diff
             said = f"seed {seed}, workers {workers}, epoch {epoch}, mark {mark}"
-            told = Counter()
+            event_rows = Counter()
             for event in run.events():
                 if event.get("what") == "expire":
-                    told[event["kind"]] += event["rows"]
-            assert told == Counter({kind: 2 * n for kind, n in uncounted.items()}), f"{said}: twice"
+                    event_rows[event["kind"]] += event["rows"]
+            assert event_rows == Counter({kind: 2 * n for kind, n in uncounted.items()}), (
+                f"{said}: twice"
+            )
             assert counted(run.read("young").rows()) == expected, said
             counts = Counter()
             for (_, v), n in expected.items():

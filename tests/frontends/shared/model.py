@@ -1,9 +1,9 @@
-"""The judge of shared state: one state in plain Python, an epoch after the other.
+"""The judge of shared state: one state in plain Python, epoch by epoch.
 
-A :class:`Spec` says who updates a state, who fetches from it and who reports; a :class:`Model` keeps all that was
-ever put in (it never compacts), U and F, and the fetches that wait. What an epoch gives is found by going through
-lists. Times are whole numbers here. An epoch that has to be refused raises :class:`Refused` with the codes of all
-that is wrong with it, and leaves the model as it was. Slow, short, no cleverness.
+A :class:`Spec` says which streams update a state, fetch from it and report to it. A :class:`Model` keeps all entries
+(it never compacts), U and F, and the fetches that wait; it computes the answers of an epoch by going through lists.
+Times are whole numbers. An epoch that has to be refused raises :class:`Refused` with the codes of all its faults, and
+leaves the model unchanged. The model is slow, short, and without cleverness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Changes = Sequence[tuple[Row, int]]
 
 
 class Refused(Exception):
-    """The epoch is not accepted, for one of these reasons."""
+    """The epoch has to be refused, with one of these codes."""
 
     def __init__(self, codes: set[str]) -> None:
         super().__init__(*sorted(codes))
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Reporting:
-    """How a stream reports; `late` is None where it says its progress itself."""
+    """How a stream reports. `late` is None where the stream calls `progress` itself."""
 
     late: int | None = 0
     by: bool = False
@@ -50,7 +50,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A stream of requests: rows of source, key, since, at, wait, tag. Which of the three counts is said here.
+    """A stream of requests: rows of source, key, since, at, wait, tag. Flags here say which of the three times count.
 
     With `many`, rows are records, and each makes several requests (`requests_of`).
     """
@@ -68,11 +68,11 @@ class Fetch:
 
 
 SHIFTS = {0: (0, 9, 3), 1: (8, 0), 2: ()}
-"""By the tag of a record: how much later than it says its requests are."""
+"""By the tag of a record, the shift in time of each of its requests."""
 
 
 def requests_of(record: Row, keys: int) -> list[Row]:
-    """One for its key, one for no key, and so on; in place of the tag, whose request it is."""
+    """The requests of a record: one for its key, one for a null key, and so on, with the record in place of the tag."""
     source, key, times, tag = record[0], record[1 : 1 + keys], record[1 + keys : -1], record[-1]
     return [
         (
@@ -87,7 +87,7 @@ def requests_of(record: Row, keys: int) -> list[Row]:
 
 @dataclass
 class Copy:
-    """A record that waits, whatever others are equal to it: its replies so far, and whether a request of it is late."""
+    """A waiting record, apart from equal records: its replies so far, and whether one of its requests is late."""
 
     replies: list[Row | None]
     late: bool = False
@@ -95,7 +95,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Report:
-    """A stream that reports and does nothing else: rows of source, time."""
+    """A stream that only reports: rows of source, time."""
 
     name: str
     side: str
@@ -104,7 +104,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Spec:
-    """A state and who uses it, in the order in which that is declared."""
+    """A state and its users, in the order of their declaration."""
 
     name: str
     users: tuple[Update | Fetch | Report, ...]
@@ -119,7 +119,7 @@ class Spec:
 
 @dataclass
 class Model:
-    """How a state stands."""
+    """The condition of a state after some epochs."""
 
     spec: Spec
     epoch: int = 0
@@ -130,7 +130,7 @@ class Model:
     waiting: dict[str, Counter[Row]] = field(default_factory=dict)
     answers: dict[str, Counter[Row]] = field(default_factory=dict)
     copies: dict[str, dict[Row, list[Copy]]] = field(default_factory=dict)
-    """Of fetches with several requests, for each record, from the oldest on."""
+    """For each fetch with several requests, the waiting copies of each record, the oldest first."""
     apart: int = 0
     """How often equal records went on together with different replies."""
     late: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -147,43 +147,45 @@ class Model:
     def pending(self) -> int:
         return sum(sum(rows.values()) for rows in self.waiting.values())
 
-    def step(self, given: Mapping[str, Changes]) -> None:
+    def step(self, changes: Mapping[str, Changes]) -> None:
         """An epoch: updates first, then progress, then fetches."""
         before = copy.deepcopy(self.__dict__)
         try:
             self._step(
                 {
-                    # What comes and goes in one epoch was never there: it reports no progress either.
+                    # A row that comes and goes in one epoch was never there, so it reports no progress.
                     name: list(_added([(tuple(map(frozen, r)), n) for r, n in rows]).items())
-                    for name, rows in given.items()
+                    for name, rows in changes.items()
                 }
             )
         except Refused:
             self.__dict__.update(before)
             raise
 
-    def _step(self, given: Mapping[str, Changes]) -> None:
+    def _step(self, arrivals: Mapping[str, Changes]) -> None:
         update, horizon = self.update, self.fetch
         for user in self.spec.of(Update):
-            rows = _added(given.get(user.name, ()))
+            rows = _added(arrivals.get(user.name, ()))
             rows = self._timed(rows, [1 + self.spec.keys])
             gone = {r: n for r, n in rows.items() if update is not None and self._time(r) < update}
-            told = _added([(row[1:], n) for row, n in gone.items()])  # whichever source they are of
-            self.late[user.name, "update"] += sum(map(abs, told.values()))
+            late_rows = _added(
+                [(row[1:], n) for row, n in gone.items()]
+            )  # equal rows of two sources count as one
+            self.late[user.name, "update"] += sum(map(abs, late_rows.values()))
             self._apply(user.rule, {r: n for r, n in rows.items() if r not in gone})
-        records = {user.name: _added(given.get(user.name, ())) for user in self.spec.of(Fetch)}
-        given = {
-            user.name: self._requests(user, given.get(user.name, ())) for user in self.spec.users
+        records = {user.name: _added(arrivals.get(user.name, ())) for user in self.spec.of(Fetch)}
+        arrivals = {
+            user.name: self._requests(user, arrivals.get(user.name, ())) for user in self.spec.users
         }
         for user in self.spec.users:
-            self._report(user, given[user.name])
+            self._report(user, arrivals[user.name])
         self.update = _later(self.update, self._least(("update", Update)))
         fetch = self._least(("fetch", Fetch))
         if fetch is not None:
             fetch = None if self.update is None else min(fetch, self.update)
         self.fetch = _later(self.fetch, fetch)
         for user in self.spec.of(Fetch):
-            self._fetch(user, _added(given[user.name]), horizon)
+            self._fetch(user, _added(arrivals[user.name]), horizon)
             if user.many:
                 self._gather(user, records[user.name], horizon)
         self.epoch += 1
@@ -295,15 +297,15 @@ class Model:
         for row, count in ready.items():
             if count < 0 and not user.committed:
                 self.wrong.add("state.answer_kept")
-            found = list(self._answer(user, row))
-            if user.many:  # its record goes on, and not before all its requests are answered
+            answers = list(self._answer(user, row))
+            if user.many:  # the record goes on when all its requests are answered
                 continue
-            for answer, times in found or ([] if user.inner else [(self._blank(user), 1)]):
+            for answer, times in answers or ([] if user.inner else [(self._blank(user), 1)]):
                 self.answers[user.name][(*row, *answer)] += count * times
         self.answers[user.name] = Counter({r: n for r, n in self.answers[user.name].items() if n})
 
     def _gather(self, user: Fetch, rows: Counter[Row], horizon: int | None) -> None:
-        """Records, one by one, each with its own replies."""
+        """Have records go on whose requests are all answered, one by one, each with its own replies."""
         if self.wrong:
             return
         waiting, answers = self.copies[user.name], self.answers[user.name]
@@ -339,18 +341,18 @@ class Model:
         return self.spec.compact is not None and user.at and horizon is not None and at < horizon
 
     def _reply(self, user: Fetch, row: Row) -> Row:
-        """What a request found, as it stands in the lists of a record."""
-        found = list(self._answer(user, row))
+        """The reply to a request, as the lists of its record have it."""
+        answers = list(self._answer(user, row))
         if user.rule in ("within", "function"):  # which may give several
-            listed = [answer for answer, n in found for _ in range(n)]
+            listed = [answer for answer, n in answers for _ in range(n)]
             return tuple(zip(*listed, strict=True)) or ((),) * len(self._blank(user))
-        return found[0][0] if found else self._blank(user)
+        return answers[0][0] if answers else self._blank(user)
 
     def _lists(self, user: Fetch, replies: Sequence[Any]) -> Row:
         return tuple(zip(*replies, strict=True)) or ((),) * len(self._blank(user))
 
     def _taken_back(self, user: Fetch, rows: Counter[Row]) -> Counter[Row]:
-        """Rows without deletions of what waits: for these it is never too late."""
+        """Rows without the deletions of waiting rows, which are never late."""
         waiting, left = self.waiting[user.name], Counter(rows)
         for row, count in rows.items():
             both = min(-count, waiting[row])
@@ -372,35 +374,35 @@ class Model:
     def _values(self, user: Fetch, row: Row) -> list[tuple[int, Row, int]]:
         since, at = row[1 + self.spec.keys : 3 + self.spec.keys]
         left, right = CLOSED[user.closed]
-        found = []
+        entries = []
         for (key, time, value), count in self.entries.items():
             after = not user.since or time > since or (time == since and left)
             before = not user.at or time < at or (time == at and right)
             if key == row[1 : 1 + self.spec.keys] and after and before:
-                found.append((time, value, count))
-        return sorted(found, key=lambda each: (each[0], [rank(cell) for cell in each[1]]))
+                entries.append((time, value, count))
+        return sorted(entries, key=lambda each: (each[0], [rank(cell) for cell in each[1]]))
 
     def _answer(self, user: Fetch, row: Row) -> Iterator[tuple[Row, int]]:
-        found = self._values(user, row)
-        if not found:
+        entries = self._values(user, row)
+        if not entries:
             return
         if user.rule == "latest":
-            yield (found[-1][0], *found[-1][1]), 1
+            yield (entries[-1][0], *entries[-1][1]), 1
         elif user.rule == "within":
-            yield from (((time, *value), count) for time, value, count in found)
+            yield from (((time, *value), count) for time, value, count in entries)
         elif user.rule == "total":
-            listed = [value for _, value, count in found for _ in range(count)]
+            listed = [value for _, value, count in entries for _ in range(count)]
             yield (_sum([v for v, _ in listed], 0), _sum([x for _, x in listed], 0.0)), 1
         else:  # the function of these tests: how many, and the greatest of the first column
-            numbers = [value[0] for _, value, _ in found if value[0] is not None]
-            yield (sum(count for *_, count in found), max(numbers, default=None)), 1
+            numbers = [value[0] for _, value, _ in entries if value[0] is not None]
+            yield (sum(count for *_, count in entries), max(numbers, default=None)), 1
 
     def _blank(self, user: Fetch) -> Row:
         return (None,) * {"latest": 3, "within": 3, "total": 2, "function": 2}[user.rule]
 
 
 def _take_back(copies: list[Copy], count: int) -> int:
-    """Take back so many of equal records that wait, those that came in time first, the last of them first."""
+    """Take back `count` of the waiting copies of a record: first those that are not late, the youngest first."""
     in_time, late = ([c for c in copies if c.late is late] for late in (False, True))
     gone = [*in_time[::-1], *late[::-1]][:count]
     copies[:] = [copy_ for copy_ in copies if not any(copy_ is each for each in gone)]

@@ -1,6 +1,6 @@
 """Random programs around a shared state, played to the engine and to the model (`tests.frontends.shared.model`).
 
-Every choice comes from one seed, which is in every message.
+All choices come from one seed, which every message has.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ VALUES = {"v": pl.Int64, "x": pl.Float64}
 
 @dataclass
 class Program:
-    """A state as it is to be written: the model's view of it, and what the model has no use for."""
+    """The program of a state: its spec, which is the model's part, and the options that the model does not need."""
 
     spec: Spec
     key: str = "int"
@@ -61,7 +61,7 @@ class Program:
         self.type, self.shown, self.span = TIMES[self.time]
 
     def add(self, flow: rr.Dataflow) -> None:
-        """The state, its inputs and its outputs, in the dataflow."""
+        """Add the state, its inputs and its outputs to a dataflow."""
         spec = self.spec
         compact = {
             None: None,
@@ -101,11 +101,11 @@ class Program:
         return {"source": pl.String, **self.schema, **bounds, "tag": pl.Int64}
 
     def times(self, user: Update | Fetch | Report) -> range:
-        """Where the times are in a row."""
+        """The positions of times in a row."""
         first = 1 if isinstance(user, Report) else 1 + self.spec.keys
         return range(first, first + (3 if isinstance(user, Fetch) else 1))
 
-    def as_given(self, user: Update | Fetch | Report, row: Row) -> Row:
+    def as_inserted(self, user: Update | Fetch | Report, row: Row) -> Row:
         """A row of the model as the engine takes it."""
         places = self.times(user)
         return tuple(
@@ -130,7 +130,7 @@ class Program:
         )  # fmt: skip
 
     def _requests(self, bounds: Sequence[str]) -> Any:
-        """What `requests_of` says, of a row as the engine gives it."""
+        """A function that gives `requests_of` a row of the engine."""
         first, *others = self.schema
         later = {shift: self.span(shift) for shifts in SHIFTS.values() for shift in shifts}
 
@@ -163,9 +163,9 @@ class Program:
 
 
 def draw_program(source: random.Random, name: str = "s", copies: bool = False) -> Program:
-    """A state with some users, compaction that goes with its fetches, and switches in any position.
+    """A state with some users, compaction that its fetches allow, and random switches.
 
-    With `copies`, what is fetched is uncommitted, in several requests that wait for different times.
+    With `copies`, fetches are uncommitted and have several requests that wait for different times.
     """
     compact = source.choice(
         [None, None, "keep_latest", "keep_latest", "fold", "function", source.randint(0, 12)]
@@ -194,11 +194,11 @@ def draw_program(source: random.Random, name: str = "s", copies: bool = False) -
         how = Reporting(late, source.random() < 0.3, source.choice([None, 2]))
         users.append(Report(f"{name}r{at}", source.choice(["update", "update", "fetch"]), how))
     waits = any(isinstance(u, Fetch) and (u.committed or u.wait or u.since) for u in users)
-    told = any(
+    reports = any(
         (isinstance(u, Update) and u.how.reports) or (isinstance(u, Report) and u.side == "update")
         for u in users
     )
-    if waits and not told:
+    if waits and not reports:
         users.append(Report(f"{name}r9", "update"))
     source.shuffle(users)
     key = source.choice([*KEYS, "int"])
@@ -243,7 +243,7 @@ def _draw_fetch(source: random.Random, name: str, compact: Any, how: Reporting) 
 
 
 class Rows:
-    """What streams bring: times that go on by and by, in disorder, sometimes far behind; and rows that are deleted."""
+    """The rows of all streams: times that grow, in disorder, sometimes far behind; and deletions of rows."""
 
     def __init__(self, program: Program, source: random.Random, faults: bool) -> None:
         self.program, self.source, self.faults = program, source, faults
@@ -258,13 +258,13 @@ class Rows:
         self.horizon, self.update = horizon, update
         return {user.name: self._changes(user, now, most) for user in self.program.spec.users}
 
-    def accepted(self, given: Mapping[str, Sequence[tuple[Row, int]]]) -> None:
+    def accepted(self, changes: Mapping[str, Sequence[tuple[Row, int]]]) -> None:
         for name in self.there:
-            for row, diff in given[name]:
+            for row, diff in changes[name]:
                 self.there[name][row] += diff
             self.there[name] = +self.there[name]
         for user in self.program.spec.of(Report):
-            for row, _ in given[user.name]:
+            for row, _ in changes[user.name]:
                 self.said[user.name, row[0]] = max(row[1], self.said.get((user.name, row[0]), row[1]))  # fmt: skip
 
     def _changes(self, user: Any, now: int, most: int) -> list[tuple[Row, int]]:
@@ -285,7 +285,7 @@ class Rows:
         return changes
 
     def _passing(self, user: Any, now: int) -> list[tuple[Row, int]]:
-        """A request that comes and goes: nobody looks at it, whatever is wrong with it."""
+        """A request that comes and goes in an epoch, which is never looked at, even if it is faulty."""
         if not isinstance(user, Fetch) or user.how.reports or self.source.random() < 0.7:
             return []
         row = list(self._request(user, now))
@@ -294,8 +294,8 @@ class Rows:
         return [(tuple(row), 1), (tuple(row), -1)]
 
     def _may_go(self, user: Any, row: Row) -> bool:
-        """Of records with several requests: whether one may be deleted. Uncommitted, where one is answered, it may not,
-        unless that one is late by now."""
+        """Whether a record with several requests may be deleted. An uncommitted record may not be deleted once a
+        request is answered, unless that request is late by now."""
         if not isinstance(user, Fetch) or not user.many or user.committed or self.faults:
             return True
         late = [False] * len(SHIFTS[row[-1]])
@@ -305,7 +305,7 @@ class Rows:
         return all(a or b for a, b in zip(self._waiting(user, row), late, strict=True))
 
     def _waiting(self, user: Fetch, row: Row) -> list[bool]:
-        """Which requests of an uncommitted record that came before would wait."""
+        """For each request of an earlier uncommitted record, whether it would wait."""
         first = 1 + self.program.spec.keys
         bound = first + 2 if user.wait else first if user.since else None
         times = [None if bound is None else each[bound] for each in requests_of(row, first - 1)]
@@ -362,7 +362,7 @@ class Rows:
         )
 
     def _reach(self, compact: Any) -> int:
-        """From which time on a request can be sure to find all."""
+        """The time from which on compaction leaves all that a request may need."""
         horizon = self.horizon
         return -1000 if horizon is None else horizon - (compact if isinstance(compact, int) else 0)
 
@@ -376,7 +376,8 @@ class Comparison:
         self.added: dict[str, Counter[Row]] = {}
 
     def resumed(self, run: rr.Run) -> None:
-        """Another run goes on: of what was late before it, it tells that of the epochs that it played again."""
+        """Another run goes on. Its events have the late rows of the epochs that were played again, and no older
+        ones."""
         late = self._late(run)
         for _, model in self.judged:
             for stream in list(model.late):
@@ -388,13 +389,13 @@ class Comparison:
             late[event["stream"].strip("'"), event["what"]] += event["rows"]
         return late
 
-    def step(self, given: Mapping[str, Any]) -> set[str]:
-        """Have the models go on; the codes with which they refuse that."""
+    def step(self, changes: Mapping[str, Any]) -> set[str]:
+        """Have the models take an epoch; the codes with which they refuse the epoch, if they do."""
         before = [copy.deepcopy(model.__dict__) for _, model in self.judged]
         wrong: set[str] = set()
         for _, model in self.judged:
             try:
-                model.step(given)
+                model.step(changes)
             except Refused as refused:
                 wrong |= refused.codes
         if wrong:
@@ -402,25 +403,25 @@ class Comparison:
                 model.__dict__.update(state)
         return wrong
 
-    def give(self, run: rr.Run, given: Mapping[str, Any]) -> None:
+    def give(self, run: rr.Run, changes: Mapping[str, Any]) -> None:
         for program, _ in self.judged:
             for user in program.spec.users:
-                rows = [(program.as_given(user, row), diff) for row, diff in given[user.name]]
+                rows = [(program.as_inserted(user, row), diff) for row, diff in changes[user.name]]
                 feed(run, user.name, rows)
 
     def compare(self, run: rr.Run, again: bool = False) -> Counter[str]:
-        """What the engine has and what it should; and what that was, counted."""
+        """Compare the run with the models. Counts the kinds of events that happened."""
         happened: Counter[str] = Counter()
         said = f"{self.said}, epoch {run.epoch}"
         figures = run.status()["states"]
         late = self._late(run)
         for program, model in self.judged:
             name = program.spec.name
-            found = {each: figures[name].get(each) for each in ("update", "fetch", "pending")}
+            shown = {each: figures[name].get(each) for each in ("update", "fetch", "pending")}
             marks = {"update": model.update, "fetch": model.fetch}
             expected = {name: None if t is None else program.shown(t) for name, t in marks.items()}
             expected["pending"] = model.pending
-            assert found == expected, f"{said}, {name}: {found} and not {expected}"
+            assert shown == expected, f"{said}, {name}: {shown} and not {expected}"
             if not again:
                 for (stream, what), count in model.late.items():
                     there = late[stream, what]
@@ -438,17 +439,17 @@ class Comparison:
         width = 5 + program.spec.keys
         expected: Counter[Row] = Counter()
         for row, count in model.answers[user.name].items():
-            record, answer = program.as_given(user, row[:width]), list(row[width:])
+            record, answer = program.as_inserted(user, row[:width]), list(row[width:])
             if user.rule in ("latest", "within"):
                 answer[0] = _shown(program, answer[0])
             expected[(*record, *answer)] += count
         if any(count < 0 for count in expected.values()):
             expected = Counter({row: count for row, count in expected.items() if count > 0})
             raise AssertionError(f"{said}: the model took more back than there was: {expected}")
-        found = counted(run.read(user.name).rows())
+        counts = counted(run.read(user.name).rows())
         where = f"{said}, {user}"
-        assert found == expected, (
-            f"{where}: missing {expected - found}, too many {found - expected}"
+        assert counts == expected, (
+            f"{where}: missing {expected - counts}, too many {counts - expected}"
         )
         if again:
             return
@@ -476,7 +477,7 @@ def play(
     copies: bool = False,
     checkpoint: Path | None = None,
 ) -> Counter[str]:
-    """A random program, random rows; each epoch compared. What happened, counted.
+    """Play a random program with random rows, and compare every epoch. Counts the kinds of events that happened.
 
     With a place for checkpoints, the run is saved, scaled, or ended and resumed by other workers in between.
     """
@@ -493,11 +494,11 @@ def play(
     run = flow.run(workers=workers, seed=turns, **saved)
     try:
         for epoch in range(epochs):
-            given: dict[str, Any] = {}
+            changes: dict[str, Any] = {}
             for rows, (_, model) in zip(streams, comparison.judged, strict=True):
-                given |= rows.epoch(4 * epoch, most, model.fetch, model.update)
-            refused = comparison.step(given)
-            comparison.give(run, given)
+                changes |= rows.epoch(4 * epoch, most, model.fetch, model.update)
+            refused = comparison.step(changes)
+            comparison.give(run, changes)
             try:
                 run.commit()
             except rr.RiverrunError as error:
@@ -507,7 +508,7 @@ def play(
                 continue
             assert not refused, f"{comparison.said}: epoch {epoch} passes in spite of {refused}"
             for rows in streams:
-                rows.accepted(given)
+                rows.accepted(changes)
             happened += comparison.compare(run)
             if checkpoint is None:
                 continue

@@ -1,4 +1,4 @@
-"""What is wrong with a program around a state is said, with the user's line; a run that refuses an epoch goes on."""
+"""Errors of programs around a state name the user's line; a run that refuses an epoch goes on."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ WRONG: dict[str, tuple[str, Any]] = {
 def test_what_cannot_be_built(name: str) -> None:
     code, write = WRONG[name]
     written = Written()
-    with pytest.raises(rr.RiverrunError) as told:
+    with pytest.raises(rr.RiverrunError) as raised:
         write(written)
-    error = told.value
+    error = raised.value
     assert error.code == code, f"{error.code}: {error}"
     assert error.hint
     assert "test_bad_input.py" in str(error), "it names the user's line"
@@ -134,9 +134,9 @@ def test_what_cannot_be_built(name: str) -> None:
 
 def test_a_function_that_is_none() -> None:
     for make in (rr.rules.update, rr.rules.compact, lambda f: rr.rules.fetch(f, {"n": pl.Int64})):
-        with pytest.raises(rr.PlanError) as told:
+        with pytest.raises(rr.PlanError) as raised:
             make("max")
-        assert told.value.hint
+        assert raised.value.hint
 
 
 UNFINISHED: dict[str, tuple[str, Any]] = {
@@ -160,12 +160,12 @@ def test_what_could_never_answer(name: str) -> None:
     code, write = UNFINISHED[name]
     written = Written()
     write(written)
-    with pytest.raises(rr.PlanError) as told:
+    with pytest.raises(rr.PlanError) as raised:
         written.flow.run()
-    assert told.value.code == code
-    assert told.value.hint
-    assert told.value.fields["state"] == "s"
-    assert "test_bad_input.py" in str(told.value)
+    assert raised.value.code == code
+    assert raised.value.hint
+    assert raised.value.fields["state"] == "s"
+    assert "test_bad_input.py" in str(raised.value)
 
 
 def test_uncommitted_reads_need_no_progress() -> None:
@@ -189,10 +189,10 @@ def test_a_state_in_a_loop_in_a_loop() -> None:
         loop.state("t", KEY, VALUE)
         return rows
 
-    with pytest.raises(rr.PlanError) as told:
+    with pytest.raises(rr.PlanError) as raised:
         body(inside)
-    assert told.value.code == "state.nested"
-    assert told.value.hint
+    assert raised.value.code == "state.nested"
+    assert raised.value.hint
 
 
 # -- found while it runs: the epoch is refused, and the run goes on as if it had not been
@@ -298,10 +298,10 @@ FAILS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", FAILS)
 def test_an_epoch_that_fails(name: str, workers: int) -> None:
     code, said, make, wrong = FAILS[name]
-    made = make()
+    program = make()
     plain = make()
-    found = []
-    for flow, rows in ((made.flow, wrong), (plain.flow, None)):
+    outcomes = []
+    for flow, rows in ((program.flow, wrong), (plain.flow, None)):
         with flow.run(workers=workers) as run:
             run.insert("ups", [(k, t, 1) for k in (1, 2, 3) for t in (10, 20)])
             run.insert("ups", [(1, 40, 4)])
@@ -315,9 +315,9 @@ def test_an_epoch_that_fails(name: str, workers: int) -> None:
                     else:
                         run.insert(each, listed)
                 run.insert("asks", [(2, 41, 0)])
-                with pytest.raises(rr.RiverrunError) as told:
+                with pytest.raises(rr.RiverrunError) as raised:
                     run.commit()
-                error = told.value
+                error = raised.value
                 if code:
                     assert error.code == code, f"{error.code}: {error}"
                 assert said in str(error), str(error)
@@ -330,8 +330,8 @@ def test_an_epoch_that_fails(name: str, workers: int) -> None:
             run.commit()
             states = run.status()["states"]["s"]
             figures = [states[each] for each in ("update", "fetch", "pending")]
-            found.append((run.read("o").rows(), run.read("entries").rows(), figures))
-    assert found[0] == found[1]
+            outcomes.append((run.read("o").rows(), run.read("entries").rows(), figures))
+    assert outcomes[0] == outcomes[1]
 
 
 COMPACTIONS: dict[str, tuple[str, str, Any]] = {
@@ -365,11 +365,13 @@ def test_a_compaction_that_fails(name: str) -> None:
         run.insert("asks", [(1, 22, 0)])
         run.commit()
         run.insert("ups", [(1, 31, 13)])  # touches the key, now that F is 22
-        with pytest.raises(rr.RiverrunError) as told:
+        with pytest.raises(rr.RiverrunError) as raised:
             run.commit()
-        assert told.value.code == (code or told.value.code), f"{told.value.code}: {told.value}"
-        assert said in str(told.value), str(told.value)
-        assert "test_bad_input.py" in str(told.value)
+        assert raised.value.code == (code or raised.value.code), (
+            f"{raised.value.code}: {raised.value}"
+        )
+        assert said in str(raised.value), str(raised.value)
+        assert "test_bad_input.py" in str(raised.value)
         run.insert("ups", [(1, 32, 2)])
         run.insert("said", [(32,)])
         run.commit()
@@ -377,16 +379,16 @@ def test_a_compaction_that_fails(name: str) -> None:
 
 
 def test_a_fetch_that_reaches_back_too_far() -> None:
-    made = Run(compact=rr.rules.drop_before(5), since="since", rule=rr.rules.total)
-    with made.flow.run(workers=2) as run:
+    program = Run(compact=rr.rules.drop_before(5), since="since", rule=rr.rules.total)
+    with program.flow.run(workers=2) as run:
         run.insert("ups", [(1, 10, 1), (1, 18, 2), (2, 30, 0)])
         run.insert("said", [(30,)])
         run.insert("asks", [(1, 20, 12)])
         run.commit()
         run.insert("asks", [(1, 22, 14)])
-        with pytest.raises(rr.RiverrunError) as told:
+        with pytest.raises(rr.RiverrunError) as raised:
             run.commit()
-        error = told.value
+        error = raised.value
         assert error.code == "state.reaches_back"
         assert error.fields["state"] == "s"
         for part in ("since 14", "from 15 on", "come to 20", "test_bad_input.py"):
@@ -404,8 +406,8 @@ def test_a_fetch_that_reaches_back_too_far() -> None:
 def test_what_comes_and_goes_in_an_epoch_is_not_looked_at(many: bool, workers: int) -> None:
     """It would be refused: its time is null, or it reaches back too far."""
     asked = {"requests": lambda row: [{"k": row["k"]}]} if many else {}
-    made = Run(compact=rr.rules.drop_before(5), since="since", rule=rr.rules.total, **asked)
-    with made.flow.run(workers=workers) as run:
+    program = Run(compact=rr.rules.drop_before(5), since="since", rule=rr.rules.total, **asked)
+    with program.flow.run(workers=workers) as run:
         run.insert("ups", [(1, 10, 1), (1, 18, 2), (2, 30, 0)])
         run.insert("said", [(30,)])
         run.insert("asks", [(1, 20, 12)])
@@ -458,9 +460,9 @@ def test_streams_are_told_by_what_a_user_knows() -> None:
         run.insert("ups", [(1, 40, 1)])
         run.insert("asks", [(1, [1, 2], 20)])
         run.commit()
-        told = {(e["what"], e["stream"]): e["rows"] for e in run.events("late")}
+        late_rows = {(e["what"], e["stream"]): e["rows"] for e in run.events("late")}
     lines = [flow.plan.nodes[each._port.node].line.split(": ")[0] for each in (some, few, both)]
-    assert told == {
+    assert late_rows == {
         ("update", "'ups'"): 1,
         ("update", f"filter of 'ups' ({lines[0]})"): 1,
         ("fetch", "'asks'"): 2 + 2 + 1 + 2,
@@ -505,9 +507,11 @@ def test_messages_of_several_requests_name_the_stream(listed: bool) -> None:
     flow.output("p", asks.fetch_uncommitted(state, **many))
     with flow.run() as run:
         run.insert("asks", [([1, 2], None)])
-        with pytest.raises(rr.RiverrunError, match="2 of 2 requests have no time in 'at'") as told:
+        with pytest.raises(
+            rr.RiverrunError, match="2 of 2 requests have no time in 'at'"
+        ) as raised:
             run.commit()
-        assert "for 'asks'" in str(told.value)
+        assert "for 'asks'" in str(raised.value)
         run.insert("asks", [([1, 2], 7)])
         run.commit()
         run.delete("asks", [([1, 2], 7)])
@@ -526,11 +530,11 @@ def test_an_uncommitted_answer_is_not_taken_back() -> None:
         run.insert("asks", [row])
         run.commit()
         run.delete("asks", [row])
-        with pytest.raises(rr.RiverrunError) as told:
+        with pytest.raises(rr.RiverrunError) as raised:
             run.commit()
-        assert told.value.code == "state.answer_kept"
-        assert "test_bad_input.py" in str(told.value)
-        assert "1 rows of 'asks'" in str(told.value)
+        assert raised.value.code == "state.answer_kept"
+        assert "test_bad_input.py" in str(raised.value)
+        assert "1 rows of 'asks'" in str(raised.value)
         run.insert("asks", [row, row])  # what goes in the epoch in which it came was never there
         run.delete("asks", [row])
         run.commit()

@@ -1,4 +1,4 @@
-"""Equal records with several uncommitted requests: each goes on with what was there when it was answered."""
+"""Equal records with several uncommitted requests: each keeps the answers of the time at which it was answered."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def step(run: rr.Run, *rows: Any, up: tuple[int, int], deleted: Any = ()) -> lis
 
 @contextmanager
 def refused(run: rr.Run) -> Iterator[None]:
-    with pytest.raises(rr.RiverrunError) as told:
+    with pytest.raises(rr.RiverrunError) as raised:
         yield
-    assert told.value.code == "state.answer_kept"
-    assert told.value.hint
+    assert raised.value.code == "state.answer_kept"
+    assert raised.value.hint
 
 
 ROW = (7, 0, 20)
@@ -104,8 +104,8 @@ def waiting_for_three() -> rr.Dataflow:
         return [{"k": 1, "since": since} for since in row["since"]]
 
     since = pl.lit(0, pl.Int64)
-    found = rows.fetch_uncommitted(state, requests=asks, since=since)
-    flow.output("o", found.select("v"))
+    answered = rows.fetch_uncommitted(state, requests=asks, since=since)
+    flow.output("o", answered.select("v"))
     return flow
 
 
@@ -207,10 +207,10 @@ def rounds() -> rr.Dataflow:
     loop = flow.loop(name="rounds")
     first = loop.enter(flow.input("rows", columns))
     back = loop.feedback(first.schema, limit=2)
-    given, taken = flow.input("given", columns), flow.input("taken", columns)
-    back.connect(loop.enter(given).concat(loop.enter(taken).negate()))
-    found = first.concat(back).fetch_uncommitted(state, requests=two, wait="soon")
-    flow.output("o", loop.leave(found))
+    added, taken = flow.input("given", columns), flow.input("taken", columns)
+    back.connect(loop.enter(added).concat(loop.enter(taken).negate()))
+    answered = first.concat(back).fetch_uncommitted(state, requests=two, wait="soon")
+    flow.output("o", loop.leave(answered))
     return flow
 
 
@@ -259,21 +259,23 @@ class Rounds:
         return self.ups[max(came, passed[0])][1] if passed else None
 
     def answers(self) -> Counter[Row]:
-        found: Counter[Row] = Counter()
+        answers: Counter[Row] = Counter()
         for came, _, row, diff in self.changes:
             values = [self.value(came, wait) for wait in row[1:]]
             if None not in values:
-                found[(*row, tuple(values))] += diff
-        return Counter({row: n for row, n in found.items() if n})
+                answers[(*row, tuple(values))] += diff
+        return Counter({row: n for row, n in answers.items() if n})
 
     def is_plain(self) -> bool:
         """Whether no round takes back what it did not give in the epoch, or gives at times and takes back at times."""
         sums: Counter[tuple[int, int, Row]] = Counter()
         for came, at, row, diff in self.changes:
             sums[came, at, row] += diff
-        kept = all(sums[came, 0, row] >= max(0, -sums[came, 1, row]) for came, _, row in list(sums))
+        balanced = all(
+            sums[came, 0, row] >= max(0, -sums[came, 1, row]) for came, _, row in list(sums)
+        )
         signs = {(at, row, n > 0) for (_, at, row), n in sums.items() if n}
-        return kept and not any((at, row, not sign) in signs for at, row, sign in signs)
+        return balanced and not any((at, row, not sign) in signs for at, row, sign in signs)
 
 
 @pytest.mark.drawn
@@ -295,10 +297,10 @@ def test_rounds_and_epochs(seed: int, tmp_path: Path) -> None:
         taken = [row for row in there if source.random() < 0.4]
         if faults:
             taken += [row for *_, row, _ in source.sample(model.changes, min(1, len(model.changes)))]  # fmt: skip
-        given = [row for row in there if source.random() < 0.2 * faults]
+        added = [row for row in there if source.random() < 0.2 * faults]
         fresh = [
             *((came, 0, row, 1) for row in there),
-            *((came, 1, row, 1) for row in given),
+            *((came, 1, row, 1) for row in added),
             *((came, 1, row, -1) for row in taken),
         ]
         up = (now, source.randint(0, 2))
@@ -306,15 +308,15 @@ def test_rounds_and_epochs(seed: int, tmp_path: Path) -> None:
         model.ups.append(up)
         model.changes += fresh
         run.insert("taken", taken)
-        run.insert("given", given)
+        run.insert("given", added)
         try:
-            found = step(run, *there, up=up)
+            answers = step(run, *there, up=up)
         except rr.RiverrunError as error:
             if error.code != "state.answer_kept" or model.is_plain():
                 raise AssertionError(said) from error
             model.ups, model.changes = before
             continue
-        assert counted(found) == model.answers(), said
+        assert counted(answers) == model.answers(), said
         if source.random() < 0.3:
             run.checkpoint()
             run.close()
@@ -335,8 +337,8 @@ def test_rounds_of_a_state_in_a_loop_are_told_apart(tmp_path: Path) -> None:
     first = loop.enter(flow.input("rows", {"id": pl.Int64, "soon": pl.Int64, "later": pl.Int64}))
     back = loop.feedback(first.schema, limit=2)
     back.connect(first)
-    found = first.concat(back).fetch_uncommitted(state, requests=two, wait="soon")
-    flow.output("o", loop.leave(found))
+    answered = first.concat(back).fetch_uncommitted(state, requests=two, wait="soon")
+    flow.output("o", loop.leave(answered))
     saved: dict[str, Any] = {"checkpoint": tmp_path, "every": None}
     row = (7, -1, 20)
     with flow.run(workers=2, **saved) as run:
@@ -388,9 +390,9 @@ def test_rounds_of_a_state_in_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch)
                     (each, wait, (came, came, 10 * epoch + r)) for each, wait, came in waiting if wait < 10 * epoch + r
                 )  # fmt: skip
                 waiting = [each for each in waiting if each[1] >= 10 * epoch + r]
-            found = counted(run.read("o").rows())
-            wrong = f"missing {expected - found}, too many {found - expected}"
-            assert found == expected, f"{said}, epoch {epoch}: {wrong}"
+            counts = counted(run.read("o").rows())
+            wrong = f"missing {expected - counts}, too many {counts - expected}"
+            assert counts == expected, f"{said}, epoch {epoch}: {wrong}"
 
 
 def test_of_a_collection_a_row_makes_one_request() -> None:

@@ -1,4 +1,4 @@
-"""What a column is decides what a state does with it, not how Arrow has it: all lists are lists, all text is text."""
+"""A state treats columns by their family, not by their Arrow type: all lists are lists, all text is text."""
 
 from __future__ import annotations
 

@@ -58,18 +58,18 @@ class Graph:
         return {dst for src, dst, time in self.links if src in nodes and time <= at}
 
     def within(self, start: int, at: int, hops: int) -> set[int]:
-        found: set[int] = set()
+        reached: set[int] = set()
         here = {start}
         for _ in range(hops):
             here = self.after(here, at)
-            found |= here
-        return found
+            reached |= here
+        return reached
 
     def closure(self, start: int, at: int) -> set[int]:
-        found = {start}
-        while not self.after(found, at) <= found:
-            found |= self.after(found, at)
-        return found
+        reached = {start}
+        while not self.after(reached, at) <= reached:
+            reached |= self.after(reached, at)
+        return reached
 
 
 def played(seed: int, flow: rr.Dataflow, graph: Graph, judge: Any, epochs: int = 6) -> None:
@@ -81,10 +81,10 @@ def played(seed: int, flow: rr.Dataflow, graph: Graph, judge: Any, epochs: int =
                 feed(run, name, rows)
             run.commit()
             for name, expected in judge().items():
-                found = counted(run.read(name).rows())
+                counts = counted(run.read(name).rows())
                 said = f"seed={seed}, workers={workers}, turns={turns}, epoch {epoch}, {name}"
-                assert found == expected, (
-                    f"{said}: missing {expected - found}, too many {found - expected}"
+                assert counts == expected, (
+                    f"{said}: missing {expected - counts}, too many {counts - expected}"
                 )
             if source.random() < 0.2:
                 run.scale(source.randint(1, 4))
@@ -140,10 +140,10 @@ def test_a_fixed_point_of_fetches(seed: int) -> None:
 
     def judge() -> Any:
         ready = graph.ready()
-        found = {(*row, row[0]): 1 for row in graph.asked}
+        answers = {(*row, row[0]): 1 for row in graph.asked}
         return {
             "reached": Counter(
-                found | {(*row, node): 1 for row in ready for node in graph.closure(*row)}
+                answers | {(*row, node): 1 for row in ready for node in graph.closure(*row)}
             )
         }
 
@@ -170,13 +170,13 @@ def test_a_fetch_in_a_loop_in_a_loop(seed: int) -> None:
     flow.output("reached", asked.iterate(outer))
 
     def reach(row: Row, is_ready: bool) -> set[int]:
-        found = {row[0]}
+        reached = {row[0]}
         while True:
-            more = found | {2 * node for node in found if 2 * node < 7}
-            more |= graph.after(found, row[1]) if is_ready else set()
-            if more == found:
-                return found
-            found = more
+            more = reached | {2 * node for node in reached if 2 * node < 7}
+            more |= graph.after(reached, row[1]) if is_ready else set()
+            if more == reached:
+                return reached
+            reached = more
 
     def judge() -> Any:
         ready = set(graph.ready())
@@ -269,11 +269,11 @@ class Learning:
             self.waiting = [task for task in self.waiting if task[0] > self.update]
             updates, marks = [], []
             for i, k, n in ready:
-                found = max(
+                greatest = max(
                     ((t, v) for key, t, v in self.entries if key == k and t < i), default=(0, None)
                 )[1]
-                self.done[i, k, n, found] += 1
-                updates.append((k, i, (found or 0) * 2 + n))
+                self.done[i, k, n, greatest] += 1
+                updates.append((k, i, (greatest or 0) * 2 + n))
                 marks.append(i + 1)
 
 
@@ -304,9 +304,9 @@ def test_updates_that_come_from_fetches(seed: int) -> None:
             run.insert("begin", begin)
             run.insert("tasks", tasks)
             run.commit()
-            found = counted(run.read("done").rows())
-            wrong = f"missing {model.done - found}, too many {found - model.done}"
-            assert found == model.done, f"{said}, epoch {epoch}: {wrong}"
+            counts = counted(run.read("done").rows())
+            wrong = f"missing {model.done - counts}, too many {counts - model.done}"
+            assert counts == model.done, f"{said}, epoch {epoch}: {wrong}"
             figures = run.status()["states"]["learning/model"]
             assert figures["update"] == model.update, f"{said}, epoch {epoch}"
             assert figures["pending"] == len(model.waiting), f"{said}, epoch {epoch}"
@@ -363,9 +363,11 @@ def test_a_round_sees_all_that_was_updated_before_it(
     with flow.run(workers=workers, seed=seed) as run:
         run.insert("tokens", [(i,) for i in ids])
         run.commit()
-        found = counted(run.read("o").rows())
+        counts = counted(run.read("o").rows())
         said = f"seed={seed}, workers={workers}, accelerate={accelerate}"
-        assert found == expected, f"{said}: missing {expected - found}, too many {found - expected}"
+        assert counts == expected, (
+            f"{said}: missing {expected - counts}, too many {counts - expected}"
+        )
         assert sorted(run.read("slow").rows()) == [(i, 25, None) for i in sorted(ids)], said
         assert run.status()["states"]["round/s"]["pending"] == 0, said
         assert sum(event["rows"] for event in run.events("late")) == len(ids) * (rounds - 1), said
@@ -407,7 +409,7 @@ def test_a_fetch_from_a_fixed_point(seed: int) -> None:
             run.delete("edges", gone)
             run.insert("asked", nodes)
             run.commit()
-            found = counted(run.read("answers").rows())
-            assert found == expected, f"seed={seed}, workers={workers}, epoch {epoch}"
+            counts = counted(run.read("answers").rows())
+            assert counts == expected, f"seed={seed}, workers={workers}, epoch {epoch}"
             if source.random() < 0.3:
                 run.scale(source.randint(1, 4))

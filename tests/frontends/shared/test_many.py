@@ -73,16 +73,16 @@ class Records:
         self.waiting: dict[str, Counter[Row]] = {each: Counter() for each in REQUESTS}
         self.answers: dict[str, Counter[Row]] = {each: Counter() for each in REQUESTS}
 
-    def step(self, given: dict[str, list[tuple[Row, int]]]) -> None:
+    def step(self, changes: dict[str, list[tuple[Row, int]]]) -> None:
         flat = [
             ((k, time, v), n)
-            for (ks, time, vs), n in given["lists"]
+            for (ks, time, vs), n in changes["lists"]
             for k, v in zip(ks or (), vs or (), strict=True)
         ]
-        plain = {"ups": given["ups"], "lists": flat, "said": given["said"]}
+        plain = {"ups": changes["ups"], "lists": flat, "said": changes["said"]}
         self.state.step({name: [(("", *row), n) for row, n in rows] for name, rows in plain.items()})  # fmt: skip
         for name, requests in REQUESTS.items():
-            for (ident, keys, at), n in given["rows"]:
+            for (ident, keys, at), n in changes["rows"]:
                 self.waiting[name][ident, None if keys is None else tuple(keys), at] += n
             for record, n in list(self.waiting[name].items()):
                 asked = requests(record)
@@ -95,11 +95,11 @@ class Records:
                     self.waiting[name][record] = 0
 
     def _reply(self, user: Fetch, row: Row) -> Row:
-        found = list(self.state._answer(user, row))
+        answers = list(self.state._answer(user, row))
         if user.rule == "within":
-            listed = [answer for answer, n in found for _ in range(n)]
+            listed = [answer for answer, n in answers for _ in range(n)]
             return tuple(zip(*listed, strict=True)) or ((), ())
-        return found[0][0][1:] if found else (None,)
+        return answers[0][0][1:] if answers else (None,)
 
 
 def _row(key: Any, at: int, since: int = 0) -> Row:
@@ -166,9 +166,9 @@ def test_records_with_several_requests(seed: int) -> None:
     added: dict[str, Counter[Row]] = {name: Counter() for name in REQUESTS}
     with flow.run(workers=workers, seed=turns) as run:
         for epoch in range(7):
-            given = stream.epoch(3 * epoch)
-            model.step(given)
-            for name, rows in given.items():
+            changes = stream.epoch(3 * epoch)
+            model.step(changes)
+            for name, rows in changes.items():
                 lists = [
                     (tuple(list(c) if isinstance(c, tuple) else c for c in row), n)
                     for row, n in rows
@@ -177,9 +177,9 @@ def test_records_with_several_requests(seed: int) -> None:
             run.commit()
             for name, answers in model.answers.items():
                 expected = Counter({row: n for row, n in answers.items() if n})
-                found = counted(run.read(name).rows())
-                assert found == expected, (
-                    f"{said}, epoch {epoch}, {name}: missing {expected - found}, too many {found - expected}"
+                counts = counted(run.read(name).rows())
+                assert counts == expected, (
+                    f"{said}, epoch {epoch}, {name}: missing {expected - counts}, too many {counts - expected}"
                 )
                 for *row, diff in run.changes(name).rows():
                     added[name][next(iter(counted([row])))] += diff
@@ -309,9 +309,9 @@ def test_what_is_left_of_records_and_replies(seed: int) -> None:
     """In whatever order records and replies come, in the end all that is whole has gone on, and nothing is left."""
     source = random.Random(seed)
     records = [(1, 2, 1), (1, 2, 1), (2, 1, 1), (3, 2, 1), (3, 2, -1), (4, 2, -1)]
-    given = [(1, 0, 2), (1, 1, 1), (1, -2, 1), (2, 0, 1), (3, 0, 1), (3, 0, -1), (4, 0, -1), (4, 1, -1)]  # fmt: skip
-    given += [(3, 1, 1), (3, 1, -1)]
-    events = [(0, each) for each in records] + [(1, each) for each in given]
+    arrivals = [(1, 0, 2), (1, 1, 1), (1, -2, 1), (2, 0, 1), (3, 0, 1), (3, 0, -1), (4, 0, -1), (4, 1, -1)]  # fmt: skip
+    arrivals += [(3, 1, 1), (3, 1, -1)]
+    events = [(0, each) for each in records] + [(1, each) for each in arrivals]
     source.shuffle(events)
     waiting = [replies([(9, 0, 0)]).filter(np.zeros(1, bool)) for _ in range(2)]
     sent: Counter[int] = Counter()
@@ -365,10 +365,10 @@ def test_lists_of_different_lengths_are_refused() -> None:
     flow = build(random.Random(1))
     with flow.run() as run:
         run.insert("lists", [([1, 2], 5, [3])])
-        with pytest.raises(rr.RiverrunError) as told:
+        with pytest.raises(rr.RiverrunError) as raised:
             run.commit()
-        assert told.value.code == "schema.lists_differ"
-        assert told.value.hint
+        assert raised.value.code == "schema.lists_differ"
+        assert raised.value.hint
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -406,8 +406,10 @@ def test_what_waits_is_taken_back_however_far_fetches_have_come(listed):
         "s", key={"k": pl.Int64}, value={"v": pl.Int64}, compact=rr.rules.drop_before(5)
     )
     rows.update(state)
-    found = asks.fetch(state, key="k", since="since", at="at", rule=rr.rules.within, progress=False)
-    flow.output("found", found)
+    answered = asks.fetch(
+        state, key="k", since="since", at="at", rule=rr.rules.within, progress=False
+    )
+    flow.output("found", answered)
     flow.output("other", others.fetch(state, key="k", since="at", at="at"))
     with flow.run(workers=2) as run:
         asked = ([1] if listed else 1, 0, 100)

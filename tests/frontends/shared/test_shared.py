@@ -1,4 +1,4 @@
-"""Shared state says what a page of plain Python says, whatever the order, the workers and the switches."""
+"""Shared state gives the answers of a model in plain Python, whatever the order, the workers and the switches."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_all_that_can_happen_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", seeds(8, soak=48))
 def test_no_switch_shows(seed: int) -> None:
     """One program, all positions of its switches: the same answers at every epoch."""
-    found: dict[Any, Any] = {}
+    first_answers: dict[Any, Any] = {}
     for switches in range(12):
         source = random.Random(seed)
         program = draw_program(source)
@@ -91,15 +91,15 @@ def test_no_switch_shows(seed: int) -> None:
         rows, comparison = Rows(program, source, False), Comparison([program], f"seed={seed}")
         with flow.run(workers=1 + switches % 4) as run:
             for epoch in range(5):
-                given = rows.epoch(4 * epoch, 6, comparison.judged[0][1].fetch)
-                if comparison.step(given):
+                changes = rows.epoch(4 * epoch, 6, comparison.judged[0][1].fetch)
+                if comparison.step(changes):
                     continue  # it would be refused
-                comparison.give(run, given)
+                comparison.give(run, changes)
                 run.commit()
-                rows.accepted(given)
+                rows.accepted(changes)
                 for user in program.spec.of(Fetch):
                     answers = counted(run.read(user.name).rows())
-                    same = found.setdefault((epoch, user.name), answers)
+                    same = first_answers.setdefault((epoch, user.name), answers)
                     assert answers == same, f"seed={seed}, switches={program.options}, {user}"
 
 
@@ -118,7 +118,7 @@ def test_how_rows_are_cut_into_epochs_shows_only_in_what_is_late(seed: int) -> N
         if change[1] > 0
     ]
     ends = [("u", (("p", 0, 200, 0, 0.0), 1))]
-    found = []
+    outcomes = []
     for cuts in (1, 3, 8, len(stream)):
         flow = rr.Dataflow("cut")
         program.add(flow)
@@ -134,9 +134,9 @@ def test_how_rows_are_cut_into_epochs_shows_only_in_what_is_late(seed: int) -> N
                 run.insert(name, [row])
             run.commit()
             assert not run.events("late")
-            found.append([counted(run.read(name).rows()) for name in ("f", "g")])
-    assert all(each == found[0] for each in found), f"seed={seed}"
-    assert found[0][0].total() == sum(name == "f" for name, _ in stream), "all were answered"
+            outcomes.append([counted(run.read(name).rows()) for name in ("f", "g")])
+    assert all(each == outcomes[0] for each in outcomes), f"seed={seed}"
+    assert outcomes[0][0].total() == sum(name == "f" for name, _ in stream), "all were answered"
 
 
 # -- one thing at a time
@@ -167,8 +167,8 @@ def test_what_waits_holds_compaction_back(compact: Any, compaction: str) -> None
             run.insert("ups", [(1, now, now), (2, now, now)])
             run.insert("asks", [(2, now, now)])
             run.commit()
-        found = [row[3] for row in run.read("o").rows() if row[:3] == (1, 1, 50)]
-        assert found == [1, 5, 9, 10, 16, 22, 28, 34, 40, 46]
+        values = [row[3] for row in run.read("o").rows() if row[:3] == (1, 1, 50)]
+        assert values == [1, 5, 9, 10, 16, 22, 28, 34, 40, 46]
         assert run.status()["states"]["s"]["fetch"] > 50
         run.insert("ups", [(1, 70, 0)])
         run.commit()
@@ -239,8 +239,8 @@ def test_after_a_restart_updates_are_put_as_quickly_as_before(
     quick: list[bool] = []
     nothing_replaced = Replace._nothing_replaced
 
-    def watched(rule: Replace, *given: Any) -> bool:
-        quick.append(nothing_replaced(rule, *given))
+    def watched(rule: Replace, *arguments: Any) -> bool:
+        quick.append(nothing_replaced(rule, *arguments))
         return quick[-1]
 
     monkeypatch.setattr(Replace, "_nothing_replaced", watched)
@@ -358,13 +358,13 @@ def test_sums_that_are_folded_are_exact() -> None:
         run.insert("ups", [(9, 200, 0.0, 0)])
         run.insert("asks", [(k, 100) for k in parts])
         run.commit()
-        found = {row[0]: row[2:] for row in run.read("o").rows() if row[1] == 100}
-        assert {k: x for k, (x, _) in found.items()} == {1: 0.1, 2: 1.0, 3: 0.6}
-        assert {k: n for k, (_, n) in found.items()} == {
+        by_key = {row[0]: row[2:] for row in run.read("o").rows() if row[1] == 100}
+        assert {k: x for k, (x, _) in by_key.items()} == {1: 0.1, 2: 1.0, 3: 0.6}
+        assert {k: n for k, (_, n) in by_key.items()} == {
             k: 2**60 * len(v) for k, v in parts.items()
         }
-        kept = Counter(row[0] for row in run.read("entries").rows())
-        assert all(kept[k] <= 2 for k in parts), "one float, and what it does not say"
+        entry_counts = Counter(row[0] for row in run.read("entries").rows())
+        assert all(entry_counts[k] <= 2 for k in parts), "one float, and what it does not say"
 
 
 def test_sums_are_wide() -> None:
@@ -392,9 +392,9 @@ def test_a_total_of_a_range_of_what_is_folded_does_not_reach_back() -> None:
         run.insert("ups", [(1, 20, 1)])
         run.commit()  # all before 10 is one value now, at 9
         run.insert("asks", [(1, 9, 15)])
-        with pytest.raises(rr.RiverrunError) as told:
+        with pytest.raises(rr.RiverrunError) as raised:
             run.commit()
-        assert told.value.code == "state.reaches_back"
+        assert raised.value.code == "state.reaches_back"
         run.insert("asks", [(1, 10, 15)])
         run.commit()
         assert (1, 10, 15, 6) in run.read("o").rows()
@@ -424,8 +424,8 @@ def test_times_at_the_ends_of_what_can_be_said() -> None:
         assert run.status()["states"]["s"]["update"] == 5 - last
         run.insert("ups", [(1, last, 4)])
         run.commit()
-        found = [row[2:] for row in run.read("o").rows()]
-        assert found == []  # U is 0: what is at 0 may still change
+        answers = [row[2:] for row in run.read("o").rows()]
+        assert answers == []  # U is 0: what is at 0 may still change
         assert run.status()["states"]["s"]["pending"] == 1
         assert run.status()["states"]["s"]["update"] == 0
 
@@ -453,9 +453,9 @@ def test_what_comes_and_goes_does_not_report_behind_a_fetch(
     flow.input("given", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(known)
     asked = flow.input("asked", {"k": pl.Int64, "at": pl.Int64})
     answered = asked.fetch(known, key="k", at="at", progress=False)
-    kept = flow.state("kept", key, value)
-    answered.update(kept, key="k", time="at", value="v")
-    flow.output("entries", kept.entries())
+    recorded = flow.state("kept", key, value)
+    answered.update(recorded, key="k", time="at", value="v")
+    flow.output("entries", recorded.entries())
     flow.output("recent", answered.expire("at", after=10))
     gone = [(1, 50), *([(3, None)] if null else [])]
     with flow.run(workers=workers) as run:
@@ -477,10 +477,10 @@ def test_a_loop_that_is_closed_later_reports_alike() -> None:
     kinds = []
     for early in (True, False):
         flow = rr.Dataflow("loop")
-        given = flow.input("given", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
+        updates = flow.input("given", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64})
         others = flow.input("others", {"k": pl.Int64})
         loop = flow.loop(name="around")
-        start = loop.enter(given)
+        start = loop.enter(updates)
         back = loop.feedback(start.schema, limit=3)
         rows = start.concat(back)
         state = loop.state("state", key={"k": pl.Int64}, value={"v": pl.Int64})

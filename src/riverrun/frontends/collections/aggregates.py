@@ -1,13 +1,13 @@
-"""What can be asked of a group, by names that the engine sees through.
+"""Aggregates of a group: those that the engine maintains change by change, and expressions of them.
 
-Counts, sums and means are kept as running amounts; min, max, first, last and top as orders; so a
-change costs the same however large its group is. Any other Polars aggregation, or Python function,
-can be given to ``agg`` too: it sees the whole group again whenever that changes.
+The functions here describe aggregates for ``agg``. The engine keeps counts, sums and means as running amounts, and min,
+max, first, last and top as orders, so a change costs the same however large its group is. ``agg`` also takes any other
+Polars aggregation or Python function; these see the whole group again whenever the group changes.
 
-Aggregates are computed with: ``rr.sum("price") / rr.count()`` is a column like any other, with Polars' arithmetic (what
-is divided by zero, what a null does); but integers are computed with in 64 bits, and what leaves these is an error
-(`frontends.arithmetic`). Each aggregate of such an expression is kept by itself, and the expression is
-worked out again for the groups that change; so it costs what its aggregates cost.
+Aggregates can be computed with: ``rr.sum("price") / rr.count()`` is a column like any other. Its arithmetic is that of
+Polars (division by zero, nulls), except that integers are computed in 64 bits, and a result beyond 64 bits is an error
+(`frontends.collections.arithmetic`). Each aggregate of such an expression is kept by itself, and the expression is
+computed again for the groups that change; so the expression costs as much as its aggregates.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("shop")
@@ -39,10 +39,10 @@ __all__ = ["Aggregate", "count", "count_distinct", "first", "last", "max", "mean
 
 
 class Value(pl.Expr):
-    """What a group amounts to, to be computed with: an aggregate, or an expression of aggregates.
+    """An aggregate, or an expression of aggregates.
 
-    For Python a kind of Polars expression, so that operators of Polars ask ours first; for Polars none, since it cannot
-    see what the engine keeps: whatever else of Polars is asked of it is refused here.
+    The class derives from Polars' `Expr`, so that Python lets our operators handle ``pl.col("a") + rr.sum("b")``. But
+    Polars cannot compute a value that the engine keeps, so all methods of `Expr` that are not defined here are refused.
     """
 
     called: str | None
@@ -188,7 +188,7 @@ class Value(pl.Expr):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Aggregate(Value):
-    """An aggregate of ours: which one, of which column or expression, by which order; and what it is to be called."""
+    """One aggregate: its kind, the column or expression it is of, the order it goes by, and its name if it has one."""
 
     kind: str
     column: Any = None
@@ -197,12 +197,12 @@ class Aggregate(Value):
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The columns or expressions that it is of."""
+        """The columns or expressions that are aggregated."""
         return () if self.column is None else _as_tuple(self.column)
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The columns or expressions that it goes by."""
+        """The columns or expressions by whose order the aggregate goes."""
         return () if self.by is None else _as_tuple(self.by)
 
     def __repr__(self) -> str:
@@ -212,7 +212,7 @@ class Aggregate(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Expression(Value):
-    """What is computed of aggregates: an operation, and what it takes: aggregates, their expressions, constants."""
+    """An operation on aggregates, expressions of aggregates, and constants."""
 
     symbol: str
     function: Callable[..., Any]
@@ -230,7 +230,7 @@ class Expression(Value):
                 )
 
     def aggregates(self) -> list[Any]:
-        """The aggregates in it, and the aggregations of Polars, from left to right."""
+        """The aggregates of ours and of Polars in this expression, from left to right."""
         listed: list[Any] = []
         for operand in self.operands:
             if isinstance(operand, Expression):
@@ -244,9 +244,10 @@ class Expression(Value):
         column: Callable[[Any], str],
         compute: Callable[[Expression, list[Any]], Any] | None = None,
     ) -> Any:
-        """A Polars expression of the columns that the aggregates are in.
+        """This expression as a Polars expression of columns; `column` is the column that holds an aggregate.
 
-        `compute` makes the expression of an operation and its operands; without it Polars' own is made.
+        `compute` makes the expression of an operation and its operands; without `compute`, Polars' own operation is
+        used.
         """
         operands = []
         for operand in self.operands:
@@ -270,15 +271,15 @@ class Expression(Value):
         )
 
 
-def is_aggregation(given: Any) -> bool:
-    """Whether it is an aggregate of ours or of Polars, and no constant; a literal of Polars is a constant."""
-    if isinstance(given, Value):
-        return isinstance(given, Aggregate)
-    return isinstance(given, pl.Expr) and not given.meta.is_literal()
+def is_aggregation(value: Any) -> bool:
+    """Whether a value is an aggregate of ours or of Polars. A literal of Polars is a constant, not an aggregate."""
+    if isinstance(value, Value):
+        return isinstance(value, Aggregate)
+    return isinstance(value, pl.Expr) and not value.meta.is_literal()
 
 
 def count(column: Any = None) -> Aggregate:
-    """How many rows a group has; of a `column`, in how many of them it is not null.
+    """How many rows a group has; with a `column`, how many rows in which that column is not null.
 
     >>> import polars as pl
     >>> from riverrun.testing import once
@@ -312,23 +313,23 @@ def max(column: Any) -> Aggregate:
 
 
 def first(column: Any, by: Any = None) -> Aggregate:
-    """The value of a `column` in the row that is first by another, or by several: ``by=["day", "hour"]``.
+    """The value of a `column` in the first row in the order of another column, or of several: ``by=["day", "hour"]``.
 
-    Where several rows are first, the least such value.
+    Where several rows are first, the least of their values.
     """
     return Aggregate("first", _one(column, "first"), _order(by, "first"))
 
 
 def last(column: Any, by: Any = None) -> Aggregate:
-    """The value of a `column` in the row that is last by another, or by several: ``by=["day", "hour"]``.
+    """The value of a `column` in the last row in the order of another column, or of several: ``by=["day", "hour"]``.
 
-    Where several rows are last, the least such value.
+    Where several rows are last, the least of their values.
     """
     return Aggregate("last", _one(column, "last"), _order(by, "last"))
 
 
 def count_distinct(*columns: Any) -> Aggregate:
-    """How many different values a column has, or several `columns` together; where one is null the row is left out."""
+    """How many different values a column has, or several `columns` together. Rows with a null in them do not count."""
     listed = checked_columns(
         list(columns[0])
         if len(columns) == 1 and isinstance(columns[0], list | tuple)
@@ -361,5 +362,5 @@ def _order(by: Any, kind: str) -> Any:
     return listed[0] if len(listed) == 1 else listed
 
 
-def _as_tuple(given: Any) -> tuple[Any, ...]:
-    return given if isinstance(given, tuple) else (given,)
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,14 +1,16 @@
-"""Checked arithmetic of aggregates: what is computed with integers and times of groups fits 64 bits, or is said not to.
+"""Checked arithmetic of aggregates: a result on integers or times that does not fit 64 bits refuses the epoch.
 
-``agg`` (`frontends.grouping`) makes Polars expressions of what users compute with aggregates. Polars wraps around where
-a result leaves its type. The fitting law of aggregate arithmetic:
+``agg`` (`frontends.collections.groups`) turns the user's expressions of aggregates into Polars expressions. Polars
+wraps around where a result leaves its type; here, such a result is an error. Laws:
 
-1. An operation on integers (+ - * // % ** abs, and the sign) gives the exact number, as Int64; as UInt64 where one
-   operand is UInt64 and none is signed. An operation on durations and datetimes gives what Polars gives.
-2. Where the exact result does not fit, an *overflow* is true: an expression of the same row, which refuses the epoch.
-3. Floats, decimals and all other types are Polars' matter: decimals that leave 38 digits are its error.
+- **Exact integers.** An operation on integers (+ - * // % ** abs, and the sign) gives the exact number, as Int64; as
+  UInt64 where one operand is UInt64 and none is signed. Durations and datetimes are computed as Polars does.
+- **No silent overflow.** Besides the result there is an *overflow*, an expression of the same row, which is true where
+  the exact result does not fit. The engine refuses an epoch with a true overflow.
+- **Other types as in Polars.** Floats, decimals and all other types are left to Polars, which raises an error for
+  decimals of more than 38 digits.
 
-Cost: such an operation is done in 128 bits by Polars, at about 80 microseconds a batch.
+Cost: Polars computes such an operation in 128 bits, at about 80 microseconds a batch.
 
 >>> import polars as pl, riverrun as rr
 >>> groups = pl.DataFrame(schema={"low": pl.Int8, "high": pl.Int8})
@@ -35,14 +37,14 @@ _ARITHMETIC = frozenset(["+", "-", "*", "//", "%", "**", "abs"])
 _TIMES = frozenset(["+", "-", "*", "abs"])
 _WIDE = pl.Int128
 _POLARS_EXPONENTS = 1 << 32
-"""Exponents of integers are below this in Polars."""
+"""Polars takes exponents of integers below this."""
 _PER_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 _RANGES = {pl.Int64: (-(1 << 63), 1 << 63), pl.UInt64: (0, 1 << 64)}
 
 
 @dataclass
 class Arithmetic:
-    """Polars expressions of what is computed with aggregates, and where they leave their types."""
+    """Turns expressions of aggregates into Polars expressions, and collects the overflows of their operations."""
 
     groups: pl.DataFrame
     """The columns that the aggregates are in, without rows."""
@@ -50,11 +52,11 @@ class Arithmetic:
     """Each is true in the rows where some operation left its type; null counts as false."""
 
     def to_polars(self, expression: Expression, column: Callable[[Any], str]) -> Any:
-        """A Polars expression; `column` says which column an aggregate is in."""
+        """A Polars expression for an expression of aggregates; `column` is the column that holds an aggregate."""
         return expression.of(column, self._computed)
 
     def _computed(self, expression: Expression, operands: list[Any]) -> Any:
-        """The expression of one operation."""
+        """The Polars expression of one operation."""
         plain = self._plain(expression, operands)
         if expression.symbol not in _ARITHMETIC:
             return plain
@@ -64,9 +66,7 @@ class Arithmetic:
             kinds = [self._kind(operand) for operand in operands]
             kind = self._kind(plain)
         except pl.exceptions.PolarsError:
-            return (
-                plain  # what Polars cannot compute is refused where it is compiled, in other words
-            )
+            return plain  # refused where it is compiled, with a better message
         if all(each.is_integer() or each == pl.Boolean for each in kinds) and kind.is_integer():
             exact = self._whole(expression, operands, kinds)
             return plain if exact is None else exact
@@ -75,8 +75,8 @@ class Arithmetic:
         return plain
 
     def _plain(self, expression: Expression, operands: list[Any]) -> Any:
-        """The operation as Polars does it; in 128 bits where it does not in 64: of unsigned integers it turns no sign,
-        and what is computed with integers and a literal beyond 64 bits would be null.
+        """The operation as Polars does it, but in 128 bits in two cases that Polars does not do in 64: the negation of
+        unsigned integers, and integers with a literal beyond 64 bits, which would give null.
         """
         if expression.symbol == "-" and len(operands) == 1 and self._is_unsigned(operands[0]):
             return pl.lit(0, _WIDE) - operands[0].cast(_WIDE)
@@ -113,7 +113,7 @@ class Arithmetic:
     def _whole(
         self, expression: Expression, operands: list[Any], kinds: list[pl.DataType]
     ) -> pl.Expr | None:
-        """An operation on integers in 128 bits, as a number of 64; None where it is left to Polars."""
+        """An operation on integers: computed in 128 bits, given in 64."""
         literals = [each for each in operands if not isinstance(each, pl.Expr)]
         signed = any(
             kind.is_signed_integer()
@@ -129,28 +129,28 @@ class Arithmetic:
         if expression.symbol == "**":
             return self._power(operands, wide, type_)
         exact = _in_128_bits(expression, wide)
-        made: pl.Expr = exact.cast(type_, strict=False)
-        overflow = made.is_null() & exact.is_not_null()
+        narrow: pl.Expr = exact.cast(type_, strict=False)
+        overflow = narrow.is_null() & exact.is_not_null()
         if expression.symbol == "*" and (pl.UInt64 in kinds or _WIDE in kinds):
             size = wide[0].cast(pl.Float64) * wide[1].cast(pl.Float64)
             overflow |= size.abs() >= 2.0**100  # it may leave 128 bits
         self.overflows.append(overflow)
-        return made
+        return narrow
 
     def _power(self, operands: list[Any], wide: list[pl.Expr], type_: Any) -> pl.Expr | None:
-        """A power; that of an exponent below zero is Polars' matter."""
+        """A power of integers. Exponents below zero are left to Polars."""
         least, end = _RANGES[type_]
         base = wide[0].cast(type_, strict=False)
         exponent = operands[1] if isinstance(operands[1], pl.Expr) else pl.lit(operands[1])
-        made = (base**exponent).cast(type_, strict=False)
+        power = (base**exponent).cast(type_, strict=False)
         # The only power of an exponent from 2 on that lies nearer to an end than a float can tell is the end itself.
         size = wide[0].cast(pl.Float64) ** wide[1].cast(pl.Float64)
         beyond = (size >= float(end)) | (size < float(least))
         self.overflows.append((beyond & (wide[1] > 1)) | (base.is_null() & wide[0].is_not_null()))
-        return made
+        return power
 
     def _far_power(self, base: Any, exponent: int, plain: Any) -> Any:
-        """A power of an exponent that Polars does not take: that of 0, 1 or -1, or beyond all numbers of 64 bits."""
+        """A power with an exponent that Polars does not take: exact for the bases -1, 0 and 1, else an overflow."""
         if (
             not isinstance(base, pl.Expr)
             or not self._is_integer(base)
@@ -171,24 +171,26 @@ class Arithmetic:
         kind: pl.Duration | pl.Datetime,
         plain: pl.Expr,
     ) -> None:
-        """Say where an operation on durations and times, in units of the result, is not what it is in 128 bits."""
+        """Add the overflow of an operation on durations and times: true where Polars' result differs from that in
+        128 bits, in units of the result.
+        """
         unit = kind.time_unit
         assert unit is not None
         wide = []
-        for operand, given in zip(operands, kinds, strict=True):
+        for operand, operand_kind in zip(operands, kinds, strict=True):
             value = operand if isinstance(operand, pl.Expr) else pl.lit(operand)
-            if isinstance(given, pl.Duration | pl.Datetime):
-                assert given.time_unit is not None
-                per, finer = _PER_SECOND[unit], _PER_SECOND[given.time_unit]
+            if isinstance(operand_kind, pl.Duration | pl.Datetime):
+                assert operand_kind.time_unit is not None
+                per, finer = _PER_SECOND[unit], _PER_SECOND[operand_kind.time_unit]
                 if finer > per:
                     value = value.dt.cast_time_unit(unit)
                 ticks = value.to_physical().cast(_WIDE)
                 wide.append(ticks * pl.lit(per // finer, _WIDE) if finer < per else ticks)
-            elif given == pl.Date:
+            elif operand_kind == pl.Date:
                 wide.append(
                     value.to_physical().cast(_WIDE) * pl.lit(86400 * _PER_SECOND[unit], _WIDE)
                 )
-            elif given.is_integer() and expression.symbol == "*":
+            elif operand_kind.is_integer() and expression.symbol == "*":
                 wide.append(value.cast(_WIDE))
             else:
                 return
@@ -204,10 +206,10 @@ def _is_beyond_exponents(operand: Any) -> bool:
 
 
 def _in_128_bits(expression: Expression, wide: list[pl.Expr]) -> pl.Expr:
-    """An operation on numbers of 128 bits, of which Polars knows neither the sign nor the size."""
+    """An operation on numbers of 128 bits. The sign and abs are built from others: Polars has neither for 128 bits."""
     if len(wide) == 2:
-        made: pl.Expr = expression.function(*wide)
-        return made
+        computed: pl.Expr = expression.function(*wide)
+        return computed
     (number,) = wide
     negated = pl.lit(0, _WIDE) - number
     return negated if expression.symbol == "-" else pl.max_horizontal(number, negated)

@@ -4,9 +4,10 @@ A :class:`Collection` is a description: it has columns but no rows, and nothing 
 method adds nodes to the plan and returns a new collection. A collection is a bag: a row can be there several times.
 Columns have names and types; expressions are Polars expressions that look at one row at a time. Law:
 
-- **Oracle.** At each epoch, the rows of a collection are those that its method would give when it is applied from
-  scratch to the input rows of that epoch (the *oracle* law of DESIGN). Insertions and deletions are both carried
-  through, and only the rows that they touch are looked at again.
+- **Oracle.** At each epoch, the rows of a collection are the rows that its program gives when run from scratch on the
+  input rows of that epoch (the *oracle* law of DESIGN). Insertions and deletions are both carried through.
+
+Cost: a method costs nothing before the run. In an epoch, only the rows that changes touch are computed again.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("shop")
@@ -164,7 +165,7 @@ class Collection:
         return self._project(wanted, attempt)
 
     def with_columns(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
-        """The same rows with all their columns and these besides; a column replaces the one that has its name.
+        """The same rows with all their columns and more; a new column replaces the column with the same name.
 
         `columns` and `named` are as in `select`.
         """
@@ -370,7 +371,7 @@ class Collection:
         return self._add(Concat(), parts, pa.schema(common_fields))
 
     def _repeated(self, times: int) -> Collection:
-        """Every row, so many times as often."""
+        """Every row, `times` as often."""
         return self if times == 1 else self._add(Repeat(times), [self], self.schema)
 
     def negate(self) -> Collection:
@@ -378,7 +379,8 @@ class Collection:
         return self._add(Negate(), [self], self.schema)
 
     def consolidate(self) -> Collection:
-        """The same rows, equal ones added up: a row that comes and goes within one epoch goes no further."""
+        """The same rows, where equal rows of an epoch are added up: a row that comes and goes in an epoch is
+        dropped."""
         moved = self._exchanged(tuple(self.columns), combine=True)
         return moved._add(Consolidate(), [moved], self.schema)
 
@@ -538,7 +540,7 @@ class Collection:
         )
 
     def _fitting(self, overflows: Mapping[str, str], hint: str, shown: Sequence[str]) -> Collection:
-        """The rows without their last columns, which are true where a computation has left its type.
+        """The rows without their last columns, each of which is true where a computation has left its type.
 
         A row in which one of the last columns is true refuses its epoch. `overflows` has the message for each of the
         last columns, and `shown` the other columns that the message shows of such a row.
@@ -735,7 +737,7 @@ class Collection:
         name: str | None = None,
         suffix: str = "_right",
     ) -> Collection:
-        """These rows, each with the answer that a `state` has for it, when all updates that count for it are in.
+        """These rows, each with the answer of a `state` to it, given when all updates that count for the row are in.
 
         *What is looked up.* The values of the `key` at times from `since` up to `at`. Whether values at the two bounds
         count is `closed`: "both", "left", "right" or "none". The `rule` makes an answer of them: ``rr.rules.latest``
@@ -904,12 +906,12 @@ class Collection:
 
     @property
     def _name(self) -> str:
-        """What messages call the collection while the program is written, in quotes."""
+        """The name of the collection in messages while the program is written, in quotes."""
         return repr(step_of(self._builder.nodes, self._port).name)
 
     @property
     def _stream_name(self) -> str:
-        """What events and messages call the collection while the program runs."""
+        """The name of the collection in events and messages while the program runs."""
         return describe_stream(self._builder.nodes, self._port)
 
     def _add(
@@ -965,7 +967,7 @@ class Collection:
         return self._add(Exchange("key", positions, key, combine), [self], self.schema)
 
     def _added_up_by_row(self) -> Collection:
-        """These rows, equal ones added up wherever they lie: what cancels goes no further.
+        """These rows, where equal rows are added up wherever they lie, so that rows which cancel are dropped.
 
         Rows travel only where equal ones may lie on different workers (`plan.placement`).
         """
@@ -1008,9 +1010,9 @@ class Collection:
     def _is_added_up(self) -> bool:
         """Whether the changes of an epoch are the same in whatever order rows arrived.
 
-        They are not behind a node that may put rows in and take them out again within an epoch, depending on the order:
-        a join, a loop, a negation, gathering replies, or a fetch, which may or may not answer rows that come and go. A
-        loop that is not closed yet may become any of these.
+        Some nodes may add rows and take them out again within an epoch, depending on the order: a join, a loop, a
+        negation, gathering replies, and a fetch, which may or may not answer rows that come and go. Behind such a node
+        the changes are not the same; nor are they, as far as is known, behind a loop that is not closed yet.
         """
         nodes, waiting = self._builder.nodes, [self._port.node]
         seen = set(waiting)
@@ -1027,7 +1029,7 @@ class Collection:
         return True
 
     def _added_up(self) -> Collection:
-        """These rows, equal ones of an epoch added up unless they are already; equal rows have to lie on one worker."""
+        """These rows, where equal rows of an epoch are added up. Equal rows have to lie on one worker already."""
         if self._is_added_up():
             return self
         return self._add(Consolidate(), [self], self.schema)
@@ -1046,7 +1048,7 @@ class Collection:
 
 
 def clock(builder: PlanBuilder) -> Collection:
-    """The collection of the input that has one row for each epoch; there is one in a dataflow."""
+    """The clock of a dataflow: a collection with one row for each epoch. A dataflow has one at most."""
     shared = builder.shared
     if CLOCK not in shared:
         schema = pa.schema({"epoch": pa.int64()})
@@ -1058,7 +1060,7 @@ def clock(builder: PlanBuilder) -> Collection:
 
 
 def one_line(expression: Any) -> str:
-    """An expression on one line, for plans: as Polars writes it, with less around the names.
+    """An expression on one line, for plans: as Polars writes it, with column names bare.
 
     >>> one_line((pl.col("price") > 5) & pl.col("item").is_not_null())
     '[([price > 5]) & (item.is_not_null())]'
@@ -1079,7 +1081,7 @@ def _no_columns(attempt: str, columns: Sequence[str]) -> PlanError:
 
 
 def _compared(column: str, value: Any, attempt: str) -> Any:
-    """The expression that a column is compared with, made of a value or an expression."""
+    """The Polars expression to compare a column with, for a value of `filter(column=value)`."""
     if isinstance(value, pl.Expr):
         return value
     if value is None:

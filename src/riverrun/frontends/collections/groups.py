@@ -1,9 +1,11 @@
 """Groups: the rows of a collection that agree in a key, and results computed for each group.
 
 `Collection.group_by` makes a `Grouped`. Its ``agg`` gives one row for each group: aggregates of ours
-(`collections.aggregates`) and any Polars aggregation. ``top`` gives the first rows of each group, and ``apply`` what a
-Python function makes of a group. Each aggregate is kept in the kind of state that makes its changes cheapest
-(`operators.aggregates`); one reduce reads all these states.
+(`collections.aggregates`) and any Polars aggregation. ``top`` gives the first rows of each group, and ``apply`` the
+results of a Python function of a group.
+
+Cost: each aggregate is kept in the kind of state in which a change costs least (`operators.aggregates`), and one reduce
+reads all these states. Polars aggregations and Python functions see the whole group again whenever the group changes.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Grouped:
     """Columns of the key that ``group_by`` computed: selectors in aggregations do not see them."""
 
     def named(self, name: str) -> Grouped:
-        """The same groups, with a `name` for the step that keeps their state, which a changed program finds by that
+        """The same groups, with a `name` for the step that keeps their state. A changed program finds the state by that
         name."""
         return replace(
             self, name=new_name(name, f"name the state of a group of {self.collection._name}")
@@ -84,9 +86,9 @@ class Grouped:
     def agg(self, *aggregates: Any, **named: Any) -> Collection:
         """One row for each group: the columns of its key, and some aggregates.
 
-        `aggregates` are those of Riverrun (``rr.sum("x")``), aggregations of Polars (``pl.col("x").median()``), or what
-        is computed with both. They are called by ``alias``, or after the first column they are of. `named` are
-        aggregates too, and the argument's name is the name of the result.
+        `aggregates` are those of Riverrun (``rr.sum("x")``), aggregations of Polars (``pl.col("x").median()``), or
+        expressions of both. The name of a result is that of ``alias``, or else that of the first aggregated column.
+        `named` are aggregates too, and the argument's name is the name of the result.
 
         >>> import polars as pl, riverrun as rr
         >>> sales = rr.Dataflow("s").input("sales", {"item": pl.String, "price": pl.Float64})
@@ -113,7 +115,7 @@ class Grouped:
     def top(
         self, k: int, by: Any = None, *, descending: bool | Sequence[bool] = True
     ) -> Collection:
-        """The first `k` rows of each group in the order of `by`: unless `descending` is False, the largest first.
+        """The first `k` rows of each group in the order of `by`: the largest first, unless `descending` is False.
 
         `by` is a column or an expression, or several. Rows that agree in `by` are ordered by their other columns.
         `descending` is one value for all of `by`, or a list with a value for each. Nulls come last either way.
@@ -190,7 +192,7 @@ class Grouped:
         *,
         many: bool = False,
     ) -> Collection:
-        """What a Python `function` makes of the rows of each group, beside the columns of the key.
+        """The results of a Python `function` of the rows of each group, beside the columns of the key.
 
         `function` takes the rows as a Polars frame with all columns, in the order of their values. It gives a value or
         a dict for the group; with `many`, any number of rows, as a list or a frame. `schema` declares the columns of
@@ -283,7 +285,7 @@ def _directions(descending: Any, columns: int) -> list[bool]:
 
 
 def _name_of(aggregate: Any) -> str:
-    """The name of an aggregate that is given by position: its alias, or that of the first column it is of."""
+    """The name of an aggregate given by position: its alias, or else the name of the first aggregated column."""
     if not isinstance(aggregate, Value):
         return output_name(aggregate, "aggregate")
     if aggregate.called is not None:
@@ -367,7 +369,7 @@ class _ReduceBuilder:
     def _computed(
         self, reduced: Collection, results: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, pl.Expr]]:
-        """The columns of the result as Polars expressions; and for those that may leave their types, where they do."""
+        """The columns of the result as Polars expressions; and the overflow of each column that may leave its type."""
         computed: dict[str, Any] = {}
         overflows: dict[str, pl.Expr] = {}
         groups: pl.DataFrame | None = None
@@ -393,11 +395,11 @@ class _ReduceBuilder:
         return computed, overflows
 
     def _results(self) -> dict[str, Any]:
-        """What each column of the result is made of.
+        """For each column of the result, its source.
 
-        An aggregate is a column of the reduce. An expression of aggregates is computed behind the reduce: the value is
-        the expression, and a function that finds the column of each aggregate in it. These aggregates get columns of
-        their own in the reduce, equal ones the same.
+        The source of an aggregate is a column of the reduce. The source of an expression of aggregates, which is
+        computed behind the reduce, is the expression and a function that gives the column of each aggregate in it.
+        These aggregates get columns of their own in the reduce; equal aggregates share a column.
         """
         results: dict[str, Any] = {}
         wanted, self.wanted = self.wanted, {}
@@ -570,7 +572,7 @@ class _ReduceBuilder:
         if len(aggregate.columns) == 1:
             source, _ = self._source(aggregate.column, column)
         else:
-            # The first column, null where some column is, is what is counted; the others tell rows apart.
+            # The first column, which is null where any column is, is counted; the others tell rows apart.
             listed = {
                 f"{self._free}{at}": _as_expression(expression)
                 for at, expression in enumerate(aggregate.columns)
@@ -603,7 +605,7 @@ class _ReduceBuilder:
         checked_columns(sorted(roots), collection.columns, attempt, least=0)
         hidden: tuple[str, ...] = ()
         if any(selects(read(expression)) for expression in mine.values()):
-            # Which columns a selector picks depends on those that are there: all of the user's, in their order.
+            # A selector picks among the columns that it is shown, so it is shown all of the user's, in their order.
             shown = [
                 one for one in collection.columns if one in roots or one not in self.grouped.added
             ]
@@ -672,7 +674,7 @@ def _as_expression(column: Any) -> pl.Expr:
 
 
 def _identity(aggregate: Any) -> Any:
-    """A value that is equal for two aggregates that are the same, which are kept once."""
+    """A value that is equal for equal aggregates, of which the reduce keeps one."""
     if not isinstance(aggregate, Aggregate):
         return aggregate.meta.serialize()
     return (

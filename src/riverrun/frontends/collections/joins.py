@@ -1,12 +1,19 @@
-"""Joins: all of them from one primitive, the pairs of two arrangements with equal keys.
+"""Joins: all built from one primitive, the pairs of rows of two arrangements with equal keys.
 
-- semi: pairs with the distinct keys of the other side; anti: all rows without the semi-join;
-- left, right, full: the inner join, and the rows of one side without a partner, filled with nulls;
-- cross: pairs on the key of no columns.
+`Collection.join` comes here. The primitive is the inner join; from it are built
 
-Null keys match nothing, as in SQL; they stay in what has no partner. Keys of two types are compared as the type that
-holds the values of both (`frontends.widening`), which the key of the result has; the rows of a semi- or anti-join stay
-as they are.
+- semi: the pairs with the distinct keys of the right side, without columns of that side;
+- anti: all rows of the left side, less the semi-join;
+- left, right, full: the inner join, and the rows of one side (of both) without a partner, padded with nulls;
+- cross: the pairs on a key of no columns.
+
+Laws:
+
+- **Null matches nothing.** A row with a null in its key has no partner, as in SQL.
+- **Common key type.** Keys of two types are compared as the type that holds the values of both (`widening`), and the
+  key of the result has that type. The rows of a semi- or anti-join keep their own types.
+
+Cost: the rows of both sides are arranged by the key; a change costs as much as the rows with its key on the other side.
 """
 
 from __future__ import annotations
@@ -77,8 +84,8 @@ def join(
     kinds = _common_kinds(left, left_key, right, right_key)
     right = widened(right, dict(zip(right_key, kinds, strict=True)))
     if how in ("semi", "anti"):
-        found = _semi(left, left_key, right, right_key, kinds)
-        return found if how == "semi" else left.concat(found.negate())
+        matched = _semi(left, left_key, right, right_key, kinds)
+        return matched if how == "semi" else left.concat(matched.negate())
     left = widened(left, dict(zip(left_key, kinds, strict=True)))
     if how == "right":
         flipped = join(right, left, None, right_key, left_key, "left", suffix)
@@ -112,7 +119,8 @@ def _pairs(
     right_key: tuple[str, ...],
     names: dict[str, tuple[int, str]],
 ) -> Collection:
-    """The inner join; `names` says what the columns of a pair are called and where they come from."""
+    """The inner join. `names` maps the name of each column of a pair to its side (0 left, 1 right) and its name
+    there."""
     sides = (
         left._arranged(left_key),
         right._arranged(right_key),
@@ -134,7 +142,7 @@ def _semi(
     right_key: tuple[str, ...],
     kinds: list[pa.DataType],
 ) -> Collection:
-    """The rows of `left` as they are, also where their key is compared as another type."""
+    """The rows of `left` with a partner, in their own types, also where the key is compared in a wider type."""
     partners = right.select(*right_key).distinct()
     names = {name: (0, name) for name in left.columns}
     free = free_prefix(left.columns)
@@ -158,7 +166,7 @@ def _in_order_of(
     flipped: Collection,
     suffix: str,
 ) -> Collection:
-    """A right join, made as a left join of the other, with the columns of a right join: Polars' order."""
+    """A right join out of the `flipped` left join: with the columns in Polars' order and under their names."""
     names: dict[str, Any] = {}
     for name in left.columns:
         if name not in left_key:
@@ -192,7 +200,7 @@ def _result_names(
 def key_columns(
     left: Collection, right: Collection, on: Any, left_on: Any, right_on: Any, attempt: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns of either side that are to be equal, from the arguments `on`, `left_on` and `right_on`."""
+    """The key columns of the left and of the right side, from the arguments `on`, `left_on` and `right_on`."""
     are_there = [on is not None, left_on is not None, right_on is not None]
     if are_there not in ([True, False, False], [False, True, True]):
         raise PlanError(
@@ -225,7 +233,7 @@ def key_columns(
 def _common_kinds(
     left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
 ) -> list[pa.DataType]:
-    """Of each pair of key columns the type that holds the values of both."""
+    """For each pair of key columns, the type that holds the values of both."""
     kinds = []
     for mine, its in zip(left_key, right_key, strict=True):
         attempt = f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}"

@@ -1,26 +1,26 @@
 """Fixed points: loops inside a dataflow, to any depth.
 
-``start.iterate(body)`` is what the rows come to when ``body`` is applied again and again, from `start`,
-until nothing changes any more, or `limit` times. The body is given the collection of the round and
-gives that of the next; it may use any collection from outside, which is the same in all rounds.
+`Collection.iterate` comes here. ``start.iterate(body)`` applies ``body`` again and again, from the rows of `start`,
+until nothing changes any more, or `limit` times. The body takes the collection of one round and gives the collection of
+the next round. It may use any collection from outside, which is the same in all rounds. Inside a loop, times have one
+more coordinate, the round. Laws:
 
-A change of the input changes few rounds as a rule, and only those are looked at: the loop keeps what
-each round changed, not only where it ended, so rows can be deleted too (law 5 of DESIGN).
+- **Fixed point.** As of each epoch, the result is that of the loop run from scratch over the rows of the epoch (the
+  *oracle* law of DESIGN). Rows may also be deleted: the loop keeps the changes of every round, not only the last rows.
+- **Rest.** Rows that the body adds and takes back in one round add up to nothing before they go back, on whichever
+  workers they lie. So a loop comes to rest with every number of workers, or with none (*cuts invisible*).
+- **Types of the start.** The result of the body has the columns of `start`. Narrower types are widened. For wider types
+  the loop is built anew from a `start` widened to these types, so the body is called again.
+- **Patience.** A loop without a limit that still changes after `patience` rounds is an error, which shows some rows
+  that change.
 
-**Priority.** With ``at``, the loop starts with nothing, and a row of `start` joins it at the round that
-an expression gives. The body takes two arguments then: the collection of the round, and the rows of
-`start` that have joined by then, which it has to put into its result. Small labels first, for
-instance, so that most nodes never hear of a label that will not stay.
+**Priority.** With ``at``, the loop starts empty, and each row of `start` enters at the round that the expression ``at``
+gives. The body then takes two arguments: the collection of the round, and the rows of `start` that have entered so far,
+which the body has to put into its result. If, for instance, small labels enter first, most nodes never see a label that
+is replaced later.
 
-**Types.** What the body gives has the columns of `start`. Where it gives narrower types they are widened; where it
-gives wider ones, a loop that starts with those is built in place of the first, so the body is called again.
-
-**Rest.** What a body puts in and takes out again adds up to nothing before it goes back, whichever workers the rows
-lie on: a loop comes to rest with any number of workers, or with none (law 4 of DESIGN). Rows that lie where their group
-is lie beside their equals already; others travel to meet them, which costs an exchange in each round.
-
-**Rounds.** Inside a loop times have one coordinate more. A loop without a limit that still changes after
-`patience` rounds is an error that shows rows that do.
+Cost: a change of the input costs as much as the rounds and rows that differ by it. Adding up before a round costs an
+exchange, unless the rows lie with their group already.
 
 >>> import riverrun as rr
 >>> from riverrun.testing import once
@@ -58,7 +58,7 @@ def iterate(
     name: str | None = None,
     patience: int = PATIENCE,
 ) -> Collection:
-    """See the module."""
+    """See `Collection.iterate`."""
     builder, line = start._builder, users_line()
     check_callable(body, "iterate")
     _check_arguments(body, 1 if at is None else 2, line)
@@ -88,11 +88,11 @@ def iterate(
 
 
 _WIDENINGS = 4
-"""How often a body may ask for wider columns than it was given, before its types are taken to grow for ever."""
+"""How often a loop is built anew for wider columns; after that, the types are taken to grow for ever."""
 
 
 class _Wider(Exception):
-    """A body gives wider columns than the loop starts with: it is built again, from a start that has those."""
+    """The body gives wider columns than the loop starts with, so the loop is to be built anew with `kinds`."""
 
     def __init__(self, kinds: dict[str, pa.DataType], refusal: PlanError) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _Wider(Exception):
 
 
 def _rounds(start: Collection, at: Any, line: str) -> Projection:
-    """The round at which each row of `start` enters."""
+    """The projection that computes the round at which a row of `start` enters."""
     rounds = compile_columns(
         start.schema, {"round": at}, f"let the rows of {start._name} into a loop"
     )
@@ -116,19 +116,19 @@ def _rounds(start: Collection, at: Any, line: str) -> Projection:
 
 
 def _check_arguments(body: Callable[..., Collection], count: int, line: str) -> None:
-    """Refuse a body that cannot be called with what a loop gives it."""
+    """Refuse a body that cannot be called with `count` arguments."""
     try:
         inspect.signature(body).bind(*range(count))
     except TypeError:
-        given = "the rows of the round" + (" and those that have entered" if count == 2 else "")
+        arguments = "the rows of the round" + (" and those that have entered" if count == 2 else "")
         raise PlanError(
             "plan.loop_body",
-            f"cannot iterate {function_name(body)} ({line}): it is called with {given}, and does not take "
+            f"cannot iterate {function_name(body)} ({line}): it is called with {arguments}, and does not take "
             f"{'one argument' if count == 1 else 'two arguments'}",
             hint="iterate(lambda rows: ...); with at=, iterate(lambda rows, entered: ..., at=...)",
             line=line,
         ) from None
-    except ValueError:  # a builtin, which does not tell
+    except ValueError:  # a builtin, whose parameters Python does not know
         return
 
 
@@ -141,7 +141,7 @@ def _closed(
     patience: int,
     line: str,
 ) -> Collection:
-    """The loop, once all that was asked for makes sense."""
+    """Build the loop, from checked arguments."""
     builder = start._builder
     schema = pa.schema([field.with_nullable(True) for field in start.schema])
     loop = builder.loop(start.scope, name)
@@ -168,8 +168,8 @@ def _closed(
     result = widened(result, _kinds_of_next(start, result, line))
     result = result._into(loop)
     if passes_no_state(builder.nodes, result._port.node, back._port.node):
-        # Nothing on the way adds up what cancels, and it would go around for ever. What cancels may lie on
-        # different workers: a row where the loop's variable has it, its negation where a group is.
+        # A row and its negation would go around for ever, since nothing on the way adds them up. They may lie on
+        # different workers: the row with the rows of the round, its negation where its group is.
         result = result._added_up_by_row()
     builder.close(back._port, result._port)
     port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
@@ -177,7 +177,8 @@ def _closed(
 
 
 def _kinds_of_next(start: Collection, result: Collection, line: str) -> dict[str, pa.DataType]:
-    """The types of the next round: those of `start`, where they hold what the body gives."""
+    """The types of the next round: those of `start`. Raises `_Wider` if the body gives values that these do not
+    hold."""
     kinds: dict[str, pa.DataType] = {}
     for mine, its in zip(start.schema, result.schema, strict=True):
         kind = common_type(mine.type, its.type)
@@ -190,8 +191,8 @@ def _kinds_of_next(start: Collection, result: Collection, line: str) -> dict[str
 
 
 def passes_no_state(nodes: Sequence[Node], end: int, start: int, *, by_hand: bool = False) -> bool:
-    """Whether a way from node `start` to node `end` meets nothing that adds changes up; nor, in a loop that is made
-    `by_hand`, what a function of the user's sends."""
+    """Whether some way from node `start` to node `end` has no node that adds changes up. In a loop made `by_hand`,
+    nodes that run a function of the user's end a way too."""
     seen, waiting, loop = {end}, [end], nodes[start].scope
     while waiting:
         number = waiting.pop()
@@ -207,7 +208,7 @@ def passes_no_state(nodes: Sequence[Node], end: int, start: int, *, by_hand: boo
 
 
 def takes_rows_back(nodes: Sequence[Node], end: int, loop: Scope) -> bool:
-    """Whether a node on a way to `end`, inside `loop`, can give a row with a negative sign for one with a positive."""
+    """Whether a node on a way to `end`, inside `loop`, can give a row with a negative diff for one with a positive."""
     seen, waiting = {end}, [end]
     while waiting:
         node = nodes[waiting.pop()]
@@ -220,12 +221,12 @@ def takes_rows_back(nodes: Sequence[Node], end: int, loop: Scope) -> bool:
 
 
 def _other_columns(start: Collection, result: Collection, line: str) -> PlanError:
-    def told(collection: Collection) -> str:
+    def described(collection: Collection) -> str:
         return ", ".join(f"{field.name}: {type_text(field.type)}" for field in collection.schema)
 
     return PlanError(
         "plan.columns_differ",
-        f"cannot iterate ({line}): the loop starts with {told(start)} and its body gives {told(result)}",
+        f"cannot iterate ({line}): the loop starts with {described(start)} and its body gives {described(result)}",
         hint="select the same columns, of the same types, at the end of the body",
         line=line,
     )

@@ -1,8 +1,8 @@
-"""Where columns of two collections meet: both are brought to the type that holds the values of both.
+"""Widening: where columns of two collections meet, both are brought to the type that holds the values of both.
 
-Joins, `concat`, loops and shared state use it. The law is that of `state.types`: widening loses no value, no order and
-no equality. Columns are widened before rows are sent to the worker that owns their hash, so equal values meet there.
-Types that have no common type are refused when the program is built, with the cast to write.
+Joins, `concat`, loops and shared state widen. The law of `state.types` holds: widening loses no value, no order and no
+equality. Columns are widened before rows are sent to the worker that owns their hash, so equal values meet there.
+Types without a common type are refused when the program is built; the hint is the cast to write.
 
 >>> import riverrun as rr
 >>> flow = rr.Dataflow("g")
@@ -16,7 +16,7 @@ riverrun.errors.PlanError: cannot concat 'a' and 'b': column 'n' is int32 in one
 At: ...
 Hint: no integer type holds all values of both: with_columns(n=pl.col('n').cast(pl.Int64)) of the one that is ...
 
-Cost: one more linear step, of one cast a column, for a side whose types are not the common ones already.
+Cost: one more linear step with a cast for each column, for a side whose types are not the common ones already.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def widened(collection: Collection, kinds: Mapping[str, pa.DataType]) -> Collection:
-    """The collection with some columns in wider types; the collection itself where they are kept alike already."""
+    """The collection with some columns in wider types; unchanged where states keep both types alike."""
     schema, changed, fields = collection.schema, [], []
     for at, field in enumerate(schema):
         kind = kinds.get(field.name, field.type)
@@ -52,8 +52,8 @@ def widened(collection: Collection, kinds: Mapping[str, pa.DataType]) -> Collect
 
 
 def common_kind(mine: pa.Field, its: pa.Field, words: tuple[str, str, str]) -> pa.DataType:
-    """The type that holds the values of both columns; refused where there is none, with these words before, between and
-    behind their types."""
+    """The type that holds the values of both columns. Where there is none, the message is `words`, with the two types
+    in their gaps."""
     kind = common_type(mine.type, its.type)
     if kind is None:
         raise PlanError(
@@ -66,19 +66,19 @@ def common_kind(mine: pa.Field, its: pa.Field, words: tuple[str, str, str]) -> p
 
 
 def cast_to_write(mine: pa.Field, its: pa.Field) -> str:
-    """What brings two columns without a common type to one, in code."""
+    """Advice for two columns without a common type: the cast to write, as code."""
     for one, other in ((mine, its), (its, mine)):
-        found = _cast(one.type, other.type)
-        if found is not None:
-            why, call, then = found
+        cast = _cast(one.type, other.type)
+        if cast is not None:
+            why, call, then = cast
             name = one.name
-            made = f"with_columns({name}=pl.col({name!r}).{call})"
-            return f"{why}: {made} of the one that is {type_text(one.type)}{then}"
+            code = f"with_columns({name}=pl.col({name!r}).{call})"
+            return f"{why}: {code} of the one that is {type_text(one.type)}{then}"
     return f"cast one of them: with_columns({its.name}=pl.col({its.name!r}).cast(...))"
 
 
 def _cast(one: pa.DataType, other: pa.DataType) -> tuple[str, str, str] | None:
-    """Why two types have no common one, what to call on the first, and what happens then."""
+    """Why two types have no common type, the method to call on the first, and the effect; None: nothing known."""
     mine, its = family(one), family(other)
     if mine == its == "enum":
         return (

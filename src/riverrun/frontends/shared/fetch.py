@@ -1,11 +1,11 @@
-"""Fetching: records that ask a state, or another collection, for values, and go on with the answers.
+"""Fetching: records ask a state, or another collection, for values, and go on with the answers.
 
 There are three ways to ask: `Collection.fetch` waits for all updates of a state that count, `fetch_uncommitted` takes
 what the state has, and `lookup` takes what another collection has as of the epoch.
 
 A *record* is a row of the stream that fetches; a *request* has a key and bounds on time. A record with one request
-travels itself to the worker that has its key, and goes on from there with its answer. A record with several requests
-stays behind: its requests travel without it, and the replies are gathered with it (`operators.shared.gather`).
+travels to the worker that owns the key, and goes on from there with the answer. A record with several requests stays
+where it is: the requests travel alone, and the replies are gathered with the record (`operators.shared.gather`).
 
 Cost: columns that already are a key or a bound are used as they are, so nothing is computed or sent twice.
 """
@@ -78,7 +78,7 @@ _ENDS = {
 }
 _AT, _SINCE, _WAIT, _BY = "__at__", "__since__", "__wait__", "__by__"
 _BOUND_NAMES = {_AT: "at", _SINCE: "since", _WAIT: "wait"}
-"""What the bounds are called for users: as arguments of `fetch`, and in the requests that a function gives."""
+"""The names of the bounds for users: as arguments of `fetch`, and in the requests of a user's function."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FetchOptions:
     """The arguments of one fetch, checked and brought to one form."""
 
     state: State | None
-    """None where another collection is asked."""
+    """None: another collection is asked (`lookup`)."""
     key: Columns
     at: Any
     since: Any
@@ -106,7 +106,7 @@ class FetchOptions:
     line: str
     attempt: str
     stream: str
-    """What the stream is called while the program runs."""
+    """The name of the stream in events and messages while the program runs."""
 
 
 def fetch(stream: Collection, state: Any, *, committed: bool, **arguments: Any) -> Collection:
@@ -166,7 +166,7 @@ def fetch(stream: Collection, state: Any, *, committed: bool, **arguments: Any) 
 
 
 def _check_rule(rule: Any, name: str, value: pa.Schema, line: str) -> None:
-    """Refuse what is no rule for a fetch, and a function where its rows would have two columns of one name."""
+    """Refuse a value that is no rule for a fetch, and a function that would get two columns of one name."""
     if not isinstance(rule, FetchRule):
         raise PlanError(
             "state.rule",
@@ -214,7 +214,7 @@ def _check_bounds(options: FetchOptions, state: State) -> None:
 
 
 def _list_column(stream: Collection, options: FetchOptions, state: State) -> str | None:
-    """The column of lists that is given as the key, if it is a list: then each element is a request."""
+    """The column given as the key, if it is a column of lists: then each element is a request. Else None."""
     key: Any = options.key
     if isinstance(key, Mapping) and len(key) == 1:
         (key,) = key.values()
@@ -228,9 +228,9 @@ def _list_column(stream: Collection, options: FetchOptions, state: State) -> str
 def _placed(
     stream: Collection, wanted: dict[str, Any], needed: pa.Schema, options: FetchOptions
 ) -> tuple[Collection, dict[str, str]]:
-    """The stream with all the `wanted` keys and bounds as columns, and the name that each of them has there.
+    """The stream with all the `wanted` keys and bounds as columns, and the name of each of these columns.
 
-    A column that is there already, in the type that is needed, is taken as it is.
+    A column that the stream already has, in the needed type, is used as it is.
     """
     compiled = compile_columns(stream.schema, wanted, options.attempt)
     spellings = {
@@ -404,7 +404,7 @@ def _fetch_many(
     base, names = _placed(stream, bounds, needed, options)
     if column is None:
         requested = {each: _BOUND_NAMES[each] for each in bounds}
-        if options.committed:  # each request has a time of its own, or the one of the fetch
+        if options.committed:  # each request has its own time, or else the time of the fetch
             requested[_AT] = _BOUND_NAMES[_AT]
         kinds = [pa.field(name, state.time.type) for name in requested.values()]
         request_schema = pa.schema([*state.key, *kinds])

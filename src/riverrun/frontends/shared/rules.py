@@ -72,7 +72,7 @@ fold = Fold()
 
 @dataclass(frozen=True)
 class drop_before:  # noqa: N801  (it is written like the other rules)
-    """Compaction: values go that are older, by more than `span`, than every time at which a fetch can still come."""
+    """Compaction: drops values that are older, by more than `span`, than every time at which a fetch can still come."""
 
     span: Span
 

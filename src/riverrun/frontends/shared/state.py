@@ -156,7 +156,7 @@ class State:
         return False
 
     def _returned(self, stream: Collection, what: str) -> Collection:
-        """A stream brought into the scope of the state; where its rows come from the state itself, a round later."""
+        """A stream in the scope of the state. If its rows come from the state itself, they arrive a round later."""
         stream = self._here(stream, what)
         if not self._is_behind(stream):
             return stream
@@ -358,18 +358,18 @@ def _check_numbers(values: pa.Schema, what: str, line: str, widest: bool = False
             )
 
 
-def no_choice(what: str, given: object, choices: Sequence[str], where: str, line: str) -> PlanError:
-    """The refusal of an option that is none of the choices."""
+def no_choice(what: str, value: object, choices: Sequence[str], where: str, line: str) -> PlanError:
+    """The refusal of a value that is not among the choices of an option."""
     return PlanError(
         "state.option",
-        f"cannot {what} {where} at {line} with {given!r}: it is one of {', '.join(choices)}",
+        f"cannot {what} {where} at {line} with {value!r}: it is one of {', '.join(choices)}",
         hint=f"for instance {choices[0]!r}",
         line=line,
     )
 
 
 def check_state(state: Any, what: str) -> None:
-    """Refuse what is no state."""
+    """Refuse a value that is not a state."""
     if not isinstance(state, State):
         line = users_line()
         raise PlanError(
@@ -421,7 +421,7 @@ def wanted_columns(
 
 
 def time_column(time: Any, stream: Collection, attempt: str) -> Any:
-    """A time that a user gave: a column, an expression, a constant or None; of a list of one column, that column."""
+    """A time of a user: a column, an expression, a constant or None. A list of one column stands for that column."""
     if time is None or not (isinstance(time, str | pl.Expr) or is_list(time)):
         return time
     return one_column(time, stream.columns, attempt, expressions=True)
@@ -436,7 +436,7 @@ def check_types(
 ) -> None:
     """Refuse columns whose types cannot be widened to those of a state (`collections.widening`).
 
-    `spellings` has, for columns whose names are ours, how the user wrote them: at='when'.
+    `spellings` has the user's words for columns whose names are ours: at='when'.
     """
     for field in needed:
         column_type = columns.field(field.name).type
@@ -470,7 +470,7 @@ def check_idle(idle: int | None, line: str) -> None:
 
 
 def by_column(by: str | None, stream: Collection, line: str) -> dict[str, Any]:
-    """The column that tells sources apart, under a name of ours; nothing where there is none."""
+    """The column that tells sources apart, under a name of ours; empty where there is no such column."""
     if by is None:
         return {}
     by = one_column(by, stream.columns, f"tell sources apart in {stream._name}")
@@ -514,7 +514,7 @@ def update(
     check_idle(idle, line)
     attempt = f"update {state.name!r} with {stream._name}"
     time = time_column(time, stream, attempt)
-    _check_kept(stream, state, time, line)
+    _check_key_has_time(stream, state, time, line)
     keys = wanted_columns(key, state.key, stream, attempt, "the key")
     values = wanted_columns(value, state.value, stream, attempt, "the value")
     times = {state.time.name: state.time.name if time is None else time}
@@ -552,13 +552,13 @@ def update(
 def reported_by(rows: Collection, moved: Collection) -> Collection:
     """The rows from which a stream reports its progress.
 
-    As a rule these are the `rows` before they travel, so that marks travel beside them and not behind. Where rows may
-    be put in and taken out again within an epoch, they are first added up, which takes the rows that have `moved`.
+    As a rule these are the `rows` before they travel, so that marks travel beside the rows and not behind them. Where
+    rows may be added and taken out again within an epoch, the rows that have `moved` are added up first and report.
     """
     return rows if rows._is_added_up() else moved._added_up()
 
 
-def _check_kept(stream: Collection, state: State, time: Any, line: str) -> None:
+def _check_key_has_time(stream: Collection, state: State, time: Any, line: str) -> None:
     """Refuse a keyed input whose key lacks the time: a row with a new time would take back the value at the old one."""
     key = step_of(stream._builder.nodes, stream._port).operator.upsert_key
     column = state.time.name if time is None else time

@@ -1,7 +1,8 @@
-"""The compiled forms: a `Projection` makes columns, a `Predicate` picks rows.
+"""The compiled forms of expressions: a `Projection` makes columns, a `Predicate` picks rows.
 
-Each result is made in the cheapest way there is for it: picked, repeated from a constant, computed
-directly (`direct`), or left to Polars, all of those in one call.
+The operators of ``select``, ``with_columns`` and ``filter`` hold them. Each result is made in the cheapest way: a
+column that is picked, a constant that is repeated, NumPy calls (`direct`), or Polars, which gets all its results in one
+call.
 """
 
 from __future__ import annotations
@@ -57,16 +58,18 @@ class Projection:
     """Columns made of columns, row by row. Build it with `compile_columns`."""
 
     schema: pa.Schema
-    """The results: a column that is only picked keeps its declared type."""
+    """The columns of the results. A column that is only picked keeps its declared type."""
     sources: tuple[int, ...] | None
-    """When every result is just a column: which one."""
+    """The picked column of each result, if every result is a picked column; else None."""
     picked: tuple[int | None, ...]
-    """Of each result, the column that it just is, if any."""
+    """For each result, the column that it picks, or None for a computed result."""
     used: tuple[int, ...]
-    """The columns that are looked at; of the others any value, even None, may be given."""
+    """The columns that the expressions look at. For any other column `apply` may be called with None."""
 
-    def __init__(self, given: tuple[Any, ...], parts: Sequence[_Part], schema: pa.Schema) -> None:
-        self._given = given
+    def __init__(
+        self, arguments: tuple[Any, ...], parts: Sequence[_Part], schema: pa.Schema
+    ) -> None:
+        self._arguments = arguments
         self.schema = pa.schema([part.field for part in parts])
         self.used = tuple(sorted({at for part in parts for at in part.used}))
         self.picked = tuple(part.source for part in parts)
@@ -84,32 +87,32 @@ class Projection:
             return self._empty
         if not self._polars.parts:
             return tuple([make(columns, rows) for make in self._makers if make])
-        made = iter(self._polars.arrays(columns, rows))
-        return tuple([make(columns, rows) if make else next(made) for make in self._makers])
+        computed = iter(self._polars.arrays(columns, rows))
+        return tuple([make(columns, rows) if make else next(computed) for make in self._makers])
 
     @property
     def exactly(self) -> str:
-        """A word for what the text of the expressions leaves out."""
-        return left_out(each for each in self._given[1].values() if isinstance(each, pl.Expr))
+        """A word, for the identity of a plan, of what the printed text of the expressions leaves out."""
+        return left_out(each for each in self._arguments[1].values() if isinstance(each, pl.Expr))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return compile_columns, self._given
+        return compile_columns, self._arguments
 
 
 class Predicate:
     """A condition on a row. Build it with `compile_filter`."""
 
     used: tuple[int, ...]
-    """The columns that are looked at; of the others any value, even None, may be given."""
+    """The columns that the condition looks at. For any other column `mask` may be called with None."""
 
-    def __init__(self, given: tuple[Any, ...], part: _Part, schema: pa.Schema) -> None:
-        self._given = given
+    def __init__(self, arguments: tuple[Any, ...], part: _Part, schema: pa.Schema) -> None:
+        self._arguments = arguments
         self.used = part.used
         self._mask = part.mask
         self._polars = _Select([part], schema)
 
     def mask(self, columns: Sequence[pa.Array], rows: int) -> Mask:
-        """Which of `rows` rows the condition holds for; where it is null it does not."""
+        """For which of `rows` rows the condition is true: not false, not null."""
         if not rows:
             return np.zeros(0, np.bool_)
         if self._mask:
@@ -118,16 +121,16 @@ class Predicate:
 
     @property
     def exactly(self) -> str:
-        """A word for what the text of the condition leaves out."""
-        return left_out(each for each in [self._given[1]] if isinstance(each, pl.Expr))
+        """A word, for the identity of a plan, of what the printed text of the condition leaves out."""
+        return left_out(each for each in [self._arguments[1]] if isinstance(each, pl.Expr))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return compile_filter, self._given
+        return compile_filter, self._arguments
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One result: how it is made, or that Polars makes it."""
+    """One result: the column it picks, the functions that compute it, or neither, and then Polars computes it."""
 
     field: pa.Field
     expression: pl.Expr
@@ -149,17 +152,17 @@ class _Select:
         self._fields = [part.field for part in parts]
         self._kinds = [canonical(part.field.type, part.field.name) for part in parts]
 
-    def _made(self, columns: Sequence[pa.Array], rows: int) -> list[pl.Series]:
+    def _computed(self, columns: Sequence[pa.Array], rows: int) -> list[pl.Series]:
         used = [columns[at] for at in self._used]
         if rows > 1:
             return self._selected(used).get_columns()
-        # Polars takes a column of one row for a scalar, and computes x / 3.7 in another way than
-        # it does among other rows: the last digit differs.
+        # Polars takes a column of one row for a scalar, and computes x / 3.7 in another way than for several rows: the
+        # last digit differs. So a single row is computed twice over, as two rows.
         try:
             return self._selected([column.take(_TWICE) for column in used]).head(1).get_columns()
         except pl.exceptions.PolarsError as error:
             refused = error
-        self._selected(used)  # fails too, and speaks of one row
+        self._selected(used)  # fails too, with a message about one row
         raise refused
 
     def _selected(self, used: Sequence[pa.Array]) -> pl.DataFrame:
@@ -171,21 +174,21 @@ class _Select:
         return exposed(frame.select, self._expressions)
 
     def arrays(self, columns: Sequence[pa.Array], rows: int) -> list[pa.Array]:
-        made = [series.to_arrow() for series in self._made(columns, rows)]
+        arrays = [series.to_arrow() for series in self._computed(columns, rows)]
         return [
             array if array.type.equals(kind) else encode(array, field.type)
-            for array, kind, field in zip(made, self._kinds, self._fields, strict=True)
+            for array, kind, field in zip(arrays, self._kinds, self._fields, strict=True)
         ]
 
     def mask(self, columns: Sequence[pa.Array], rows: int) -> Mask:
-        [series] = self._made(columns, rows)
+        [series] = self._computed(columns, rows)
         if series.null_count():
             series = series.fill_null(False)
         return series.to_numpy()
 
 
 class _Shown:
-    """Columns as Polars is to see them where enums are among them: those as enums, the others as they are kept."""
+    """Converts canonical columns for Polars where enums are among them: codes become enums, the rest stays."""
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self.some = any(has_enums(field.type) for field in fields)
@@ -206,27 +209,27 @@ class _Shown:
 
 
 def compile_columns(schema: pa.Schema, expressions: Mapping[str, Any], what: str) -> Projection:
-    """Columns made of the columns of `schema`: by name, by a Polars expression, or a literal.
+    """The projection that makes columns of those of `schema`, each from a name, a Polars expression or a literal.
 
-    `what` says what is attempted, for errors: "select from 'edges'".
+    `what` is the attempt, for errors: "select from 'edges'".
     """
     building = _Building(schema, what)
-    parts = [building.part(name, given) for name, given in expressions.items()]
+    parts = [building.part(name, expression) for name, expression in expressions.items()]
     return Projection((schema, dict(expressions), what), parts, schema)
 
 
 def check_expressions(schema: pa.Schema, expressions: Iterable[tuple[str, Any]], what: str) -> None:
-    """Refuse what `compile_columns` would refuse; several expressions may be for one name.
+    """Refuse expressions that `compile_columns` would refuse. Here a name may have several expressions.
 
-    Cost: that of the expressions and of one look at the schema, however many expressions there are.
+    Cost: that of checking the expressions; the schema is looked at once.
     """
     building = _Building(schema, what)
-    for name, given in expressions:
-        building.part(name, given)
+    for name, expression in expressions:
+        building.part(name, expression)
 
 
 def compile_filter(schema: pa.Schema, predicate: pl.Expr | bool, what: str) -> Predicate:
-    """A condition on the columns of `schema`."""
+    """The predicate of a condition on the columns of `schema`."""
     if not isinstance(predicate, pl.Expr | bool):
         raise PlanError(
             "plan.expression",
@@ -252,14 +255,14 @@ class _Building:
         self.what = what
         self.kinds = tuple(canonical(field.type, field.name) for field in schema)
         self.computed = tuple(
-            # Only Polars knows how enums compare: what is computed directly takes them for an unknown type.
+            # Only Polars knows how enums compare. A struct stands for them, a type that `direct` leaves to Polars.
             pa.struct([]) if has_enums(field.type) else kind
             for field, kind in zip(schema, self.kinds, strict=True)
         )
         self.positions = {field.name: at for at, field in enumerate(schema)}
 
-    def part(self, name: str | None, given: Any) -> _Part:
-        expression = self._expression(name, given)
+    def part(self, name: str | None, column: Any) -> _Part:
+        expression = self._expression(name, column)
         tree = read(expression)
         source = _picked(tree)
         if source is not None:
@@ -267,14 +270,14 @@ class _Building:
             field = self.schema.field(at)
             if name is not None:
                 return _Part(field.with_name(name), expression, (at,), at, partial(_pick, at))
-        found = check(tree, self.schema, self.what, name)
-        named = {self._position(each, name) for each in sorted(found.columns)}
-        used = tuple(range(len(self.kinds))) if found.selects else tuple(sorted(named))
+        facts = check(tree, self.schema, self.what, name)
+        named = {self._position(each, name) for each in sorted(facts.columns)}
+        used = tuple(range(len(self.kinds))) if facts.selects else tuple(sorted(named))
         kind, result = self._try(expression, used, name)
         field = pa.field(name or "condition", kind)
         if not used:
             return self._constant(expression, field, result, name)
-        step = None if found.selects else direct(tree, self.positions, self.computed)
+        step = None if facts.selects else direct(tree, self.positions, self.computed)
         if step is None or step.kind != field.type:
             check_steady(tree, self.schema, self.what, name)
             return _Part(field, expression, used)
@@ -286,25 +289,29 @@ class _Building:
             mask=lambda columns, rows: step.mask(columns),
         )
 
-    def _expression(self, name: str | None, given: Any) -> pl.Expr:
-        if isinstance(given, pl.Expr):
-            return given
-        if isinstance(given, str):
-            if given not in self.positions:
-                raise unknown_column(list(self.positions), given, self.what, None, _STRINGS)
-            return pl.col(given)
-        if isinstance(given, int) and not isinstance(given, bool) and -(1 << 63) <= given < 1 << 63:
-            return pl.lit(given, pl.Int64)
-        if _may_name_columns(given):
+    def _expression(self, name: str | None, column: Any) -> pl.Expr:
+        if isinstance(column, pl.Expr):
+            return column
+        if isinstance(column, str):
+            if column not in self.positions:
+                raise unknown_column(list(self.positions), column, self.what, None, _STRINGS)
+            return pl.col(column)
+        if (
+            isinstance(column, int)
+            and not isinstance(column, bool)
+            and -(1 << 63) <= column < 1 << 63
+        ):
+            return pl.lit(column, pl.Int64)
+        if _may_name_columns(column):
             raise PlanError(
                 "plan.column",
-                f"cannot {self.what}: {_subject(name)} is given as {show(given)}, which may be names or a value",
+                f"cannot {self.what}: {_subject(name)} is given as {show(column)}, which may be names or a value",
                 hint="a list that is a value is pl.lit([...]); of several columns, an expression makes one: "
                 'pl.concat_list("a", "b"), pl.struct("a", "b")',
                 column=name,
             )
         try:
-            return pl.lit(given)
+            return pl.lit(column)
         except _FAILURES as error:
             raise self._refusal(name, error) from error
 
@@ -317,23 +324,23 @@ class _Building:
     def _try(
         self, expression: pl.Expr, used: tuple[int, ...], name: str | None
     ) -> tuple[pa.DataType, pa.Array]:
-        """The type of the result, and the result on no rows, or the one row of a constant, in the canonical layout."""
+        """The type of a result, and the result for a frame without rows: empty, or the one value of a constant."""
         try:
             empty = [pa.array([], self.kinds[at]) for at in used]
             shown = _Shown([self.schema.field(at) for at in used])
-            made = pl.DataFrame(shown.batch(empty)).select(expression)
-            if made.width != 1:
+            frame = pl.DataFrame(shown.batch(empty)).select(expression)
+            if frame.width != 1:
                 raise PlanError(
                     "plan.expression",
-                    f"cannot {self.what}: {_subject(name)} is made of {made.width} columns, "
-                    f"not one: {', '.join(made.columns) or 'none'}",
+                    f"cannot {self.what}: {_subject(name)} is made of {frame.width} columns, "
+                    f"not one: {', '.join(frame.columns) or 'none'}",
                     hint="write one expression for each column",
                     column=name,
                 )
-            kind = arrow_type(made.dtypes[0])
+            kind = arrow_type(frame.dtypes[0])
             if not has_enums(kind):
                 kind = canonical(kind, name or "condition")
-            return kind, encode(made.to_series().to_arrow(), kind)
+            return kind, encode(frame.to_series().to_arrow(), kind)
         except SchemaError as error:
             raise self._refusal(name, error.message, error.hint) from error
         except _FAILURES as error:
@@ -364,10 +371,10 @@ class _Building:
         )
 
 
-def _may_name_columns(given: Any) -> bool:
-    """Whether a list, where a column is made, could have been meant as names of columns."""
-    return isinstance(given, list | tuple) and (
-        not given or any(isinstance(each, str | pl.Expr) for each in given)
+def _may_name_columns(value: Any) -> bool:
+    """Whether a value for a new column is a list that its user could have meant as names of columns."""
+    return isinstance(value, list | tuple) and (
+        not value or any(isinstance(each, str | pl.Expr) for each in value)
     )
 
 
@@ -380,7 +387,7 @@ def _listed(schema: pa.Schema) -> str:
 
 
 def _picked(tree: Node) -> str | None:
-    """The column that an expression only picks, under whatever name."""
+    """The column that an expression only picks or renames; None for an expression that computes."""
     kind, parts = kind_of(tree)
     while kind in ("Alias", "KeepName", "RenameAlias"):
         inner = parts[0] if kind == "Alias" else parts["expr"] if kind == "RenameAlias" else parts

@@ -1,14 +1,14 @@
-"""Simple expressions as a few NumPy calls, for batches so small that Polars' overhead is all the cost.
+"""Simple expressions as a few NumPy calls, for small batches, where the overhead of a Polars call is the whole cost.
 
-1. A direct step gives exactly what Polars gives: the same type, the same nulls, integers that wrap
-   around, one NaN that equals itself and is greater than every number, ``and`` and ``or`` with three
-   values, a division by a literal as the product with its inverse. Where that is not certain there
-   is no direct step, and Polars does the work. Only the sign of a zero may differ, as it does
-   within Polars; the state layer knows one zero.
-2. It covers columns of int64, float64 and bool: arithmetic, comparisons, logic, null tests, filling
-   and choosing; equality of strings with a literal; null tests of any column.
+`compiled` asks here first, and leaves an expression to Polars where there is no direct step. A step turns columns into
+cells: NumPy values, and which of them are valid, or None where all are. Laws:
 
-A step turns columns into cells: NumPy values, and which of them are valid, or None where all are.
+- **Exactly Polars.** A direct step gives the result of Polars: the same type and nulls, integers that wrap around, a
+  NaN that equals itself and is greater than every number, ``and`` and ``or`` with three values, a division by a literal
+  as the product with its inverse. An expression for which that is not certain has no direct step. Only the sign of a
+  zero may differ, as it does within Polars; states know one zero.
+- **Few types.** Direct are arithmetic, comparisons, logic, null tests, filling and choosing on columns of int64,
+  float64 and bool; equality of strings with a literal; and null tests of any column.
 
 Cost: about a microsecond a node on ten rows, and two for the array around the result.
 """
@@ -44,7 +44,8 @@ class Direct:
     kind: pa.DataType
     step: Step
     loud: bool = False
-    """Whether NumPy may warn of a division by zero, an overflow or a NaN, which Polars takes in silence."""
+    """Whether NumPy may warn of a division by zero, an overflow or a NaN. Polars never warns, so the warnings are
+    off."""
 
     def cells(self, columns: Sequence[pa.Array]) -> Cells:
         if not self.loud:
@@ -74,12 +75,12 @@ class _Literal:
 
 
 def direct(tree: Node, positions: dict[str, int], kinds: Sequence[pa.DataType]) -> Direct | None:
-    """The direct step of a checked expression, or None where Polars has to do it.
+    """The direct step of a checked expression, or None where Polars has to compute it.
 
-    `positions` says where each column is, `kinds` its canonical type there.
+    `positions` has the position of each column by its name, `kinds` the canonical type at each position.
     """
-    made = _Maker(positions, kinds).make(tree)
-    return made if isinstance(made, Direct) else None
+    compiled = _Maker(positions, kinds).make(tree)
+    return compiled if isinstance(compiled, Direct) else None
 
 
 class _Maker:
@@ -108,7 +109,7 @@ class _Maker:
     def _column(self, at: int) -> Direct | None:
         kind = self.kinds[at]
         if kind in (INT, FLOAT):
-            # One object for one type, so that types can be compared with `is` from here on.
+            # One object for each type: below, types are compared with `is`.
             kind = INT if kind == INT else FLOAT
             return Direct(kind, partial(_numbers, at, _DTYPES[kind]))
         return Direct(BOOL, partial(_flags, at)) if kind == BOOL else None
@@ -163,13 +164,13 @@ class _Maker:
         return Direct(kind, partial(_choose, *steps), _loud(test, yes, no))
 
     def _cast(self, parts: dict[str, Any]) -> Direct | None:
-        made = self.make(parts["expr"])
+        inner = self.make(parts["expr"])
         to = kind_of(parts["dtype"])[1]
-        if isinstance(made, Direct):
-            if made.kind is INT and to == "Float64":
-                return Direct(FLOAT, _as(made, FLOAT), made.loud)
-            if made.kind is BOOL and to == "Int64":
-                return Direct(INT, partial(_cast, made.step, np.dtype(np.int64)), made.loud)
+        if isinstance(inner, Direct):
+            if inner.kind is INT and to == "Float64":
+                return Direct(FLOAT, _as(inner, FLOAT), inner.loud)
+            if inner.kind is BOOL and to == "Int64":
+                return Direct(INT, partial(_cast, inner.step, np.dtype(np.int64)), inner.loud)
         return None
 
     def _function(self, function: Node, inputs: list[Node]) -> Direct | None:
@@ -180,21 +181,23 @@ class _Maker:
             return self._null_test(name == "IsNull", inputs[0])
         if name not in ("Not", "IsNan", "IsNotNan", "Negate", "FillNull"):
             return None
-        made = self.make(inputs[0])
-        if not isinstance(made, Direct):
+        inner = self.make(inputs[0])
+        if not isinstance(inner, Direct):
             return None
-        if name == "Not" and made.kind is BOOL:
-            return Direct(BOOL, partial(_map, np.logical_not, made.step), made.loud)
-        if name == "Negate" and made.kind is not BOOL:
-            return Direct(made.kind, partial(_map, np.negative, made.step), made.loud)
-        if name in ("IsNan", "IsNotNan") and made.kind is FLOAT:
+        if name == "Not" and inner.kind is BOOL:
+            return Direct(BOOL, partial(_map, np.logical_not, inner.step), inner.loud)
+        if name == "Negate" and inner.kind is not BOOL:
+            return Direct(inner.kind, partial(_map, np.negative, inner.step), inner.loud)
+        if name in ("IsNan", "IsNotNan") and inner.kind is FLOAT:
             test = np.isnan if name == "IsNan" else _is_number
-            return Direct(BOOL, partial(_map, test, made.step), made.loud)
+            return Direct(BOOL, partial(_map, test, inner.step), inner.loud)
         if name == "FillNull":
             other = self.make(inputs[1])
-            if other is not None and _common(made, other) is made.kind:
+            if other is not None and _common(inner, other) is inner.kind:
                 return Direct(
-                    made.kind, partial(_fill, made.step, _as(other, made.kind)), _loud(made, other)
+                    inner.kind,
+                    partial(_fill, inner.step, _as(other, inner.kind)),
+                    _loud(inner, other),
                 )
         return None
 
@@ -202,16 +205,16 @@ class _Maker:
         kind, name = kind_of(node)
         if kind == "Column":
             return Direct(BOOL, partial(_column_null, null, self.positions[name]))
-        made = self.make(node)
-        if not isinstance(made, Direct):
+        inner = self.make(node)
+        if not isinstance(inner, Direct):
             return None
-        return Direct(BOOL, partial(_step_null, null, made.step), made.loud)
+        return Direct(BOOL, partial(_step_null, null, inner.step), inner.loud)
 
 
 def _literal(parts: Node) -> _Literal | None:
     form, inner = kind_of(parts)
     kind, value = kind_of(inner)
-    # Polars writes NaN and the infinities as null: those literals stay with it.
+    # Polars writes NaN and the infinities as null, so such literals cannot be told apart and are left to Polars.
     if form == "Dyn" and kind == "Int" and -_WORDS <= value < _WORDS:
         return _Literal(INT, np.int64(value))
     if form == "Scalar" and kind == "Int64":
@@ -232,13 +235,13 @@ def _loud(*parts: Direct | _Literal) -> bool:
     return any(isinstance(part, Direct) and part.loud for part in parts)
 
 
-def _as(made: Direct | _Literal, kind: pa.DataType) -> Step:
-    """The steps of a part, as numbers of a type; a literal is one value for all rows."""
-    if isinstance(made, _Literal):
-        value = made.value if made.kind is kind else np.float64(made.value)
+def _as(part: Direct | _Literal, kind: pa.DataType) -> Step:
+    """A step that gives a part in a type; a literal gives one value for all rows."""
+    if isinstance(part, _Literal):
+        value = part.value if part.kind is kind else np.float64(part.value)
         cells = (value, None)
         return lambda columns: cells
-    return made.step if made.kind is kind else partial(_cast, made.step, np.dtype(np.float64))
+    return part.step if part.kind is kind else partial(_cast, part.step, np.dtype(np.float64))
 
 
 def _arithmetic(op: str, a: Direct | _Literal, b: Direct | _Literal) -> Direct | None:
@@ -248,7 +251,7 @@ def _arithmetic(op: str, a: Direct | _Literal, b: Direct | _Literal) -> Direct |
     if op == "TrueDivide":
         kind = FLOAT
         if isinstance(b, _Literal):
-            # Polars divides by a literal so; the last digit may differ from that of a division.
+            # Polars divides by a literal in this way; the last digit may differ from that of a division.
             with np.errstate(divide="ignore", over="ignore"):
                 op, b = "Multiply", _Literal(FLOAT, np.float64(1) / np.float64(b.value))
     elif op in ("Modulus", "FloorDivide") and (
@@ -267,7 +270,7 @@ def _comparison(op: str, a: Direct | _Literal, b: Direct | _Literal) -> Direct |
     return Direct(BOOL, partial(_both, compare, _as(a, kind), _as(b, kind)), _loud(a, b))
 
 
-# What follows runs for every batch.
+# All functions from here on run for every batch.
 
 
 def _numbers(at: int, dtype: np.dtype[Any], columns: Sequence[pa.Array]) -> Cells:

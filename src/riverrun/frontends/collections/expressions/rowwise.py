@@ -1,14 +1,17 @@
 """Which expressions are row-wise: every node of the tree is on a list, or the expression is refused.
 
-1. The result for a row depends on that row alone: not on its neighbours, their order or their
-   number, nor on chance or a clock. So how rows are cut into batches does not show (law 4 of the
-   design), and deleting a row takes back exactly what inserting it gave.
-2. A node that is not known is refused. Polars grows; what it adds is looked at before it is let in.
-3. Inside a list (``list.eval``, ``list.agg``, ``list.filter``) a whole list is one row, so there
-   aggregates, sorts and the like are allowed; chance is not.
+`compiled` checks every expression here. Laws:
 
-A Python function is row-wise when its user says so: ``map_elements``, or ``map_batches`` with
-``is_elementwise=True``. ``hash`` is let in: Polars keeps it stable within one of its versions.
+- **One row alone.** The result for a row depends on that row alone: not on its neighbours, their order or their number,
+  nor on chance or a clock. So the cutting of batches does not show (the *cuts invisible* law of DESIGN), and deleting a
+  row takes back exactly what inserting the row gave.
+- **Known nodes only.** A node that is not on the list is refused; new functions of Polars are added to the list by
+  hand.
+- **A list is one row.** Inside a list (``list.eval``, ``list.agg``, ``list.filter``) aggregates, sorts and the like are
+  allowed, since a whole list belongs to one row. Chance is refused there too.
+
+A Python function counts as row-wise when its user says so: ``map_elements``, or ``map_batches`` with
+``is_elementwise=True``. ``hash`` is allowed: Polars keeps it stable within one version.
 
 >>> import polars as pl, pyarrow as pa
 >>> schema = pa.schema({"a": pa.int64(), "b": pa.int64()})
@@ -129,7 +132,7 @@ _GROUPS = {
     "Categorical": "cat.",
 }
 
-# A column here would be read as a whole, as the set of things to look for.
+# Inputs that have to be literals: Polars would read a column there as a whole, as the set of values to look for.
 _LITERAL_INPUTS = {
     "Replace": (1, 2),
     "ReplaceStrict": (1, 2),
@@ -176,25 +179,25 @@ _DISTINCT = frozenset(_names("unique is_unique is_duplicated is_first_distinct i
 
 @dataclass
 class RowwiseFacts:
-    """What a checked expression looks at."""
+    """The columns that a checked expression looks at."""
 
     columns: set[str] = field(default_factory=set)
     selects: bool = False
-    """Whether it picks columns by a pattern, a type or a place, and so may look at any of them."""
+    """Whether the expression selects columns by pattern, type or place, and so may look at any column."""
 
 
 def check(tree: Node, schema: pa.Schema, what: str, column: str | None) -> RowwiseFacts:
-    """The columns that a row-wise expression looks at; any other expression is a `PlanError`."""
+    """The columns that a row-wise expression looks at. Raises `PlanError` for an expression that is not row-wise."""
     walk = _Walk(schema, what, column)
     walk.node(tree)
-    return walk.found
+    return walk.facts
 
 
 def check_steady(tree: Node, schema: pa.Schema, what: str, column: str | None) -> None:
-    """Refuse what Polars computes otherwise, in the last digit, when a choice is the same for all rows.
+    """Refuse expressions whose last digit depends on how rows are cut: certain divisions and powers of a choice.
 
-    Of a choice that falls on a literal for every row of a batch Polars makes a scalar, and divides
-    scalars by a literal, and takes powers of them, in another way than it does with columns.
+    Where a choice (``when``, ``coalesce``) falls on a literal for every row of a batch, Polars makes a scalar of the
+    choice. Polars divides scalars by a literal, and takes powers of scalars, in another way than with columns.
     """
     walk = _Walk(schema, what, column)
     for kind, parts in _nodes(tree):
@@ -227,7 +230,7 @@ def _nodes(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _chooses(tree: Node) -> bool:
-    """Whether it may be a literal for all rows of one batch, and something else in another."""
+    """Whether a tree has a choice that may fall on a literal for all rows of one batch, and not in another batch."""
     for kind, parts in _nodes(tree):
         if kind == "Ternary" and not (_varies(parts["truthy"]) and _varies(parts["falsy"])):
             return True
@@ -245,7 +248,7 @@ class _Walk:
         self.schema = schema
         self.what = what
         self.column = column
-        self.found = RowwiseFacts()
+        self.facts = RowwiseFacts()
         self.in_list = 0
         self.in_struct = 0
 
@@ -267,10 +270,10 @@ class _Walk:
 
     def _Column(self, name: str) -> None:  # noqa: N802
         if not (self.in_list and name == ""):
-            self.found.columns.add(name)
+            self.facts.columns.add(name)
 
     def _Selector(self, _: Any) -> None:  # noqa: N802
-        self.found.selects = True
+        self.facts.selects = True
 
     def _Literal(self, value: Node) -> None:  # noqa: N802
         if kind_of(value)[0] not in ("Dyn", "Scalar"):
@@ -375,7 +378,7 @@ class _Walk:
         self._inputs(name, parts["input"])
 
     def _options(self, name: str, options: Any) -> None:
-        """What a function does may depend on its options: then they are on the list too."""
+        """Refuse a function on the list with options that make it not row-wise, or not steady."""
         if name == "StringExpr.Strptime" and options[1]["format"] is None:
             self.refuse(
                 "str.strptime(format=None)",
@@ -440,7 +443,7 @@ class _Walk:
 
 
 def _varies(node: Node) -> bool:
-    """Whether a node is anything but made of literals."""
+    """Whether a node has anything in it that is not a literal."""
     return any(kind in json.dumps(node) for kind in ('"Element"', '"Column"', '"Field"'))
 
 
@@ -450,7 +453,7 @@ def _is_series(node: Node) -> bool:
 
 
 def _called(name: str, options: Any = None) -> str:
-    """What a user calls the function that Polars names so."""
+    """The name that users know for a function, from the name in Polars' tree."""
     if name in _CALLED:
         return _CALLED[name]
     if name == "Random":

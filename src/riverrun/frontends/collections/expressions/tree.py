@@ -1,9 +1,10 @@
 """A Polars expression as a tree of plain dicts, lists and strings.
 
-Polars writes an expression as JSON: a node is its kind (``"Len"``) or a dict from its kind to its
-parts (``{"Column": "x"}``). Python functions inside it are written by pickling them, which needs
-cloudpickle and a function that can be pickled; to look at the tree neither matters, so when
-Polars cannot write one, a stand-in takes the place of cloudpickle for that moment.
+`rowwise`, `direct` and `compiled` look at expressions by way of this tree. Polars writes an expression as JSON: a node
+is its kind (``"Len"``) or a dict from its kind to its parts (``{"Column": "x"}``). Polars pickles the Python functions
+in an expression, which fails without cloudpickle, or for a function that cannot be pickled. The tree does not need the
+functions; so where pickling fails, Polars writes the expression once more, with a stand-in for cloudpickle that pickles
+nothing.
 
 >>> import polars as pl
 >>> read(pl.col("x") + 1)
@@ -40,7 +41,7 @@ def read(expression: pl.Expr) -> Node:
 
 
 def kind_of(node: Node) -> tuple[str, Any]:
-    """The kind of a node, or of a function, and its parts; a kind without parts has None."""
+    """The kind of a node, or of a function, and its parts; None for a kind without parts."""
     if isinstance(node, str):
         return node, None
     [(kind, parts)] = node.items()
@@ -48,7 +49,8 @@ def kind_of(node: Node) -> tuple[str, Any]:
 
 
 def selects(tree: Any) -> bool:
-    """Whether some part selects columns by name, type or place: what it stands for depends on which there are.
+    """Whether some part selects columns by pattern, type or place, so that its meaning depends on the columns there
+    are.
 
     >>> selects(read(pl.sum_horizontal(pl.col(pl.Int64)).max())), selects(read(pl.col("x").max()))
     (True, False)
