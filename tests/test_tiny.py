@@ -48,6 +48,7 @@ def test_public_names_are_pinned():
         "max",
         "mean",
         "min",
+        "options",
         "read_checkpoint",
         "rules",
         "sum",
@@ -55,7 +56,6 @@ def test_public_names_are_pinned():
     assert set(riverrun.state.__all__) == {
         "END",
         "Batch",
-        "Checkpoints",
         "Order",
         "ReadHold",
         "Schema",
