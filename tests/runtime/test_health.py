@@ -137,7 +137,7 @@ def sleeping_maker(folder: Path) -> Maker:
 def test_slow_code_is_reported_and_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(signs, "SLOW", 1.5)
+    monkeypatch.setattr(signs, "SLOW_CALL", 1.5)
     launcher = Processes(sleeping_maker(tmp_path))
     with RemoteCluster(
         launcher, 2, checkpoint=tmp_path, every=None, timeout=60, silence=2.5

@@ -308,7 +308,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
         cluster = run._cluster.frames
         target = run._target(run._inlets["a"], "insert into")
         name = cluster.new_upload()
-        order = ingest._Order(target, name, cluster.address, cluster.credentials)
+        order = ingest._TaskOrder(target, name, cluster.address, cluster.credentials)
         batches = [pa.record_batch({"n": [1, 2, 3]}), pa.record_batch({"n": [4, 5]})]
         told = [ingest._send(order, iter(batches), 0, attempt) for attempt in (11, 12)]
         assert [sum(parcel.rows for parcel in each) for each in told] == [5, 5]

@@ -72,7 +72,10 @@ CALLS: dict[str, tuple[str, ...]] = {
     "searching.hash_keys": ("i8[2] i8 u8",),
     "searching.list_changes": ("i8[2] i8[1] i8[3] i8[2]",),
     "searching.look_up": ("i8[2] i8[1] i8[2] i8 u8 b i8[1] i8 b i8 b b",),
-    "sorting.add_up_equal": ("u8[1] u8[1] b i8 i8 i8 i4[1] i8[1] i8 i8[1]",),
+    "sorting.add_up_equal": (
+        "u8[1] u8[1] b i8 i8 i8 i4[1] i8[1] i8 i8[1]",
+        "u8[1] u8[1] b i8 i8 i8 i4[1] i8[1]! i8 i8[1]",
+    ),
     "sorting.consolidate": ("u8[1] u8[1] i8[1] b i8 i8 i8 i8[1] i8 i4[1] i8[1]",),
     "sorting.mostly_distinct": ("u8[1] u8[1] i4[1]",),
     "sorting.order_words": ("i8 i8 i8 u8[1]",),

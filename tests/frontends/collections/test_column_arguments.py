@@ -498,8 +498,8 @@ OTHERS = {
     "Collection": "others function schema other name step size offset after epochs late suffix how state rule "
     "closed idle progress requests side body limit patience predicates times",
     "Grouped": "function schema many name k descending collection",
-    "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction sweep accelerate "
-    "replies_first workers checkpoint history seed on memory timeout recovery security short",
+    "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
+    "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",
     "Run": "timeout name epoch wait rows kind output function start probe workers frame mode stream checkpoint "
     "trigger path storage_options",
     "Result": "name schema portions epoch spark",

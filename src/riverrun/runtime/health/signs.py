@@ -24,9 +24,7 @@ from typing import Any, Literal, TypeAlias
 from riverrun.engine.events import Events
 from riverrun.runtime.health.balance import Balancer, Straggler
 
-SLOW_CALL = (
-    10.0  # seconds: a call that takes longer is reported, and again whenever its time has doubled
-)
+SLOW_CALL = 10.0  # seconds; a longer call is reported, and again whenever its time has doubled
 REPEAT = 30.0  # seconds until a straggler is reported again
 _LOG = logging.getLogger(__name__)
 

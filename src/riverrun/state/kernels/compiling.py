@@ -21,7 +21,7 @@ Cost: loading takes some ten milliseconds a kernel, half a second for all kernel
 
 >>> import numpy as np
 >>> from riverrun.state.kernels.gathering import is_ascending
->>> is_ascending(np.array([1, 2, 3], np.uint64))
+>>> is_ascending(np.frombuffer(np.array([1, 2, 3], np.uint64).tobytes(), np.uint64))
 True
 >>> any(label.startswith("riverrun.state.kernels.gathering.is_ascending-") for label in used())
 True
