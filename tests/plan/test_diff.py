@@ -14,6 +14,7 @@ import pytest
 import riverrun as rr
 from riverrun.plan.diff import Comparison, StoredProgram, compare, states_of
 from riverrun.plan.identity import code_of
+from riverrun.plan.lineage import lineage_of
 from riverrun.plan.plan import Plan
 
 Build = Callable[[rr.Dataflow], None]
@@ -27,7 +28,7 @@ def plan_of(build: Build) -> Plan:
 
 def stored(plan: Plan, epoch: int = 3, lineage: bool = True) -> StoredProgram:
     states = frozenset(name for node in plan.nodes for name in states_of(node))
-    return StoredProgram(epoch, plan.fingerprint, states, plan.lineage if lineage else None)
+    return StoredProgram(epoch, plan.fingerprint, states, lineage_of(plan) if lineage else None)
 
 
 def compared(old: Build, new: Build, **options: Any) -> Comparison:
@@ -276,7 +277,7 @@ def test_wiring_is_part_of_a_lineage() -> None:
         return program
 
     old, new = plan_of(build(False)), plan_of(build(True))
-    assert old.lineage["reduce-1"] != new.lineage["reduce-1"]
+    assert lineage_of(old)["reduce-1"] != lineage_of(new)["reduce-1"]
     assert compare(new, stored(old)).rebuild["reduce-1"] == "because of 'amounts-1'"
 
 

@@ -19,6 +19,7 @@ import pytest
 import riverrun as rr
 import riverrun.operators
 from riverrun.operators.shared.gather import Requesting
+from riverrun.plan.lineage import lineage_of
 from riverrun.plan.operator import Exchanging, Linear, Operator, Role
 from riverrun.plan.plan import Plan
 
@@ -91,7 +92,7 @@ def with_functions() -> Plan:
 
 def told(plan: Plan, *, words: bool) -> Iterator[str]:
     for name, said in plan.fingerprint.items():
-        word = plan.lineage[name] if words else "-" * 16
+        word = lineage_of(plan)[name] if words else "-" * 16
         yield f"{plan.name} {word} {name}: " + re.sub(r"\b[0-9a-f]{12}\b", "(code)", said)
 
 

@@ -26,6 +26,7 @@ from riverrun.errors import CheckpointError
 from riverrun.frontends.names import describe_stream
 from riverrun.operators.arrange import changes_of, state_schema
 from riverrun.plan.diff import Comparison, StoredProgram, compare, states_of
+from riverrun.plan.lineage import lineage_of
 from riverrun.plan.operator import (
     Actor,
     Arranged,
@@ -325,7 +326,7 @@ def test_the_laws_of_operators_hold() -> None:
 
 def compared(old: rr.Dataflow, new: rr.Dataflow) -> Comparison:
     states = frozenset(name for node in old.plan.nodes for name in states_of(node))
-    return compare(new.plan, StoredProgram(3, old.plan.fingerprint, states, old.plan.lineage))
+    return compare(new.plan, StoredProgram(3, old.plan.fingerprint, states, lineage_of(old.plan)))
 
 
 def test_what_can_be_built_anew_is_told() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.plan.diff import StoredProgram, compare, states_of
+from riverrun.plan.lineage import lineage_of
 from tests.run.shapes import SHAPES, chain, many_to_many, nested_concat, wide
 from tests.soaking import draws
 
@@ -40,10 +41,10 @@ def look_at(flow):
     """What is done with a plan before it runs, and when a checkpoint is resumed by another program."""
     plan = flow.plan
     states = frozenset(name for node in plan.nodes for name in states_of(node))
-    lineage = {name: f"{word[:-1]}x" for name, word in plan.lineage.items()}
+    lineage = {name: f"{word[:-1]}x" for name, word in lineage_of(plan).items()}
     fingerprint = {name: f"other {said}" for name, said in plan.fingerprint.items()}
     str(compare(plan, StoredProgram(3, fingerprint, states, lineage)))
-    str(compare(plan, StoredProgram(3, plan.fingerprint, states, plan.lineage)))
+    str(compare(plan, StoredProgram(3, plan.fingerprint, states, lineage_of(plan))))
     flow.explain()
     flow._repr_svg_()
     pickle.loads(cloudpickle.dumps(plan))

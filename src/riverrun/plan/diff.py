@@ -2,7 +2,7 @@
 
 When a run resumes, `engine.coordinator.resume` calls `compare` with the plan of the program and with the checkpoint's
 description of the program that wrote it: the names of the states; for each node a text of the node itself (the
-*fingerprint*); and for each node one word for the node and all nodes that led to it (the *lineage*). The result is a
+*fingerprint*); and for each node one word for the node and all nodes that led to it (`plan.lineage`). The result is a
 `Comparison`: which states are kept, which are built anew and why, and by which routes content comes to the latter.
 
 Laws:
@@ -11,9 +11,6 @@ Laws:
   lineage that its node has now: that state holds what the node would have made. Names do not matter, so nodes without a
   name of their own may be numbered in another way than before. Only where results depend on arrival may two nodes of
   one lineage hold different rows: there the name has to be the same, if several nodes had that lineage.
-- **What a word covers.** The word of a node covers the operator (`Operator.identity`), the columns, and the words of
-  the nodes before it, in order. Inside a loop, the word covers the loop as seen from the node, round before round.
-  Nodes at which all rows pass unchanged (probes, inspections) are left out.
 - **Blank.** A node that has seen no row yet is *blank*: its state is empty and need not be in the checkpoint. Blank are
   the nodes behind new inputs only, and joins with such nodes. But if the checkpoint has a state under the blank node's
   name, and no other node has kept that state, the node's state counts as one to be built anew (of nothing), so that
@@ -33,7 +30,7 @@ Laws:
 ...     return flow.plan
 >>> old = program(5)
 >>> states = frozenset(name for node in old.nodes for name in states_of(node))
->>> print(compare(program(7), StoredProgram(3, old.fingerprint, states, old.lineage)))
+>>> print(compare(program(7), StoredProgram(3, old.fingerprint, states, lineage_of(old))))
 changed: 'filter-1'
     was: filter [left < 5] (item: large_string, left: int64) <- items:rows
     is:  filter [left < 7] (item: large_string, left: int64) <- items:rows
@@ -45,13 +42,14 @@ Cost: some ten microseconds for each node; for the nodes of a loop, times the ro
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from riverrun.plan.lineage import lineage_of, without_sources
 from riverrun.plan.operator import Role
-from riverrun.plan.plan import FROM, Node, Plan, Port, Scope
+from riverrun.plan.placement import placements
+from riverrun.plan.plan import Node, Plan, Port, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class StoredProgram:
     states: frozenset[str]
     """The names of the states."""
     lineage: Mapping[str, str] | None = None
-    """For each node, by name, its word (`Plan.lineage`). None in checkpoints that do not say it: then states are kept
+    """For each node, by name, its word (`plan.lineage`). None in checkpoints that do not say it: then states are kept
     only by a program of the very same fingerprint, which keeps them whatever words it has now."""
     code: Mapping[str, str] | None = None
     """For each function of the program, and for what the functions read, a word (`identity.ProgramCode.words`)."""
@@ -192,22 +190,19 @@ def compare(plan: Plan, stored: StoredProgram) -> Comparison:
     return _Comparing(plan, stored).result()
 
 
-def _without_sources(text: str) -> str:
-    """The part of a node's fingerprint that is about the node itself, without the names of the nodes it takes from."""
-    return text.rsplit(FROM, 1)[0]
-
-
 class _Comparing:
     """The work of `compare`."""
 
     def __init__(self, plan: Plan, stored: StoredProgram) -> None:
         self.plan = plan
         self.stored = stored
+        self.words = lineage_of(plan)
+        """For each node, by name, its word."""
         self.same = dict(stored.fingerprint) == plan.fingerprint
         """Whether the program is the very one that wrote the checkpoint."""
         self.old_names: dict[str, list[str]] = {}
         """The names of the nodes of the old program, by the word of their lineage."""
-        for name, word in (plan.lineage if self.same else stored.lineage or {}).items():
+        for name, word in (self.words if self.same else stored.lineage or {}).items():
             self.old_names.setdefault(word, []).append(name)
         self.keep: dict[int, dict[str, str]] = {}
         """For each node whose states are in the checkpoint: the names of its states, each with its old name."""
@@ -253,7 +248,7 @@ class _Comparing:
         """
         if not node.operator.suffixes:
             return None
-        names = self.old_names.get(self.plan.lineage[node.name], [])
+        names = self.old_names.get(self.words[node.name], [])
         if node.name in names:
             names = [node.name]
         elif node.number in self.plan.arrival_dependent and len(names) > 1:
@@ -271,13 +266,13 @@ class _Comparing:
         while node.operator.passes_all:
             (port,) = node.inputs
             node = self.plan.nodes[port.node]
-        return self.plan.lineage[node.name] in self.old_names
+        return self.words[node.name] in self.old_names
 
     @cached_property
     def differences(self) -> list[Difference]:
         """The nodes that differ by themselves, not only since they stand behind a node that differs."""
         plan, was, now = self.plan, self.stored.fingerprint, self.plan.fingerprint
-        words = set(plan.lineage.values())
+        words = set(self.words.values())
         old = {} if self.same else self.stored.lineage or {}
         # The old node of such a name goes on in this program, if under another name. So a new node that has its old
         # name is not a changed form of it.
@@ -290,7 +285,7 @@ class _Comparing:
             if before is not None:
                 related.add(node.name)
                 sources = [self.plan.nodes[port.node] for port in node.inputs]
-                is_same = _without_sources(before) == _without_sources(after)
+                is_same = without_sources(before) == without_sources(after)
                 if is_same and not all(map(self._is_known, sources)):
                     continue
                 if before == after:
@@ -313,7 +308,7 @@ class _Comparing:
         fingerprint, old_code = self.plan.fingerprint[node.name], self.stored.code
         if old_code is None:
             return None
-        return self.plan.code.reason(_without_sources(fingerprint), old_code)
+        return self.plan.code.reason(without_sources(fingerprint), old_code)
 
     def _cause(self, number: int) -> str:
         """Why a state is not kept, for people: the first nodes on the ways to its node that differ."""
@@ -501,8 +496,6 @@ class _Comparing:
 
     @cached_property
     def _placements(self) -> Mapping[Port, set[tuple[int, ...]] | None]:
-        from riverrun.plan.placement import placements
-
         return placements(self.plan)
 
 
@@ -540,103 +533,3 @@ def _blank(plan: Plan, stored: StoredProgram) -> frozenset[int]:
             if not empty:
                 blank.discard(node.number)
     return frozenset(blank)
-
-
-# ---- lineage
-
-
-def lineages(plan: Plan) -> dict[str, str]:
-    """For each node, by name, its word (the law *what a word covers*)."""
-    words: dict[int, str] = {}
-    own = {node.number: _without_sources(plan.fingerprint[node.name]) for node in plan.nodes}
-    passed: dict[Port, Port] = {}
-    sources = {
-        node.number: [_passed(plan, port, passed) for port in node.inputs] for node in plan.nodes
-    }
-    for together in plan.cycles:
-        at = together[0]
-        if len(together) > 1 or any(port.node == at for port in sources[at]):
-            words |= _words_around(plan, together, own, sources, words)
-        else:
-            words[at] = _word(own[at], sources[at], words)
-    return {node.name: words[node.number] for node in plan.nodes}
-
-
-def _word(own: str, sources: Sequence[Port], words: Mapping[int, str]) -> str:
-    froms = [f"{words[port.node]}.{port.output}" for port in sources]
-    return hashlib.sha256(f"{own}{FROM}{froms}".encode()).hexdigest()[:16]
-
-
-def _words_around(
-    plan: Plan,
-    together: Sequence[int],
-    own: Mapping[int, str],
-    sources: Mapping[int, Sequence[Port]],
-    outside: Mapping[int, str],
-) -> dict[int, str]:
-    """The words of nodes that lead to each other, around the feedbacks of loops.
-
-    The word of each node is made of what the node is and of the words of the nodes that lead to it. This is repeated,
-    each time looking one round of the loop further back, until a repetition tells no more nodes apart than the one
-    before. *Why that is enough:* take two nodes, of two programs in which the same words occur, whose words agree then.
-    The nodes before them agree in their words as well, and so do those before these. So both give the same in every
-    round.
-    """
-    inside = set(together)
-    back = {at for at in together if plan.nodes[at].operator.is_feedback}
-    order, done = [at for at in together if at in back], set(back)
-    for start in together:
-        waiting = [start]
-        while waiting:
-            at = waiting[-1]
-            missing = [
-                port.node
-                for port in sources[at]
-                if port.node in inside and port.node not in done and at not in done
-            ]
-            if missing:
-                waiting += missing
-                continue
-            waiting.pop()
-            if at not in done:
-                done.add(at)
-                order.append(at)
-    last_words: Mapping[int, str] = dict.fromkeys(inside, "around")
-    distinct = 0
-    while True:
-        words: dict[int, str] = {}
-        before = _Either(outside, last_words)
-        now = _Either(outside, words)
-        for at in order:
-            words[at] = _word(own[at], sources[at], before if at in back else now)
-        last_words = words
-        if len(set(words.values())) == distinct:
-            break
-        distinct = len(set(words.values()))
-    around = hashlib.sha256(" ".join(sorted(set(words.values()))).encode()).hexdigest()[:16]
-    return {
-        at: hashlib.sha256(f"{word} {around}".encode()).hexdigest()[:16]
-        for at, word in words.items()
-    }
-
-
-class _Either(dict[int, str]):
-    """Two mappings of words as one, without copying them; `inside` is asked first."""
-
-    def __init__(self, outside: Mapping[int, str], inside: Mapping[int, str]) -> None:
-        super().__init__()
-        self._outside, self._inside = outside, inside
-
-    def __missing__(self, at: int) -> str:
-        return self._inside[at] if at in self._inside else self._outside[at]
-
-
-def _passed(plan: Plan, port: Port, known: dict[Port, Port]) -> Port:
-    """The port that rows come from, behind all nodes at which all rows pass unchanged. `known` caches the answers."""
-    way = []
-    while port not in known and plan.nodes[port.node].operator.passes_all:
-        way.append(port)
-        (port,) = plan.nodes[port.node].inputs
-    port = known.get(port, port)
-    known.update(dict.fromkeys(way, port))
-    return port

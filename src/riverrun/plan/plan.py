@@ -335,17 +335,6 @@ class Plan:
                 fingerprint[node.name] = f"{node.operator.identity()} ({columns}){origin}"
         return fingerprint, walk.program_code
 
-    @cached_property
-    def lineage(self) -> dict[str, str]:
-        """For each node, by name, a *word*: a digest of what the node is and of all that leads to it.
-
-        A word contains no names but those that users know inputs and outputs by. So nodes that give the same in two
-        programs have the same word, whatever the nodes are called.
-        """
-        from riverrun.plan.diff import lineages
-
-        return lineages(self)
-
 
 @dataclass
 class PlanBuilder:

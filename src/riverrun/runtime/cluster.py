@@ -67,6 +67,7 @@ from riverrun.engine.messages import (
 )
 from riverrun.engine.reading import Portion
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
+from riverrun.plan.lineage import lineage_of
 from riverrun.plan.plan import Plan
 from riverrun.progress import Antichain
 from riverrun.runtime.storage_calls import execute
@@ -186,7 +187,7 @@ class Cluster(ABC):
             every=durability.every if durable else None,
             retain=durability.retain,
             fingerprint=fingerprint,
-            lineage=None if plan is None or not durable else plan.lineage,
+            lineage=None if plan is None or not durable else lineage_of(plan),
             about=_about(durability),
             policy=durability.policy,
             deadline=deadline,

@@ -10,6 +10,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.operators.shared.fetch import Fetch
+from riverrun.plan.lineage import lineage_of
 
 UPS = {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64, "s": pl.String, "x": pl.Float64}
 ASKS = {"k": pl.Int64, "at": pl.Int64, "since": pl.Int64, "name": pl.String, "l": pl.List(pl.String)}  # fmt: skip
@@ -490,7 +491,7 @@ def test_what_a_stream_is_called_is_no_part_of_a_state() -> None:
             some = ups.filter(pl.col("v") > 0)
         some.update(state)
         flow.output("o", some.fetch(state, requests=lambda row: [{"k": 1}], at="time"))
-        words.append([flow.plan.lineage[name] for name in ("s", "s:progress")])
+        words.append([lineage_of(flow.plan)[name] for name in ("s", "s:progress")])
     assert words[0] == words[1]
 
 
