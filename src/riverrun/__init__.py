@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TimeViolation,
         TransportError,
     )
+    from riverrun.frontends.collection import Collection
     from riverrun.frontends.collections.aggregates import (
         Aggregate,
         count,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         min,
         sum,
     )
-    from riverrun.frontends.collections.collection import Collection
     from riverrun.frontends.collections.groups import Grouped
     from riverrun.frontends.dataflow import Dataflow
     from riverrun.frontends.shared.state import State
@@ -99,7 +99,7 @@ _HOMES = {
         "min",
         "sum",
     ),
-    "riverrun.frontends.collections.collection": ("Collection",),
+    "riverrun.frontends.collection": ("Collection",),
     "riverrun.frontends.timely": (
         "TO_ALL",
         "TO_ANY",

@@ -27,7 +27,7 @@ import pyarrow as pa
 from riverrun.engine.coordinator.membership import Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import not_a_collection
-from riverrun.frontends.collections.collection import Collection, clock
+from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.shared.state import INT64, SWEEP, State, add_state
 from riverrun.frontends.timely import Loop, Vertex, add_vertex
 from riverrun.operators.arrange import Output
@@ -216,7 +216,7 @@ class Dataflow:
         it; without, it is answered with its epoch.
         """
         return add_state(
-            self._builder, self._builder.root, name, key, value, time, start, compact, compaction,
+            Collection, self._builder, self._builder.root, name, key, value, time, start, compact, compaction,
             sweep, accelerate, replies_first,
         )  # fmt: skip
 

@@ -48,8 +48,9 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import is_count, not_a_collection
-from riverrun.frontends.collections.collection import Collection, _deepest
+from riverrun.frontends.collection import Collection
 from riverrun.frontends.collections.loops import passes_no_state, takes_rows_back
+from riverrun.frontends.collections.rows import deepest
 from riverrun.frontends.collections.widening import widened
 from riverrun.frontends.shared.state import INT64, SWEEP, State, add_state
 from riverrun.operators.exchange import Exchange
@@ -170,7 +171,7 @@ def add_vertex(
     for port, collection in inputs.items():
         if not isinstance(collection, Collection):
             raise not_a_collection("plan.vertex", f"connect input {port!r} of a vertex", collection)
-    scope = _deepest(*inputs.values())
+    scope = deepest(*inputs.values())
     several = (
         isinstance(outputs, Mapping)
         and bool(outputs)
@@ -345,7 +346,7 @@ class Loop:
         round later. A fetch that waits is answered in the round in which the updates that it waits for are in.
         """
         return add_state(
-            self._builder, self.scope, name, key, value, time, start, compact, compaction,
+            Collection, self._builder, self.scope, name, key, value, time, start, compact, compaction,
             sweep, accelerate, replies_first,
         )  # fmt: skip
 
@@ -391,3 +392,7 @@ class Back(Collection):
             collection = collection._added_up_by_row()
         self._builder.close(self._port, collection._port)
         return self
+
+    def _at(self, port: Port, keyed: tuple[str, ...] | None = None) -> Any:
+        """What is made of these rows is a plain collection, which cannot be connected."""
+        return Collection(self._builder, port, keyed)

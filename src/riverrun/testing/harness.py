@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError, SchemaError
-from riverrun.frontends.collections.collection import Collection
+from riverrun.frontends.collection import Collection
 from riverrun.frontends.dataflow import Dataflow
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.values import fields_of, show

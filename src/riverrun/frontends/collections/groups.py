@@ -28,9 +28,9 @@ from riverrun.frontends.arguments import (
 from riverrun.frontends.collections import aggregates
 from riverrun.frontends.collections.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collections.arithmetic import Arithmetic
-from riverrun.frontends.collections.collection import Collection, one_line
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
 from riverrun.frontends.collections.expressions.tree import read, selects
+from riverrun.frontends.collections.rows import one_line
 from riverrun.operators.aggregates import SLOT, Amount, Amounts, FirstRows, GroupPart, Sums
 from riverrun.operators.groups import PolarsGroups, PythonGroups, group_name, grouped
 from riverrun.operators.reduce import Reduce
@@ -42,6 +42,9 @@ from riverrun.run.options import check_flag
 from riverrun.state import Order
 from riverrun.state.schema import free_name, free_prefix
 from riverrun.state.types import empty_batch, type_text
+
+if TYPE_CHECKING:
+    from riverrun.frontends.collection import Collection
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
 

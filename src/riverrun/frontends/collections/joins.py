@@ -19,14 +19,14 @@ Cost: the rows of both sides are arranged by the key; a change costs as much as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import is_one_of, not_a_collection
-from riverrun.frontends.collections.collection import Collection, _deepest
+from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.widening import common_kind, widened
 from riverrun.operators.join import Join
 from riverrun.operators.reshape import Pad
@@ -34,6 +34,9 @@ from riverrun.rows.column_names import check_suffix, checked_columns
 from riverrun.rows.values import show
 from riverrun.state.schema import free_prefix
 from riverrun.state.types import canonical, share_layout
+
+if TYPE_CHECKING:
+    from riverrun.frontends.collection import Collection
 
 _HOW_ELSEWHERE = dict.fromkeys(
     ("outer", "full_outer", "fullouter", "full outer"), 'an outer join of both sides is how="full"'
@@ -60,7 +63,7 @@ def join(
     suffix: str,
 ) -> Collection:
     """See `Collection.join`."""
-    if not isinstance(right, Collection):
+    if not isinstance(right, Rows):
         raise not_a_collection("plan.join", f"join {left._name}", right)
     if not is_one_of(how, HOW):
         raise PlanError(
@@ -79,7 +82,7 @@ def join(
     else:
         attempt = f"join {left._name} and {right._name}"
         left_key, right_key = key_columns(left, right, on, left_on, right_on, attempt)
-    scope = _deepest(left, right)
+    scope = deepest(left, right)
     left, right = left._into(scope), right._into(scope)
     kinds = _common_kinds(left, left_key, right, right_key)
     right = widened(right, dict(zip(right_key, kinds, strict=True)))
@@ -198,7 +201,7 @@ def _result_names(
 
 
 def key_columns(
-    left: Collection, right: Collection, on: Any, left_on: Any, right_on: Any, attempt: str
+    left: Rows, right: Rows, on: Any, left_on: Any, right_on: Any, attempt: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The key columns of the left and of the right side, from the arguments `on`, `left_on` and `right_on`."""
     are_there = [on is not None, left_on is not None, right_on is not None]

@@ -35,18 +35,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import check_callable, function_name, is_count, type_in_words
-from riverrun.frontends.collections.collection import Collection
 from riverrun.frontends.collections.expressions import Projection, compile_columns
+from riverrun.frontends.collections.rows import Rows
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
 from riverrun.plan.plan import Node, Scope
 from riverrun.state.types import common_type, share_layout, type_text
+
+if TYPE_CHECKING:
+    from riverrun.frontends.collection import Collection
 
 
 def iterate(
@@ -146,14 +149,14 @@ def _closed(
     schema = pa.schema([field.with_nullable(True) for field in start.schema])
     loop = builder.loop(start.scope, name)
     entered = start._into(loop, rounds, limit)
-    back = Collection(builder, builder.add(Feedback(limit, patience), [], [schema], scope=loop))
+    back = start._at(builder.add(Feedback(limit, patience), [], [schema], scope=loop))
     if rounds is not None:
         result = body(back, entered)
     else:
         # The rows of `start` are those of the first round only: from the next on, the body's result.
         delayed = entered._add(Delay(limit), [entered], schema)
         result = body(entered.concat(delayed.negate(), back))
-    if not isinstance(result, Collection):
+    if not isinstance(result, Rows):
         raise PlanError(
             "plan.loop_open",
             f"cannot iterate ({line}): the body gave {type_in_words(result)}, not a collection, so nothing leads "
@@ -173,7 +176,7 @@ def _closed(
         result = result._added_up_by_row()
     builder.close(back._port, result._port)
     port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
-    return Collection(builder, port)
+    return start._at(port)
 
 
 def _kinds_of_next(start: Collection, result: Collection, line: str) -> dict[str, pa.DataType]:

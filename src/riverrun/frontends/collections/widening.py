@@ -22,20 +22,20 @@ Cost: one more linear step with a cast for each column, for a side whose types a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import pyarrow as pa
 
 from riverrun.errors import PlanError
+from riverrun.frontends.collections.rows import Rows
 from riverrun.operators.reshape import Widen
 from riverrun.rows.types import family
 from riverrun.state.types import common_type, share_layout, type_text
 
-if TYPE_CHECKING:
-    from riverrun.frontends.collections.collection import Collection
+Kind = TypeVar("Kind", bound=Rows)
 
 
-def widened(collection: Collection, kinds: Mapping[str, pa.DataType]) -> Collection:
+def widened(collection: Kind, kinds: Mapping[str, pa.DataType]) -> Kind:
     """The collection with some columns in wider types; unchanged where states keep both types alike."""
     schema, changed, fields = collection.schema, [], []
     for at, field in enumerate(schema):

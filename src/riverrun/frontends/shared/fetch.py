@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -27,9 +27,9 @@ from riverrun.frontends.arguments import (
     not_a_collection,
     type_in_words,
 )
-from riverrun.frontends.collections.collection import Collection
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.joins import key_columns
+from riverrun.frontends.collections.rows import Rows
 from riverrun.frontends.collections.widening import widened
 from riverrun.frontends.shared.rules import Span
 from riverrun.frontends.shared.state import (
@@ -69,6 +69,9 @@ from riverrun.rows.values import show
 from riverrun.run.options import check_flag
 from riverrun.state.schema import free_name
 from riverrun.state.types import share_layout
+
+if TYPE_CHECKING:
+    from riverrun.frontends.collection import Collection
 
 _ENDS = {
     "both": (True, True),
@@ -354,12 +357,9 @@ def _add_fetch(
         stream=options.stream,
     )
     builder = state._builder
-    sides = [
-        Collection(builder, port)._into(moved.scope)._port
-        for port in (state._store, state._progress)
-    ]
+    sides = [moved._at(port)._into(moved.scope)._port for port in (state._store, state._progress)]
     port = builder.add(operator, [moved._port, *sides], [schema], name=options.name)
-    return Collection(builder, port)
+    return moved._at(port)
 
 
 def _report_fetch(
@@ -478,7 +478,7 @@ def lookup(
 ) -> Collection:
     """See `Collection.lookup`."""
     line = users_line()
-    if not isinstance(other, Collection):
+    if not isinstance(other, Rows):
         raise not_a_collection("plan.lookup", f"look up rows of {stream._name}", other)
     asked = other._name.strip("'")
     attempt = f"look up rows of {stream._name} in {asked!r}"
@@ -525,4 +525,4 @@ def lookup(
         )
         schema = pa.schema([*stream.schema, *answer])
         node = stream._builder.add(operator, [moved._port, port], [schema], name=name)
-    return Collection(stream._builder, Port(node.node))
+    return stream._at(Port(node.node))

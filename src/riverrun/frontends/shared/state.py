@@ -33,7 +33,7 @@ fetch reads both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -46,8 +46,8 @@ from riverrun.frontends.arguments import (
     is_time,
     type_in_words,
 )
-from riverrun.frontends.collections.collection import Collection, clock
 from riverrun.frontends.collections.expressions import compile_columns
+from riverrun.frontends.collections.rows import Rows, clock_port
 from riverrun.frontends.collections.widening import widened
 from riverrun.frontends.names import step_of
 from riverrun.frontends.shared.rules import Span, drop_before
@@ -80,6 +80,9 @@ from riverrun.rows.types import family
 from riverrun.run.options import check_flag
 from riverrun.state.types import common_type, share_layout, type_text
 
+if TYPE_CHECKING:
+    from riverrun.frontends.collection import Collection
+
 Columns = str | Sequence[str] | Mapping[str, Any] | None
 INT64 = pl.Int64
 SWEEP = 4096
@@ -91,6 +94,7 @@ class State:
 
     def __init__(
         self,
+        collection: type[Collection],
         builder: PlanBuilder,
         scope: Scope,
         name: str,
@@ -109,6 +113,7 @@ class State:
         self.value = value
         self.time = time
         self.compact = compact
+        self._collection = collection
         self._builder = builder
         self.scope = scope
         self.accelerated = accelerate
@@ -138,7 +143,7 @@ class State:
     def entries(self) -> Collection:
         """The entries as a collection: rows of key, time and value. A row goes when compaction takes its entry out."""
         keyed = tuple(self.key.names) if self.scope is self._builder.root else None
-        return Collection(self._builder, self._store, keyed)
+        return self._collection(self._builder, self._store, keyed)
 
     # -- inside
 
@@ -172,7 +177,7 @@ class State:
             )
         back = self._builder.add(Feedback(None, PATIENCE), [], [stream.schema], scope=self.scope)
         self._builder.close(back, stream._port)
-        return Collection(self._builder, back)
+        return stream._at(back)
 
     def _here(self, stream: Collection, what: str) -> Collection:
         if stream._builder is not self._builder:
@@ -198,7 +203,8 @@ class State:
         everywhere = marks._add(Exchange("all"), [marks], MARKS)
         self._lead(everywhere, reporter)
         if reporter.idle is not None and not self._has_clock:
-            ticks = clock(builder)._into(self.scope).select(source=pl.lit(""), mark="epoch")
+            clock = marks._at(clock_port(builder))._into(self.scope)
+            ticks = clock.select(source=pl.lit(""), mark="epoch")
             ticks = ticks._add(Exchange("all"), [ticks], MARKS)
             self._lead(ticks, Reporter("clock", "clock"))
 
@@ -216,6 +222,7 @@ class State:
 
 
 def add_state(
+    collection: type[Collection],
     builder: PlanBuilder,
     scope: Scope,
     name: str,
@@ -229,7 +236,10 @@ def add_state(
     accelerate: bool,
     replies_first: bool,
 ) -> State:
-    """Check the arguments of `Dataflow.state` and `Loop.state`, and make the state."""
+    """Check the arguments of `Dataflow.state` and `Loop.state`, and make the state.
+
+    `collection` is the class `Collection`, which is built on this module.
+    """
     check_name(name)
     builder.check_free(name, scope)
     line = users_line()
@@ -289,6 +299,7 @@ def add_state(
             hint="sweep= is how many rows a turn of the sweep looks at: a whole number from 1 on",
         )
     return State(
+        collection,
         builder,
         scope,
         name,
@@ -376,7 +387,7 @@ def check_state(state: Any, what: str) -> None:
             "state.state",
             f"cannot {what} {type_in_words(state)} at {line}: that is not a state",
             hint="in a collection, rows are looked up: stream.lookup(collection, on=...)"
-            if isinstance(state, Collection)
+            if isinstance(state, Rows)
             else "state = flow.state(name, key={...}, value={...})",
             line=line,
         )
@@ -585,7 +596,7 @@ def _lists(columns: pa.Schema, state: State) -> tuple[int, ...]:
 
 def _awaited(marks: Collection, state: State) -> Collection:
     """Marks, held back until the state has replied to the updates before them."""
-    store = Collection(state._builder, state._store)
+    store = marks._at(state._store)
     replies = store._add(Applied(), [store], MARKS)
     replies = replies._add(Exchange("all"), [replies], MARKS)
     return marks._add(Await(), [marks, replies], MARKS)

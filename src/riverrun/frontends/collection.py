@@ -21,7 +21,6 @@ Cost: a method costs nothing before the run. In an epoch, only the rows that cha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -44,11 +43,16 @@ from riverrun.frontends.arguments import (
     not_a_collection,
     type_in_words,
 )
-from riverrun.frontends.collections.expressions import compile_columns, compile_filter
+from riverrun.frontends.collections.expressions import compile_filter
+from riverrun.frontends.collections.groups import Grouped
+from riverrun.frontends.collections.joins import join
+from riverrun.frontends.collections.loops import iterate
+from riverrun.frontends.collections.rows import Rows, clock_port, deepest, one_line
 from riverrun.frontends.collections.widening import common_kind, widened
-from riverrun.frontends.names import describe_stream, step_of
+from riverrun.frontends.shared.fetch import fetch, lookup
+from riverrun.frontends.shared.state import State, progress, update
 from riverrun.operators.aggregates import Present
-from riverrun.operators.arrange import Arrange, Consolidate
+from riverrun.operators.arrange import Consolidate
 from riverrun.operators.exchange import Exchange
 from riverrun.operators.expire import (
     MARKS,
@@ -68,64 +72,28 @@ from riverrun.operators.linear import (
     MapBatches,
     Negate,
     Probe,
-    Project,
     Repeat,
 )
-from riverrun.operators.loops import PATIENCE, Enter
+from riverrun.operators.loops import PATIENCE
 from riverrun.operators.reduce import Reduce
 from riverrun.operators.reshape import Fits, Windows
 from riverrun.operators.shared.fetch_rules import FetchRule
 from riverrun.operators.shared.fetch_rules import Latest as LatestValue
 from riverrun.operators.shared.rules import Replace, UpdateRule
-from riverrun.operators.sources import CLOCK, Input
-from riverrun.plan.operator import Operator
-from riverrun.plan.plan import PlanBuilder, Port, Scope
+from riverrun.plan.plan import PlanBuilder
 from riverrun.rows.column_names import checked_columns, flat, is_list, new_name, one_column
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.values import show
 from riverrun.run.options import check_flag
-from riverrun.state import Order
-from riverrun.state.types import empty_batch, type_text
-
-if TYPE_CHECKING:
-    from riverrun.frontends.collections.groups import Grouped
-    from riverrun.frontends.shared.state import State
+from riverrun.state.types import type_text
 
 Column = str | pl.Expr
 REPLACE = Replace()
 LATEST = LatestValue()
 
 
-class Collection:
+class Collection(Rows):
     """Rows that change, in a dataflow that is being written. Methods make new collections of it."""
-
-    def __init__(
-        self, builder: PlanBuilder, port: Port, keyed: tuple[str, ...] | None = None
-    ) -> None:
-        self._builder = builder
-        self._port = port
-        self._keyed = keyed
-        """The key by which the node keeps its result as an arrangement; None where it keeps none."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, as an Arrow schema."""
-        return self._builder.nodes[self._port.node].schemas[self._port.output]
-
-    @property
-    def polars_schema(self) -> pl.Schema:
-        """The columns, in the types of Polars."""
-        return pl.DataFrame(empty_batch(self.schema)).schema
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.schema.names)
-
-    @property
-    def scope(self) -> Scope:
-        """The scope that the collection belongs to: a loop, or the root outside of all loops."""
-        return self._builder.nodes[self._port.node].scope
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{field.name}: {type_text(field.type)}" for field in self.schema)
@@ -330,7 +298,7 @@ class Collection:
         for other in listed:  # lists inside lists are refused here
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
-        scope = _deepest(self, *listed)
+        scope = deepest(self, *listed)
         fields = {field.name: field for field in self.schema}
         repeated = {self._port: 1}
         distinct = [self]
@@ -583,8 +551,6 @@ class Collection:
 
         `columns` and `named` are as in `select`; without any, all rows are one group. Null is a value like any other.
         """
-        from riverrun.frontends.collections.groups import Grouped
-
         attempt = f"group {self._name}"
         return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
 
@@ -645,8 +611,6 @@ class Collection:
         >>> sales.join(shops, left_on="shop", right_on="id", how="right").columns
         ['paid', 'id', 'city']
         """
-        from riverrun.frontends.collections.joins import join
-
         return join(self, other, on, left_on, right_on, how, suffix)
 
     def semi_join(
@@ -707,8 +671,6 @@ class Collection:
         A source that is silent for `idle` epochs does not count. With ``progress=False``, the stream reports nothing:
         use the method `progress` for that.
         """
-        from riverrun.frontends.shared.state import update
-
         return update(
             self, state, key=key, time=time, value=value, rule=rule, late=late, by=by, idle=idle,
             progress=progress,
@@ -760,8 +722,6 @@ class Collection:
         `update`, unless `progress` is False. A fetch in a loop, or behind another fetch of the same state, cannot
         report: report from a stream before it (`progress`), or nothing is compacted.
         """
-        from riverrun.frontends.shared.fetch import fetch
-
         return fetch(
             self, state, committed=True, key=key, at=at, since=since, wait=None, rule=rule, closed=closed, how=how,
             time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name, suffix=suffix,
@@ -797,8 +757,6 @@ class Collection:
         The answer stays as it was given: an epoch that deletes a row whose answer was given in an earlier epoch is
         refused. A function of `requests` may say `wait` for each request, too.
         """
-        from riverrun.frontends.shared.fetch import fetch
-
         return fetch(
             self, state, committed=False, key=key, at=at, since=since, wait=wait, rule=rule, closed=closed, how=how,
             time=time, late=late, by=by, idle=idle, progress=progress, requests=requests, name=name, suffix=suffix,
@@ -844,8 +802,6 @@ class Collection:
         <Commit of epoch 1: done>
         [(1, 'rope', 5.0), (2, 'rope', 6.0)]
         """
-        from riverrun.frontends.shared.fetch import lookup
-
         return lookup(self, other, on, left_on, right_on, rule, how, name, suffix)
 
     def progress(
@@ -864,8 +820,6 @@ class Collection:
         the greatest value so far counts, less `late`. `by` names a column that tells sources apart: then `at` grows
         within each source, and the least of them counts. A source that is silent for `idle` epochs does not count.
         """
-        from riverrun.frontends.shared.state import progress
-
         return progress(self, state, side, at, late, by, idle)
 
     # -- loops
@@ -898,141 +852,9 @@ class Collection:
         >>> once(lambda numbers: numbers.iterate(doubled), numbers=[{"n": 3}]).rows()
         [(3,), (6,)]
         """
-        from riverrun.frontends.collections.loops import iterate
-
         return iterate(self, body, limit=limit, at=at, name=name, patience=patience)
 
     # -- inside
-
-    @property
-    def _name(self) -> str:
-        """The name of the collection in messages while the program is written, in quotes."""
-        return repr(step_of(self._builder.nodes, self._port).name)
-
-    @property
-    def _stream_name(self) -> str:
-        """The name of the collection in events and messages while the program runs."""
-        return describe_stream(self._builder.nodes, self._port)
-
-    def _add(
-        self,
-        operator: Operator,
-        inputs: Sequence[Collection],
-        schema: pa.Schema,
-        name: str | None = None,
-        keyed: tuple[str, ...] | None = None,
-    ) -> Collection:
-        port = self._builder.add(operator, [c._port for c in inputs], [schema], name=name)
-        return Collection(self._builder, port, keyed)
-
-    def _project(self, wanted: Mapping[str, Any], what: str) -> Collection:
-        projection = compile_columns(self.schema, wanted, what)
-        if projection.sources == tuple(range(len(self.schema))) and list(wanted) == self.columns:
-            return self
-        text = ", ".join(
-            name if isinstance(value, str) and value == name else f"{name}={one_line(value)}"
-            for name, value in wanted.items()
-        )
-        return self._add(Project(projection, text), [self], projection.schema)
-
-    def _into(self, scope: Scope, at: Any = None, limit: int | None = None) -> Collection:
-        """The same rows inside a loop, or inside a loop of that loop."""
-        if self.scope is scope:
-            return self
-        if not scope.is_inside(self.scope):
-            line = users_line()
-            raise PlanError(
-                "plan.scope",
-                f"cannot use {self._name} at {line}: it belongs to the loop "
-                f"{self.scope.path.rstrip('/')!r}, which is not around this place",
-                hint="what a loop makes leaves it as the result of iterate; use that",
-                line=line,
-            )
-        assert scope.parent is not None
-        outer = self._into(scope.parent)
-        shared = self._builder.shared
-        key = ("enter", outer._port, scope.number)
-        if at is None and key in shared:
-            existing: Collection = shared[key]
-            return existing
-        port = self._builder.add(Enter(at, limit), [outer._port], [self.schema], scope=scope)
-        entered = Collection(self._builder, port)
-        if at is None:
-            shared[key] = entered
-        return entered
-
-    def _exchanged(self, key: tuple[str, ...], combine: bool = False) -> Collection:
-        places = {name: at for at, name in enumerate(self.columns)}
-        positions = tuple([places[name] for name in key])
-        return self._add(Exchange("key", positions, key, combine), [self], self.schema)
-
-    def _added_up_by_row(self) -> Collection:
-        """These rows, where equal rows are added up wherever they lie, so that rows which cancel are dropped.
-
-        Rows travel only where equal ones may lie on different workers (`plan.placement`).
-        """
-        everything = tuple(range(len(self.schema)))
-        exchange = Exchange("row", everything, tuple(self.columns), combine=True)
-        moved = self._add(exchange, [self], self.schema)
-        return moved._add(Consolidate(), [moved], self.schema)
-
-    def _arranged(
-        self,
-        key: tuple[str, ...],
-        order: tuple[Order, ...] = (),
-        combine: bool = False,
-        name: str | None = None,
-    ) -> Collection:
-        """These rows, arranged by a key; calls with the same key and order share one arrangement."""
-        if self._keyed == key and not order:
-            return self
-        shared = self._builder.shared
-        arrangement_key = ("arrange", self._port, key, order)
-        if arrangement_key not in shared:
-            moved = self._exchanged(key, combine)
-            shared[arrangement_key] = moved._add(
-                Arrange(key, order), [moved], self.schema, name, key
-            )
-        arranged: Collection = shared[arrangement_key]
-        return arranged
-
-    def _reduced(
-        self,
-        operator: Reduce,
-        arranged: Sequence[Collection],
-        schema: pa.Schema,
-        name: str | None = None,
-    ) -> Collection:
-        ports = [one._port for one in arranged]
-        port = self._builder.add(operator, ports, [schema], name=name)
-        return Collection(self._builder, port, operator.key)
-
-    def _is_added_up(self) -> bool:
-        """Whether the changes of an epoch are the same in whatever order rows arrived.
-
-        Some nodes may add rows and take them out again within an epoch, depending on the order: a join, a loop, a
-        negation, gathering replies, and a fetch, which may or may not answer rows that come and go. Behind such a node
-        the changes are not the same; nor are they, as far as is known, behind a loop that is not closed yet.
-        """
-        nodes, waiting = self._builder.nodes, [self._port.node]
-        seen = set(waiting)
-        while waiting:
-            node = nodes[waiting.pop()]
-            if node.operator.may_cancel:
-                return False
-            if node.operator.is_feedback and not node.inputs:
-                return False
-            if not node.operator.adds_up:
-                fresh = {port.node for port in node.inputs} - seen
-                seen |= fresh
-                waiting += fresh
-        return True
-
-    def _added_up(self) -> Collection:
-        """These rows, where equal rows of an epoch are added up. Equal rows have to lie on one worker already."""
-        if self._is_added_up():
-            return self
-        return self._add(Consolidate(), [self], self.schema)
 
     def _time_column(self, argument: Any, what: str) -> int:
         column = one_column(argument, self.columns, f"{what} of {self._name}")
@@ -1049,27 +871,7 @@ class Collection:
 
 def clock(builder: PlanBuilder) -> Collection:
     """The clock of a dataflow: a collection with one row for each epoch. A dataflow has one at most."""
-    shared = builder.shared
-    if CLOCK not in shared:
-        schema = pa.schema({"epoch": pa.int64()})
-        shared[CLOCK] = Collection(
-            builder, builder.add(Input(CLOCK), [], [schema], name="clock:ticks")
-        )
-    ticks: Collection = shared[CLOCK]
-    return ticks
-
-
-def one_line(expression: Any) -> str:
-    """An expression on one line, for plans: as Polars writes it, with column names bare.
-
-    >>> one_line((pl.col("price") > 5) & pl.col("item").is_not_null())
-    '[([price > 5]) & (item.is_not_null())]'
-    """
-    text = " ".join(str(expression).split())
-    text = (
-        re.sub(r'col\("([^"]*)"\)', r"\1", text).replace("dyn int: ", "").replace("dyn float: ", "")
-    )
-    return re.sub(r"(?<=[\[ ])\(([\w.]+)\)(?=[ \]])", r"\1", text)
+    return Collection(builder, clock_port(builder))
 
 
 def _no_columns(attempt: str, columns: Sequence[str]) -> PlanError:
@@ -1107,19 +909,6 @@ def _compared(column: str, value: Any, attempt: str) -> Any:
             hint="give a number, a string, a date, or a Polars expression",
             column=column,
         ) from error
-
-
-def _deepest(*collections: Collection) -> Scope:
-    """The innermost scope of some collections. Collections of two dataflows are refused."""
-    scope = max((c.scope for c in collections), key=lambda scope: scope.depth)
-    for collection in collections:
-        if collection._builder is not collections[0]._builder:
-            raise PlanError(
-                "plan.two_flows",
-                f"cannot combine {collections[0]._name} and {collection._name}: they belong to two dataflows",
-                hint="build both on one Dataflow",
-            )
-    return scope
 
 
 def _over_frames(function: Callable[[pl.DataFrame], Any]) -> Callable[[pa.RecordBatch], Any]:
