@@ -18,7 +18,7 @@ from riverrun.engine.reading import Portion
 from riverrun.errors import SchemaError
 from riverrun.interrupts import check, deferred
 from riverrun.rows.column_names import one_column
-from riverrun.runtime.frames import spark_frame
+from riverrun.runtime.carriers import spark_frame
 from riverrun.state.types import EnumType, declared_type
 
 _SHOWN = 10

@@ -35,6 +35,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from riverrun.engine.coordinator.membership import SILENCE
 from riverrun.errors import PlanError
 from riverrun.plan.plan import Plan
@@ -86,6 +88,14 @@ class Carrier(ABC):
         """How many workers ``workers="auto"`` means here."""
 
 
+class FrameCarrier(Carrier):
+    """A carrier whose workers live in a DataFrame engine (`runtime.frames`)."""
+
+    @abstractmethod
+    def frame_of(self, table: pa.Table, session: Any = None) -> Any:
+        """A DataFrame of rows that this process has."""
+
+
 _REGISTERED: dict[str | None, Carrier | str] = {
     None: "riverrun.runtime.local",
     "processes": "riverrun.runtime.processes",
@@ -122,6 +132,13 @@ def carrier_of(on: Any) -> Carrier:
     if isinstance(carrier, str):
         carrier = _REGISTERED[word] = import_module(carrier).CARRIER
     return carrier
+
+
+def spark_frame(table: pa.Table, session: Any = None) -> Any:
+    """A Spark DataFrame of rows that this process has."""
+    carrier = carrier_of("spark")
+    assert isinstance(carrier, FrameCarrier)
+    return carrier.frame_of(table, session)
 
 
 def _unknown(on: Any) -> PlanError:

@@ -36,7 +36,7 @@ from enum import Enum
 from functools import cache, partial
 from pathlib import Path
 from threading import Condition, RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -70,6 +70,7 @@ from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.plan.lineage import lineage_of
 from riverrun.plan.plan import Plan
 from riverrun.progress import Antichain
+from riverrun.runtime.frames import Frames
 from riverrun.runtime.storage_calls import execute
 from riverrun.storage.acknowledged import Acknowledger
 from riverrun.storage.checkpoint import Checkpoints
@@ -80,9 +81,6 @@ from riverrun.storage.scratch import sweep
 from riverrun.storage.store import Storage, open_storage
 from riverrun.storage.takeover import Continuation, Opening, take_over
 from riverrun.storage.threads import Lane
-
-if TYPE_CHECKING:
-    from riverrun.runtime.frames import Frames
 
 EVERY = timedelta(seconds=30)
 SETTLING = 5.0  # seconds that the storage has to settle what was interrupted

@@ -8,17 +8,13 @@ tasks hand rows to the workers, and fetch results from the workers. A cluster th
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from riverrun.engine.messages import Parcel
 from riverrun.rows.commands import InputRows
-from riverrun.runtime.carriers import Carrier, carrier_of
 
 
 @dataclass(frozen=True)
@@ -73,18 +69,3 @@ class Frames(Protocol):
 
     def of_lent(self, number: str) -> Any:
         """A DataFrame that reads a lent result; `number` is the one under which the run keeps the result."""
-
-
-class FrameCarrier(Carrier):
-    """A carrier whose workers live in a DataFrame engine."""
-
-    @abstractmethod
-    def frame_of(self, table: pa.Table, session: Any = None) -> Any:
-        """A DataFrame of rows that this process has."""
-
-
-def spark_frame(table: pa.Table, session: Any = None) -> Any:
-    """A Spark DataFrame of rows that this process has."""
-    carrier = carrier_of("spark")
-    assert isinstance(carrier, FrameCarrier)
-    return carrier.frame_of(table, session)

@@ -155,7 +155,7 @@ class RemoteCluster(Cluster):
         self._starting = math.ceil(min(silence, timeout / 2) / TICK)
         self._lost_at: float | None = None
         self._overseer = Overseer(
-            self._coordinator, launcher, self._health, timeout, self._check_room
+            self._coordinator, self._health, timeout, self._check_room, launcher.advice
         )
         self.path = None if options.checkpoint is None else str(options.checkpoint)
         self._synced = options.synced

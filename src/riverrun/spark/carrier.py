@@ -9,9 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from riverrun.runtime.carriers import ClusterRequest
+from riverrun.runtime.carriers import ClusterRequest, FrameCarrier
 from riverrun.runtime.cluster import Cluster
-from riverrun.runtime.frames import FrameCarrier
 from riverrun.spark.cluster import SparkCluster, free_slots
 
 

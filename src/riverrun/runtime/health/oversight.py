@@ -14,14 +14,10 @@ its own. Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from riverrun.engine.coordinator.coordinator import Coordinator, Phase
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.runtime.health.signs import Health
-
-if TYPE_CHECKING:
-    from riverrun.runtime.remote import Launcher
 
 
 class Overseer:
@@ -30,17 +26,18 @@ class Overseer:
     def __init__(
         self,
         coordinator: Coordinator,
-        launcher: Launcher,
         health: Health,
         timeout: float,
         check_room: Callable[[int], None],
+        advice: Callable[[int, int], str],
     ) -> None:
-        """`timeout` is the deadline, in seconds; `check_room` raises where there cannot be so many workers."""
+        """`timeout` is the deadline, in seconds. `check_room` raises where there cannot be so many workers. `advice`
+        says what to do when too few processes are present, given how many are and how many are wanted."""
         self._coordinator = coordinator
-        self._launcher = launcher
         self._health = health
         self._timeout = timeout
         self._check_room = check_room
+        self._advice = advice
         self._gathering_since: float | None = None
         self._changing_since: float | None = None
 
@@ -64,7 +61,7 @@ class Overseer:
             "run.not_ready",
             f"cannot run: {present} of {wanted} workers reported {when}"
             + (f"; the last one said: {said}" if said else ""),
-            hint=self._launcher.advice(present, wanted),
+            hint=self._advice(present, wanted),
             present=present,
             workers=wanted,
         )
@@ -79,7 +76,7 @@ class Overseer:
             "run.no_newcomer",
             f"cannot go on with {wanted} workers: the new ones did not report {when}"
             + (f"; the last one said: {said}" if said else ""),
-            hint=f"the run goes on with {present}; " + self._launcher.advice(present, wanted),
+            hint=f"the run goes on with {present}; " + self._advice(present, wanted),
             workers=wanted,
         )
         self._coordinator.give_up(error)
