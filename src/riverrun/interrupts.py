@@ -175,7 +175,7 @@ def _disarm() -> None:
         raise
 
 
-class _Deferred:
+class _HeldBack:
     __slots__ = ()
 
     def __enter__(self) -> None:
@@ -226,10 +226,10 @@ class _Deferred:
                 raise error.error
 
 
-_deferred = _Deferred()
+_deferred = _HeldBack()
 
 
-def deferred() -> _Deferred:
+def deferred() -> _HeldBack:
     """A block in which signals are noted. In other threads than the main one it does nothing."""
     return _deferred
 

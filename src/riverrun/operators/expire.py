@@ -171,6 +171,7 @@ class Watermark(Operator):
     """The greatest mark so far. All marks come to one worker, which sends the greatest to all workers when it grows."""
 
     kind: ClassVar[str] = "watermark"
+    kernels: ClassVar[tuple[str, ...]] = ("values.unmix",)
     keeps_state: ClassVar[bool] = True
 
     @property
@@ -181,7 +182,7 @@ class Watermark(Operator):
         return Watermarker(context)
 
 
-class _Kept:
+class _OwnSpine:
     """A spine that one actor alone writes and reads; its columns are those of the changes, in order."""
 
     def __init__(self, context: Context, schema: Schema, suffix: str = "") -> None:
@@ -200,7 +201,7 @@ class Watermarker(Actor):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         schema = Schema.of({}, {"mark": pa.int64()})
-        self._marks = _Kept(context, schema)
+        self._marks = _OwnSpine(context, schema)
         view, now = present(self._marks.spine)
         self._mark = max((row["mark"] for row in view.to_batch(now).to_pylist()), default=None)
         self._held: dict[Timestamp, int] = {}
@@ -239,6 +240,7 @@ class Expire(Operator):
     span: int = 0
     """How long after its time a row leaves."""
     kind: ClassVar[str] = "expire"
+    kernels: ClassVar[tuple[str, ...]] = ("searching.look_up",)
     keeps_state: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
 
@@ -261,8 +263,10 @@ class Expirer(Actor):
         super().__init__(context)
         columns = self.node.schemas[0]
         self._schema = Schema.of({due_name(columns): pa.int64()}, columns)
-        self._rows = _Kept(context, self._schema)
-        self._marks = _Kept(context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), MARKED)
+        self._rows = _OwnSpine(context, self._schema)
+        self._marks = _OwnSpine(
+            context, Schema.of({"shard": pa.int64()}, {"mark": pa.int64()}), MARKED
+        )
         self._mark: int | None = None
         self._dues: list[int] = []
         self._known: set[int] = set()

@@ -45,7 +45,7 @@ def grouped(
 
 
 @dataclass(frozen=True)
-class _Whole(GroupPart):
+class _WholeGroups(GroupPart):
     input: int
     schema: pa.Schema
     columns: tuple[str, ...]
@@ -67,7 +67,7 @@ class _Whole(GroupPart):
 
 
 @dataclass(frozen=True)
-class PolarsGroups(_Whole):
+class PolarsGroups(_WholeGroups):
     """Polars aggregations over each group."""
 
     expressions: tuple[pl.Expr, ...] = ()
@@ -98,7 +98,7 @@ class PolarsGroups(_Whole):
 
 
 @dataclass(frozen=True)
-class PythonGroups(_Whole):
+class PythonGroups(_WholeGroups):
     """A Python function of the rows of one group: a value, a dict, or with `many` any number of rows."""
 
     function: Callable[[pl.DataFrame], Any] = field(default=None)  # type: ignore[assignment]

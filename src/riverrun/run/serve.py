@@ -47,7 +47,7 @@ class Serving:
         self._run = run
         self._turn = turn
         self._lent: OrderedDict[str, Sequence[Portion]] = OrderedDict()
-        self._feeds: dict[str, _Feed] = {}
+        self._feeds: dict[str, _StreamedOutput] = {}
         self._lock = Lock()
         self._number = 0
 
@@ -142,7 +142,7 @@ class Serving:
         if feed is None or not feed.covers(start):
             if feed is not None:
                 feed.close()
-            feed = _Feed(self._run, self._turn, output, start, others)
+            feed = _StreamedOutput(self._run, self._turn, output, start, others)
             with self._lock:
                 self._feeds[name] = feed
         feed.heard()
@@ -186,7 +186,7 @@ def of_changes(columns: pa.Schema) -> pa.Schema:
     return columns.append(pa.field(free_name("epoch", columns.names, any_case=True), pa.int64()))
 
 
-class _Feed:
+class _StreamedOutput:
     """The changes of an output since a stream began to follow it."""
 
     def __init__(
@@ -195,7 +195,7 @@ class _Feed:
         turn: Callable[[], AbstractContextManager[None]],
         output: str,
         start: int,
-        others: Sequence[_Feed],
+        others: Sequence[_StreamedOutput],
     ) -> None:
         """`others` are feeds of the same output that have all changes since `start`, which the run may not have any
         more."""
@@ -234,7 +234,7 @@ class _Feed:
         """Note a sign of life of the stream."""
         self._heard = time.monotonic()
 
-    def _take_over(self, other: _Feed) -> None:
+    def _take_over(self, other: _StreamedOutput) -> None:
         with other._changed:
             self._tables_by_epoch = {
                 epoch: table

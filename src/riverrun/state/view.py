@@ -138,7 +138,7 @@ class Selection:
         return pa.record_batch(columns).select(names)  # of no columns too, it knows its rows
 
 
-class _Parts:
+class _BatchTables:
     """The tables by which kernels know a list of batches. Views of the same batches share them."""
 
     __slots__ = ("batches", "descriptors", "exact", "runs", "times")
@@ -176,8 +176,8 @@ class View:
         return tuple(block for batch in self.batches for block in batch.blocks)
 
     @cached_property
-    def _parts(self) -> _Parts:
-        return _Parts(self.batches)
+    def _parts(self) -> _BatchTables:
+        return _BatchTables(self.batches)
 
     @property
     def runs(self) -> Ints:

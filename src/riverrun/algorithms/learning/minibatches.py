@@ -144,10 +144,10 @@ class Ordering:
     deterministic = True
 
     def __call__(self) -> rr.Vertex:
-        return _Order(self.lag)
+        return _BatchOrder(self.lag)
 
 
-class _Order(rr.Vertex):
+class _BatchOrder(rr.Vertex):
     """The numbers of an epoch's mini-batches, each with the number after which it may be trained; null for a late
     one."""
 

@@ -157,6 +157,7 @@ class MarkProgress(Operator):
     begins: int | None = None
     """U before anything is reported."""
     kind: ClassVar[str] = "progress"
+    common_figures: ClassVar[frozenset[str]] = frozenset({"update", "fetch"})
     keeps_state: ClassVar[bool] = True
 
     def describe(self) -> str:
@@ -180,7 +181,7 @@ class MarkProgress(Operator):
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _SourceMark:
     """The mark that a source has reported, and the epoch of its last report."""
 
     value: int
@@ -204,7 +205,7 @@ class Progressing(Actor):
     def __init__(self, context: Context, operator: MarkProgress) -> None:
         super().__init__(context)
         self._operator = operator
-        self._marks: list[dict[str, _Mark]] = [{} for _ in operator.reporters]
+        self._marks: list[dict[str, _SourceMark]] = [{} for _ in operator.reporters]
         self._held: dict[Timestamp, list[tuple[int, Changes]]] = {}
         self._log = [self._restored(context)]
 
@@ -268,7 +269,7 @@ class Progressing(Actor):
                     before=known.value,
                 )
             mark = known.value
-        marks[source] = _Mark(mark, epoch)
+        marks[source] = _SourceMark(mark, epoch)
 
     def _least(self, side: Side, epoch: int) -> int | None:
         """The least mark of one side (the slowest-counts law)."""
@@ -326,7 +327,7 @@ class Progressing(Actor):
             if number < 0:
                 values[number] = row["mark"]
             else:
-                self._marks[number][row["source"]] = _Mark(row["mark"], row["seen"])
+                self._marks[number][row["source"]] = _SourceMark(row["mark"], row["seen"])
         return Known((-1,), values[_U], values.get(_F), values.get(_MOVES) or 0)
 
 

@@ -213,18 +213,18 @@ class _Call:
                 self._connection.set_timeout(None)
         self._asker._give_back(self._connection, self._keep)
 
-    def watched(self) -> _Watch:
+    def watched(self) -> _CallGuard:
         """A block of the call: where the block fails, the call is over."""
-        return _Watch(self, ends=False)
+        return _CallGuard(self, ends=False)
 
     def __enter__(self) -> _Call:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        _Watch(self, ends=True).__exit__(kind, error, trace)
+        _CallGuard(self, ends=True).__exit__(kind, error, trace)
 
 
-class _Watch:
+class _CallGuard:
     """A block of a call, which ends the call when the block fails, or in any case if `ends`."""
 
     def __init__(self, call: _Call, *, ends: bool) -> None:

@@ -79,11 +79,11 @@ def direct(tree: Node, positions: dict[str, int], kinds: Sequence[pa.DataType]) 
 
     `positions` has the position of each column by its name, `kinds` the canonical type at each position.
     """
-    compiled = _Maker(positions, kinds).make(tree)
+    compiled = _DirectCompiler(positions, kinds).make(tree)
     return compiled if isinstance(compiled, Direct) else None
 
 
-class _Maker:
+class _DirectCompiler:
     def __init__(self, positions: dict[str, int], kinds: Sequence[pa.DataType]) -> None:
         self.positions = positions
         self.kinds = kinds

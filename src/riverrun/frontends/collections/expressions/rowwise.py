@@ -188,7 +188,7 @@ class RowwiseFacts:
 
 def check(tree: Node, schema: pa.Schema, what: str, column: str | None) -> RowwiseFacts:
     """The columns that a row-wise expression looks at. Raises `PlanError` for an expression that is not row-wise."""
-    walk = _Walk(schema, what, column)
+    walk = _RowwiseCheck(schema, what, column)
     walk.node(tree)
     return walk.facts
 
@@ -199,7 +199,7 @@ def check_steady(tree: Node, schema: pa.Schema, what: str, column: str | None) -
     Where a choice (``when``, ``coalesce``) falls on a literal for every row of a batch, Polars makes a scalar of the
     choice. Polars divides scalars by a literal, and takes powers of scalars, in another way than with columns.
     """
-    walk = _Walk(schema, what, column)
+    walk = _RowwiseCheck(schema, what, column)
     for kind, parts in _nodes(tree):
         # The functions of bytes have this name too.
         if kind == "BinaryExpr" and "op" in parts and parts["op"] == "TrueDivide":
@@ -243,7 +243,7 @@ def _chooses(tree: Node) -> bool:
     return False
 
 
-class _Walk:
+class _RowwiseCheck:
     def __init__(self, schema: pa.Schema, what: str, column: str | None) -> None:
         self.schema = schema
         self.what = what
