@@ -22,6 +22,7 @@ from riverrun.operators.shared.gather import Requesting
 from riverrun.plan.lineage import lineage_of
 from riverrun.plan.operator import Exchanging, Linear, Operator, Role
 from riverrun.plan.plan import Plan
+from riverrun.state.entries import CALLS
 
 GOLDEN = Path(__file__).with_name("identities.txt")
 SALES = {"k": pl.Int64, "v": pl.Int64, "at": pl.Int64}
@@ -111,6 +112,11 @@ def catalogue(kind: type[Operator] = Operator) -> Iterator[type[Operator]]:
         if each.__module__.startswith("riverrun."):
             yield each
             yield from catalogue(each)
+
+
+def test_operators_name_kernels_that_are_listed() -> None:
+    for operator in catalogue():
+        assert {*operator.kernels} <= CALLS.keys(), operator
 
 
 def test_every_operator_is_there() -> None:

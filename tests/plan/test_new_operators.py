@@ -26,6 +26,7 @@ from riverrun.errors import CheckpointError
 from riverrun.frontends.names import describe_stream
 from riverrun.operators.arrange import changes_of, state_schema
 from riverrun.plan.diff import Comparison, StoredProgram, compare, states_of
+from riverrun.plan.kernels_needed import kernels_of
 from riverrun.plan.lineage import lineage_of
 from riverrun.plan.operator import (
     Actor,
@@ -47,6 +48,8 @@ from riverrun.plan.plan import Plan
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.entries import ROWS as ROW_KERNELS
+from riverrun.state.entries import labels
 from riverrun.state.shards import Shards
 from riverrun.testing import check_operator
 from tests.soaking import first_seed
@@ -141,6 +144,30 @@ class Tallier(Arranged):
         if len(batch):
             self.arrangement.append(batch, time)
             self.context.push(changes_of(batch, time), 0)
+
+
+@dataclass(frozen=True)
+class Weighing(Operator):
+    """A new operator that says more numbers about a state of another's."""
+
+    state: str
+    kind: ClassVar[str] = "weighing"
+    kernels: ClassVar[tuple[str, ...]] = ("values.mix", "presence.find_present")
+    common_figures: ClassVar[frozenset[str]] = frozenset({"limit"})
+    same_rows: ClassVar[bool] = True
+
+    def start(self, context: Context) -> Weigher:
+        return Weigher(context)
+
+
+class Weigher(Actor):
+    def receive(self, port: int, changes: Changes) -> None:
+        self.context.push(changes, 0)
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        operator = self.node.operator
+        assert isinstance(operator, Weighing)
+        return {operator.state: {"limit": 7, "weight": 2}}
 
 
 @dataclass(frozen=True)
@@ -259,6 +286,15 @@ def test_rows_are_shared_out_as_they_wish() -> None:
     assert routes(shifted=True) == {}
 
 
+def test_their_kernels_are_compiled_ahead() -> None:
+    flow = program()
+    counts = flow.outputs["tally"]
+    before = kernels_of(flow.plan)
+    assert before == labels(*ROW_KERNELS)
+    flow.output("weighed", counts._add(Weighing("tally"), [counts], TALLY))
+    assert kernels_of(flow.plan) == [*before, *labels(*Weighing.kernels)]
+
+
 def test_a_schedule_knows_what_crosses() -> None:
     plan = program().plan
     crossing = [node.number for node in plan.nodes if node.operator.kind == "homeward"]
@@ -278,6 +314,19 @@ def test_they_run(workers: int) -> None:
             there += change(run, source, there)
             for name, rows in answers(there).items():
                 assert sorted(run.read(name).rows()) == rows, name
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_their_figures_are_added_up_unless_they_are_common(workers: int) -> None:
+    flow = program()
+    counts = flow.outputs["tally"]
+    flow.output("weighed", counts._add(Weighing("tally"), [counts], TALLY))
+    with flow.run(workers=workers) as run:
+        run.insert("sales", [(1, 5), (2, 6), (3, 0)])
+        run.commit()
+        assert sorted(run.read("weighed").rows()) == [(1, 1), (2, 1), (3, 1)]
+        figures = run.status()["states"]["tally"]
+        assert (figures["limit"], figures["weight"]) == (7, 2 * workers)
 
 
 def change(run: Any, source: random.Random, there: Counter[Any]) -> Counter[Any]:

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 
 import riverrun as rr
+from riverrun.operators.join import Join
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.state import entries, preparing
-from riverrun.state.entries import labels
+from riverrun.state.entries import ROWS, labels
 from riverrun.state.preparing import carry, compiled_files, missing
 
 # Small ones. Bounds are checked, so that files that are there already do not fit.
@@ -122,8 +123,8 @@ def test_all_are_ready_before_tests_start() -> None:
     """`make test` has compiled them: test processes that compile the same ones would wait for each other."""
     assert missing(labels()) == []
     assert len(compiled_files()) == len(entries.LABELS)
-    carried = carry(labels("join"))
-    assert len(carried) == len(labels("join"))
+    carried = carry(labels(*Join.kernels))
+    assert len(carried) == len(labels(*Join.kernels))
     assert all(name.endswith(".kernel") and "/" in name for name in carried)
 
 
@@ -152,9 +153,9 @@ print(json.dumps([sorted(set(compiling.used()) - set(kernels_of(run.plan)))]))
     assert done.stdout == "[[]]\n"
 
 
-def test_a_plan_without_groups_needs_less() -> None:
+def test_a_plan_of_few_operators_needs_less() -> None:
     flow = rr.Dataflow("words")
     words = flow.input("words", {"word": pl.String})
     flow.output("all", words)
     few = kernels_of(flow.plan)
-    assert set(labels("rows")) <= set(few) < set(labels())
+    assert set(labels(*ROWS)) <= set(few) < set(labels())

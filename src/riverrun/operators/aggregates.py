@@ -105,6 +105,10 @@ class Amounts(Linear):
     key: tuple[int, ...]
     amounts: tuple[Amount, ...]
     kind: ClassVar[str] = "amounts"
+    kernels: ClassVar[tuple[str, ...]] = (
+        "sums.split_floats",
+        "sums.add_digits",
+    )
 
     def describe(self) -> str:
         return "amounts to add up" if self.amounts else "keys to count"

@@ -32,6 +32,7 @@ class CheckRows(Operator):
 
     name: str
     kind: ClassVar[str] = "check"
+    kernels: ClassVar[tuple[str, ...]] = ("searching.look_up",)
     keeps_state: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
     known_by_input: ClassVar[bool] = True

@@ -46,6 +46,12 @@ class Join(Operator):
     on: tuple[tuple[str, str], ...] = ()
     """The columns that are equal in a pair, for people."""
     kind: ClassVar[str] = "join"
+    kernels: ClassVar[tuple[str, ...]] = (
+        "matching.find_matches",
+        "matching.list_matches",
+        "matching.mark_codes",
+        "packing.list_keys",
+    )
     reads_arrangements: ClassVar[bool] = True
     tracked: ClassVar[bool] = False
     may_be_tracked: ClassVar[bool] = False

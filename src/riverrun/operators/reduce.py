@@ -55,6 +55,13 @@ class Reduce(Operator):
     parts: tuple[GroupPart, ...]
     text: str = ""
     kind: ClassVar[str] = "reduce"
+    kernels: ClassVar[tuple[str, ...]] = (
+        "searching.look_up",
+        "differing.pack_difference",
+        "packing.unite_keys",
+        "next_times.find_later",
+        "next_times.group_later",
+    )
     keeps_state: ClassVar[bool] = True
     reads_arrangements: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True

@@ -35,6 +35,11 @@ class Upsert(Operator):
 
     key: tuple[str, ...]
     kind: ClassVar[str] = "upsert"
+    kernels: ClassVar[tuple[str, ...]] = (
+        "presence.find_present",
+        "packing.leading_rows",
+        "differing.pack_difference",
+    )
     keeps_state: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
     known_by_input: ClassVar[bool] = True

@@ -73,6 +73,7 @@ class VertexOperator(Operator):
     arrives: bool = True
     """Whether results may depend on the order of arrival."""
     kind: ClassVar[str] = "vertex"
+    kernels: ClassVar[tuple[str, ...]] = ("searching.look_up",)
     keeps_state: ClassVar[bool] = True
     is_users: ClassVar[bool] = True
 

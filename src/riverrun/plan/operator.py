@@ -157,6 +157,12 @@ class Operator:
     neither happens."""
     is_users: ClassVar[bool] = False
     """Whether a function of the user's decides, change by change, what is sent and when."""
+    kernels: ClassVar[tuple[str, ...]] = ()
+    """The kernels that a node calls besides those that every plan calls, each with its module, as `state.entries` lists
+    them: they are compiled before a run starts. A kernel that is not named is compiled when it is first called."""
+    common_figures: ClassVar[frozenset[str]] = frozenset()
+    """The names of those figures (`Actor.figures`) that are the same on all workers, and so are not added up. For a
+    state with a `time_column`, they are times in that column's type."""
     known_by_input: ClassVar[bool] = False
     """Whether messages to people call the rows of this node by the name of the node's first input."""
 

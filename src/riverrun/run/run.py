@@ -103,7 +103,6 @@ _ELSEWHERE = {
 TRIES = 3
 NARROW = 8  # columns up to which Arrow copies a batch quicker by joining it to nothing than by writing and reading it
 CLOSING = 5.0  # seconds
-SIDES = ("update", "fetch")
 TURN = 1.0  # seconds that `status` waits for its turn
 
 P = ParamSpec("P")
@@ -719,21 +718,22 @@ class Run:
     def _status(self) -> dict[str, Any]:
         states: dict[str, dict[str, Any]] = {}
         cluster = self._cluster
+        common = {name for node in self.plan.nodes for name in node.operator.common_figures}
         if try_acquire(self._lock, TURN):
             try:
                 for held in () if cluster.closed or not cluster.recovered else cluster.stats():
                     for name, sizes in held.items():
                         total = states.setdefault(name, {"rows": 0, "bytes": 0})
-                        for what, size in sizes.items():  # progress is the same on all workers
-                            total[what] = size if what in SIDES else total.get(what, 0) + size
+                        for what, size in sizes.items():
+                            total[what] = size if what in common else total.get(what, 0) + size
             finally:
                 self._lock.release()
         for node in self.plan.nodes:
             column = node.operator.time_column
             if column is not None and node.name in states:
                 kind, figures = node.schemas[0].field(column).type, states[node.name]
-                known = {side: figures.get(side) for side in SIDES}
-                figures |= {side: t if t is None else as_time(t, kind) for side, t in known.items()}
+                known = {what: figures[what] for what in common & figures.keys()}
+                figures |= {what: t if t is None else as_time(t, kind) for what, t in known.items()}
         status = {**cluster.status(), "states": states}
         status["epoch"] = status["completed"] - 1 if status["completed"] else None
         covered = status["checkpoint"]["epoch"]

@@ -1,14 +1,14 @@
 """Entries: which kernels Python calls, and with which types, so that kernels can be compiled before they are called.
 
 A kernel is compiled separately for each combination of argument types, and only a call shows which types come. So the
-combinations are listed here; `preparing` compiles them ahead, and `plan.kernels_needed` names the groups that a plan
+combinations are listed here; `preparing` compiles them ahead, and `plan.kernels_needed` names the kernels that a plan
 needs. The tests fail on a call with types that are not listed, and print the line to add (`tests/conftest.py`). Outside
 of the tests a kernel that is not listed is compiled at its first call: nothing but time depends on this list.
 
 Types are spelled as in NumPy: `i8` is a 64-bit integer, `u8` an unsigned one, `b` a truth value; `i8[2]` is an array
 with two dimensions, and `i8[1]!` a read-only array.
 
->>> len(labels("rows")) < len(labels()) <= len(labels("rows", "join")) + len(labels())
+>>> len(labels("values.mix")) < len(labels(*ROWS)) < len(labels())
 True
 >>> spelled(signature_of("i8[2] u8[1]! b"))
 'i8[2] u8[1]! b'
@@ -98,37 +98,27 @@ CALLS: dict[str, tuple[str, ...]] = {
 }
 """By kernel, each combination of types that Python calls it with."""
 
-GROUPS: dict[str, str] = {
-    "rows": (
-        "packing.pack_rows packing.pack_merged packing.pack_blocks packing.pack_keys "
-        "packing.pack_picked packing.pack_named packing.take_rows merging.merge_step "
-        "merging.merge_words scanning.scan scanning.seek searching.flag_visible "
-        "sorting.sort_plainly sorting.split_by_hash matching.cut_rows "
-        "gathering.list_rows_of_blocks values.hash_rows"
-    ),
-    "reduce": (
-        "searching.look_up differing.pack_difference packing.unite_keys next_times.find_later "
-        "next_times.group_later"
-    ),
-    "join": ("matching.find_matches matching.list_matches matching.mark_codes packing.list_keys"),
-    "upsert": ("presence.find_present packing.leading_rows differing.pack_difference"),
-    "check": ("searching.look_up"),
-    "expire": ("searching.look_up"),
-    "watermark": ("values.unmix"),
-    "vertex": ("searching.look_up"),
-    "state": (
-        "searching.look_up bounding.find_between packing.unite_keys packing.distinct_rows "
-        "searching.hash_keys values.mix values.unmix"
-    ),
-    "fetch": (
-        "searching.look_up bounding.find_last bounding.find_between packing.distinct_rows "
-        "searching.hash_keys"
-    ),
-    "amounts": ("sums.split_floats sums.add_digits"),
-}
-"""Under `rows` the kernels that every plan calls; under a kind of operators those that a plan with such operators calls
-besides. Kernels in no group are called for large batches, nested columns and checkpoints.
-"""
+ROWS = (
+    "packing.pack_rows",
+    "packing.pack_merged",
+    "packing.pack_blocks",
+    "packing.pack_keys",
+    "packing.pack_picked",
+    "packing.pack_named",
+    "packing.take_rows",
+    "merging.merge_step",
+    "merging.merge_words",
+    "scanning.scan",
+    "scanning.seek",
+    "searching.flag_visible",
+    "sorting.sort_plainly",
+    "sorting.split_by_hash",
+    "matching.cut_rows",
+    "gathering.list_rows_of_blocks",
+    "values.hash_rows",
+)
+"""The kernels that every plan calls. Those that a plan calls besides are named by its operators (`Operator.kernels`);
+all others are called for large batches, nested columns and checkpoints."""
 
 ENTRIES: dict[str, list[Signature]] = {
     _ROOM + name: [signature_of(each) for each in calls] for name, calls in CALLS.items()
@@ -140,16 +130,14 @@ LABELS: dict[str, tuple[str, Signature]] = {
 }
 
 
-def labels(*groups: str) -> list[str]:
-    """The labels of the entries of some groups, or of all entries; an unknown group has none."""
-    names = dict.fromkeys(
-        _ROOM + name for group in groups for name in GROUPS.get(group, "").split()
-    )
+def labels(*kernels: str) -> list[str]:
+    """The labels of the entries of some kernels, or of all entries; a kernel that is not listed has none."""
+    names = dict.fromkeys(_ROOM + name for name in kernels)
     return [
         label(name, signature)
-        for name in (names if groups else ENTRIES)
-        for signature in ENTRIES[name]
+        for name in (names if kernels else ENTRIES)
+        for signature in ENTRIES.get(name, ())
     ]
 
 
-__all__ = ["CALLS", "ENTRIES", "GROUPS", "LABELS", "labels", "spelled"]
+__all__ = ["CALLS", "ENTRIES", "LABELS", "ROWS", "labels", "spelled"]

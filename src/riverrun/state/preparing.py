@@ -11,8 +11,8 @@ ensure that a kernel is compiled once. Helpers write files and report nothing el
 
 - **Nothing depends on helpers.** Where they cannot be started, or are ended, a kernel is compiled when it is called.
 
->>> from riverrun.state.entries import labels
->>> missing(labels("rows"))  # `make setup` has compiled them
+>>> from riverrun.state.entries import ROWS, labels
+>>> missing(labels(*ROWS))  # `make setup` has compiled them
 []
 
 Cost: where nothing is missing, looking for some thirty files once in a process. Otherwise a helper takes a second to

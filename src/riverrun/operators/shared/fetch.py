@@ -100,6 +100,13 @@ class Fetch(Operator):
     compact: CompactRule | None = None
     stream: str = ""
     kind: ClassVar[str] = "fetch"
+    kernels: ClassVar[tuple[str, ...]] = (
+        "searching.look_up",
+        "bounding.find_last",
+        "bounding.find_between",
+        "packing.distinct_rows",
+        "searching.hash_keys",
+    )
     keeps_state: ClassVar[bool] = True
     may_cancel: ClassVar[bool] = True
 

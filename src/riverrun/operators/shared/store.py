@@ -73,6 +73,15 @@ class Store(Operator):
     """How many rows a turn of the sweep looks at, at the most."""
     hears_progress: bool = True
     kind: ClassVar[str] = "state"
+    kernels: ClassVar[tuple[str, ...]] = (
+        "searching.look_up",
+        "bounding.find_between",
+        "packing.unite_keys",
+        "packing.distinct_rows",
+        "searching.hash_keys",
+        "values.mix",
+        "values.unmix",
+    )
     keeps_state: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
 
