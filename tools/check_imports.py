@@ -1,4 +1,4 @@
-"""House rules that a linter does not know: where a package may be imported, names, lengths, who knows operators.
+"""House rules that a linter does not know: where a package may be imported, cycles, names, who knows operators.
 
 Each third-party package has a home under ``src/riverrun``: the files that may import it. A package without a home is
 refused, so a new dependency is a line in ``HOMES`` that somebody reviews. The order of our own folders is checked by
@@ -8,6 +8,11 @@ only the standard library and ``riverrun.errors``, and ``algorithms`` imports on
 The rest of the project knows operators by their answers (``plan/operator.py``): outside of ``operators/`` and the files
 in ``KNOWING``, no code looks at the class of an operator, by ``isinstance``, ``type`` or ``match``.
 
+Three rules keep the house easy to find one's way in. No module of ``src`` imports itself by way of others; an import in
+a function counts, since it hides a cycle and does not cut it, and an import for type checkers alone does not. No two
+classes of ``src`` have one name, leading underscores aside. No folder of ``src`` or ``tests`` has more than
+``MAX_MODULES`` modules beside each other.
+
     python tools/check_imports.py [repository]
 """
 
@@ -15,7 +20,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,14 +31,14 @@ DATA = (
 )  # fmt: skip
 
 # Package -> the files and folders of src/riverrun that may import it. The longest name decides:
-# pyarrow.flight has a narrower home than pyarrow.
+# pyarrow.flight has a narrower home than pyarrow. A home "*/x/" is any folder called x.
 HOMES: dict[str, tuple[str, ...]] = {
     "cloudpickle": ("runtime/program.py", "spark/"),
     "cryptography": ("spark/security.py",),
     "deltalake": ("run/sinks/delta.py",),
     "llvmlite": ("state/kernels/",),
     "msgspec": ("runtime/codec/", "runtime/network/"),
-    "numba": ("state/kernels/",),
+    "numba": ("*/kernels/",),
     "numpy": ("algorithms/", *DATA),
     "obstore": ("storage/checkpoint.py", "storage/store.py"),
     "polars": ("algorithms/", "frontends/", "run/", "rows/", "operators/", "plan/identity.py"),
@@ -58,7 +63,8 @@ KNOWING: dict[str, str] = {
 }
 
 EMPTY_NAMES = {"base", "common", "core", "helpers", "manager", "misc", "utils"}
-MAX_LINES = 1200
+MAX_MODULES = 20
+TYPES_ONLY = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 FOLDERS = ("src", "tests", "tools", "bench", "examples")
 
 
@@ -79,22 +85,27 @@ def violations(root: Path) -> list[Violation]:
     """Everything under `root`, a repository, that breaks a rule."""
     broken: list[Violation] = []
     package = root / "src" / PACKAGE
+    own: dict[str, tuple[Path, str]] = {}  # module -> file and source, of our own package
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
             shown = path.relative_to(root)
             source = path.read_text(encoding="utf-8")
-            broken += _shape(shown, source)
+            broken += _names(shown)
             if path.is_relative_to(package):
+                own[_module(path, package)] = shown, source
                 broken += _room(path, shown)
                 file = path.relative_to(package).as_posix()
                 for name, line in _imports(path, package, source):
                     broken += _import(name, file, shown, line)
                 if not any(file == home or home in _folders(file) for home in KNOWING):
                     broken += _looks_at_operators(shown, source)
+        broken += _crowds(root, folder)
+    broken += _cycles(own, package)
+    broken += _namesakes(own)
     return broken
 
 
-def _shape(shown: Path, source: str) -> Iterator[Violation]:
+def _names(shown: Path) -> Iterator[Violation]:
     for part in shown.with_suffix("").parts:
         if part.strip("_") in EMPTY_NAMES:
             yield Violation(
@@ -103,14 +114,88 @@ def _shape(shown: Path, source: str) -> Iterator[Violation]:
                 f"the name {part!r} says nothing about what is inside",
                 "name it for the thing it holds, or move each part to the file that uses it",
             )
-    lines = source.count("\n")
-    if lines > MAX_LINES:
+
+
+def _crowds(root: Path, folder: str) -> Iterator[Violation]:
+    """Folders of `src` and `tests` with too many modules beside each other."""
+    if folder not in ("src", "tests"):
+        return
+    for place in sorted({path.parent for path in (root / folder).rglob("*.py")}):
+        modules = sum(path.name != "__init__.py" for path in place.glob("*.py"))
+        if modules > MAX_MODULES:
+            yield Violation(
+                str(place.relative_to(root)),
+                1,
+                f"{modules} modules beside each other; at most {MAX_MODULES} have room in a folder",
+                "find the modules that are about one thing, and give them a folder of their own",
+            )
+
+
+def _namesakes(own: Mapping[str, tuple[Path, str]]) -> Iterator[Violation]:
+    """Classes that have the name of another class, leading underscores aside."""
+    known: dict[str, str] = {}
+    for shown, source in own.values():
+        for node in ast.walk(ast.parse(source, str(shown))):
+            if isinstance(node, ast.ClassDef):
+                place = f"{shown}:{node.lineno}"
+                other = known.setdefault(node.name.lstrip("_"), place)
+                if other != place:
+                    yield Violation(
+                        str(shown),
+                        node.lineno,
+                        f"the class {node.name} has the name of a class at {other}",
+                        "name each of them for what it is",
+                    )
+
+
+def _cycles(own: Mapping[str, tuple[Path, str]], package: Path) -> Iterator[Violation]:
+    """Modules that import themselves by way of others: each such group of modules once, at its first import."""
+    imported: dict[str, dict[str, int]] = {}
+    for module, (shown, source) in own.items():
+        lines = imported[module] = {}
+        path = package.parent.parent / shown
+        for name, line in _imports(path, package, source, for_types=False):
+            if name in own and name != module:
+                lines.setdefault(name, line)
+    for component in _components(imported):
+        way = _way_back(min(component), {at: imported[at].keys() & component for at in component})
         yield Violation(
-            str(shown),
-            lines,
-            f"{lines} lines; the limit is {MAX_LINES}",
-            "a room is missing: find the second thing in the file and give it its own",
+            str(own[way[0]][0]),
+            imported[way[0]][way[1]],
+            f"modules import each other: {' -> '.join(way)}",
+            "move what both need to a module of its own, or pass it in; an import in a function hides a cycle and does "
+            "not cut it",
         )
+
+
+def _components(imported: Mapping[str, Mapping[str, int]]) -> Iterator[set[str]]:
+    """The groups of modules that all lead to each other, of two modules or more."""
+    reached: dict[str, set[str]] = {}
+    for module in imported:
+        seen, waiting = set[str](), [module]
+        while waiting:
+            fresh = imported[waiting.pop()].keys() - seen
+            seen |= fresh
+            waiting += fresh
+        reached[module] = seen
+    done: set[str] = set()
+    for module in sorted(imported):
+        if module in reached[module] and module not in done:
+            component = {other for other in reached[module] if module in reached[other]}
+            done |= component
+            yield component
+
+
+def _way_back(start: str, imported: Mapping[str, Iterable[str]]) -> list[str]:
+    """The shortest way from a module to itself, with the module at both ends."""
+    ways = [[start]]
+    for way in ways:
+        for name in sorted(imported[way[-1]]):
+            if name == start:
+                return [*way, start]
+            if all(name not in other for other in ways):
+                ways.append([*way, name])
+    raise AssertionError(start)
 
 
 def _room(path: Path, shown: Path) -> Iterator[Violation]:
@@ -124,10 +209,18 @@ def _room(path: Path, shown: Path) -> Iterator[Violation]:
         )
 
 
-def _imports(path: Path, package: Path, source: str) -> Iterator[tuple[str, int]]:
-    """The dotted names a file imports, at any depth, relative ones resolved."""
+def _module(path: Path, package: Path) -> str:
+    """The dotted name of a file of ours."""
+    parts = path.relative_to(package).with_suffix("").parts
+    return ".".join((PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def _imports(
+    path: Path, package: Path, source: str, *, for_types: bool = True
+) -> Iterator[tuple[str, int]]:
+    """The dotted names a file imports, at any depth, relative ones resolved; those for type checkers if `for_types`."""
     here = (PACKAGE, *path.relative_to(package).with_suffix("").parts)
-    for node in ast.walk(ast.parse(source, str(path))):
+    for node in _nodes(ast.parse(source, str(path)), for_types):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -143,6 +236,18 @@ def _imports(path: Path, package: Path, source: str) -> Iterator[tuple[str, int]
                     own.is_dir() or own.with_suffix(".py").is_file()
                 )
                 yield module if is_name else name, node.lineno
+
+
+def _nodes(tree: ast.AST, for_types: bool) -> Iterator[ast.AST]:
+    """All nodes of a tree; without those below ``if TYPE_CHECKING:``, unless `for_types`."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        below: Iterable[ast.AST] = ast.iter_child_nodes(node)
+        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) in TYPES_ONLY:
+            below = node.orelse
+        waiting += below
 
 
 def _looks_at_operators(shown: Path, source: str) -> Iterator[Violation]:
@@ -217,7 +322,7 @@ def _import(name: str, file: str, shown: Path, line: int) -> Iterator[Violation]
             "use what is there already; a new dependency needs a line in HOMES "
             "(tools/check_imports.py), in pyproject.toml and in requirements.lock",
         )
-    elif not any(file == home or home in _folders(file) for home in HOMES[package]):
+    elif not any(home in _homes(file) for home in HOMES[package]):
         yield Violation(
             str(shown),
             line,
@@ -228,6 +333,11 @@ def _import(name: str, file: str, shown: Path, line: int) -> Iterator[Violation]
 
 def _folders(file: str) -> list[str]:
     return [f"{folder}/" for folder in map(Path.as_posix, Path(file).parents)]
+
+
+def _homes(file: str) -> list[str]:
+    """The ways in which a home can name a file: the file, a folder around it, or any folder of a name."""
+    return [file, *_folders(file), *(f"*/{name}/" for name in Path(file).parent.parts)]
 
 
 def main(arguments: list[str]) -> int:
