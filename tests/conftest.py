@@ -56,6 +56,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def small_states() -> Iterator[None]:
     """Have a turn of a sweep go through all cells, since states are small here and runs short. In
-    `tests/operators/test_sweep.py` turns are as outside of tests."""
+    `tests/operators/shared/test_sweep.py` turns are as outside of tests."""
     with mock.patch.object(sweep, "SPAN", CELLS):
         yield

@@ -5,7 +5,7 @@ of held, the gap is noticed and all workers begin again. Messages of a zombie ha
 A part of another attempt is refused by the manifest, whose shares must end at one frontier. A checkpoint that is
 published after it was given up is noticed by the conflict at the next checkpoint. A checkpoint that covers less of the
 log than the one before (`CheckpointSaver.covers`) needs two owners that retain one checkpoint each, and three losses in
-the right order: `tests/engine/test_coordinator.py` has that case.
+the right order: `tests/engine/coordinator/test_coordinator.py` has that case.
 
     python -m tests.chaos.mutants            # how many seeds each one survives
 """

@@ -21,7 +21,7 @@ from deltalake.table import TableMerger
 import riverrun as rr
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.inspect import look, verify
-from tests.chaos.crashes import Disk, Snapshot, bury
+from tests.chaos.storage.crashes import Disk, Snapshot, bury
 from tests.soaking import SOAK, draws, first_seed
 
 EPOCHS = 6
@@ -276,8 +276,8 @@ def test_without_synced_a_power_cut_loses_what_was_answered_for(tmp_path: Path) 
 DIES = """
 import sys
 from pathlib import Path
-from tests.chaos.crashes import Disk
-from tests.chaos.test_crashes import live
+from tests.chaos.storage.crashes import Disk
+from tests.chaos.storage.test_crashes import live
 root = Path(sys.argv[1])
 disk = Disk(root, root, crash=(int(sys.argv[2]), sys.argv[3]))
 try:
@@ -295,7 +295,7 @@ def test_processes_that_die_at_file_operations(tmp_path: Path) -> None:
     drawn = random.Random(seed)
     counted = subprocess.run(
         [sys.executable, "-c", DIES, str(tmp_path / "whole"), "-1", "before"],
-        capture_output=True, text=True, timeout=600, check=False, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=600, check=False, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     operations = int(counted.stdout.split()[-1])
     assert operations > 50
@@ -306,7 +306,7 @@ def test_processes_that_die_at_file_operations(tmp_path: Path) -> None:
         root.mkdir()
         ended = subprocess.run(
             [sys.executable, "-c", DIES, str(root), str(at), when],
-            capture_output=True, text=True, timeout=600, check=False, cwd=Path(__file__).parents[2],
+            capture_output=True, text=True, timeout=600, check=False, cwd=Path(__file__).parents[3],
         )  # fmt: skip
         assert ended.returncode in (0, 9), ended.stderr
         died += ended.returncode == 9

@@ -16,7 +16,7 @@ from riverrun.runtime.network.client import Asker
 from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.spark.security import secured
-from tests.runtime.test_strangers import Quiet, until
+from tests.runtime.network.test_strangers import Quiet, until
 
 pytestmark = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 

@@ -13,8 +13,8 @@ import riverrun as rr
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.inspect import look, verify
 from riverrun.storage.store import open_storage
-from tests.chaos.objects import FAULTS, Proxy, object_store
-from tests.chaos.test_crashes import feed, oracle, program
+from tests.chaos.storage.objects import FAULTS, Proxy, object_store
+from tests.chaos.storage.test_crashes import feed, oracle, program
 from tests.soaking import draws, first_seed
 
 pytestmark = pytest.mark.soak

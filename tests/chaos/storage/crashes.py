@@ -4,7 +4,7 @@
 mkdir there. A killed process leaves the files as they are at that moment. So instead of killing a process for each
 operation, `Disk` takes a *snapshot* of the folder before each operation and after it, and after half of the bytes of
 each write, while the program goes on. One run gives all states in which the program could have died; each state is
-resumed and compared with the oracle. (`tests/chaos/test_crashes.py` also kills real processes in some of them.)
+resumed and compared with the oracle. (`tests/chaos/storage/test_crashes.py` also kills real processes in some of them.)
 
 Operations of other libraries below Python (delta-rs) are not seen. For these, `around` takes snapshots before and after
 whole calls, and a snapshot *halfway*: with the files that the call has created, but without those in `_delta_log` that
