@@ -119,13 +119,13 @@ class Gathered(Sharing):
                 orders = [(row[2], row, diff) for row, diff in fed["orders"]]
                 ready = []
                 for (k, b, at), diff in self.orders.take(orders):
-                    v = hashed([self.prices.moved(each, at) for each in (k, b, k)])
+                    v = hashed([self.prices.latest(each, at) for each in (k, b, k)])
                     self.count([((k, 0, v), diff)])
                     ready.append(((k, at, v), diff))
                 self.second.update([(*row, diff) for row, diff in ready], "append")
                 self.second.settle(epoch, {"orders": times(added_up(ready), 1)})
                 for (k, b, at), diff in self.echoed.take(orders):
-                    self.count([((k, 2, or_none(self.second.moved(b, at))), diff)])
+                    self.count([((k, 2, or_none(self.second.latest(b, at))), diff)])
 
                 self._fill(fed, asked)
 

@@ -70,6 +70,7 @@ def plain() -> Plan:
         asked = sales.select("k", "at").fetch(state, key="k", at="at", name=f"one-{at}")
         flow.output(f"fetched-{at}", asked)
         flow.output(f"many-{at}", lists.fetch(state, key="k", at="at", name=f"many-{at}"))
+    flow.output("twice", sales.concat(sales))
     return flow.plan
 
 

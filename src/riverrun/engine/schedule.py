@@ -2,7 +2,8 @@
 
 Each instance has one `Schedule`, and asks it nothing else. An actor that was given changes requests to be run at their
 times, and holds a capability, the right to send at those times, until it has been run. It may be run at t when nothing
-outstanding can still bring it a change at or before t (the *notification* law of DESIGN). There are two ways to know:
+outstanding can still bring it a change at or before t (the *notification* law of ARCHITECTURE). There are two ways to
+know:
 
 - :class:`Alone`: with one worker everything outstanding is here. The least request, in an order that extends
   could-result-in (``Topology.order``), has nothing before it, so a heap is enough.
@@ -49,7 +50,8 @@ class Schedule(ABC):
 
     Laws:
 
-    - **Least first.** `next` gives a request that may be run by the notification law of DESIGN, and each request once.
+    - **Least first.** `next` gives a request that may be run by the notification law of ARCHITECTURE, and each
+      request once.
     - **Complete.** `completed` grows to e when nothing of the epochs before e is left on this worker or on its way
       here, and nothing of them can come any more. Its value is valid after `settle` and after `tell`.
     - **Silence alone.** A schedule without peers watches no port, has no exchange that crosses, and tells nothing.
@@ -206,8 +208,9 @@ class Together(Schedule):
     input of a node to every output, and the next request would be blocked too. Requests stay blocked until a worker
     tells news, a message is handled, or rows are fed.
 
-    The *notification* law of DESIGN, as it holds here: an actor is run at t when no change at or before t can come to
-    it on this worker, from whichever worker. The actor of the same node on another worker may still wait for changes.
+    The *notification* law of ARCHITECTURE, as it holds here: an actor is run at t when no change at or before t can
+    come to it on this worker, from whichever worker. The actor of the same node on another worker may still wait for
+    changes.
 
     Cost: some microseconds for a turn and for each port that changes pass; 20 to 50 us for a batch of news, told or
     heard. Workers tell only what crosses between them, and only when that may help a peer: a round of a loop with one

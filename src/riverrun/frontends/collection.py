@@ -5,7 +5,7 @@ method adds nodes to the plan and returns a new collection. A collection is a ba
 Columns have names and types; expressions are Polars expressions that look at one row at a time. Law:
 
 - **Oracle.** At each epoch, the rows of a collection are the rows that its program gives when run from scratch on the
-  input rows of that epoch (the *oracle* law of DESIGN). Insertions and deletions are both carried through.
+  input rows of that epoch (the *oracle* law of ARCHITECTURE). Insertions and deletions are both carried through.
 
 Cost: a method costs nothing before the run. In an epoch, only the rows that changes touch are computed again.
 

@@ -1,6 +1,7 @@
 """The dataflow: a program that a user writes, with inputs, collections computed from them, and outputs.
 
-A `Dataflow` collects the nodes of a plan. `Dataflow.run` checks the plan and starts a `Run`.
+A `Dataflow` gathers the steps of a program as the nodes of a plan (`plan.plan`), and computes nothing. `Dataflow.run`
+checks the plan and starts a `Run`, which takes rows in, computes, and gives results.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("social")

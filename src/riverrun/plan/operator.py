@@ -12,9 +12,10 @@ Who uses it: the catalogue in `operators` implements this interface. Whoever loo
 pictures, the engine, front ends) asks the operator, so no list of operator classes stands anywhere else.
 
 An actor is handed changes (``receive``) and asks to be run at their times (``Context.request``). The engine runs the
-actor at time t (``run``) when no change at or before t can arrive at it any more: the *notification* law of DESIGN. The
-actor then sends changes at t or later only: the *capability* law. State that an actor keeps across epochs is in spines
-that the actor has declared (`Context.spine`), or is given by `Actor.saved`; a checkpoint contains nothing else.
+actor at time t (``run``) when no change at or before t can arrive at it any more: the *notification* law of
+ARCHITECTURE. The actor then sends changes at t or later only: the *capability* law. State that an actor keeps across
+epochs is in spines that the actor has declared (`Context.spine`), or is given by `Actor.saved`; a checkpoint contains
+nothing else.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Laws:
   states of a node by the node's name.
 
 A node is *deterministic* when its result depends neither on how rows were cut into batches nor on the order in which
-they arrived (the *cuts invisible* law of DESIGN). Operators that are not deterministic say so, and the plan knows the
-nodes that hold them and all nodes behind those (`Plan.arrival_dependent`).
+they arrived (the *cuts invisible* law of ARCHITECTURE). Operators that are not deterministic say so, and the plan
+knows the nodes that hold them and all nodes behind those (`Plan.arrival_dependent`).
 
 >>> from riverrun.operators.sources import Input
 >>> from riverrun.operators.linear import Negate

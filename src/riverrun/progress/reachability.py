@@ -1,25 +1,30 @@
 """Reachability: which times can still arrive at which port, as far as one worker knows.
 
-A *pointstamp* is a location and a time at which something is outstanding: at an input port a
-message that was sent and is not yet handled; at an output port a capability, the right to send at
-that time or later. (A notification that was asked for counts as the capability kept for its
-delivery.) A pointstamp *could result in* another one if some path leads from the location of the first to the
-location of the second, and carries the time of the first to a time at or before the time of the
-second. A :class:`Tracker` counts pointstamps and knows, for every port, the frontier of all that
-these could result in. In a :class:`Ledger` one worker writes down what it does to pointstamps; in
-batches, its entries go to all workers, itself included.
+A *pointstamp* is a location (a port, by its number: ``topology``) and a time at which something is
+outstanding: at an input port a message that was sent and is not yet handled; at an output port a
+capability, the right to send at that time or later. A node that asks for a *notification* at t, the
+call that tells it that t is complete at an input port, keeps a capability until the call: that
+capability is the pointstamp of the notification. A pointstamp *could result in* another one if some
+path leads from the location of the first to the location of the second, and carries the time of the
+first to a time at or before the time of the second. A :class:`Tracker` counts pointstamps and knows,
+for every port, the frontier of all that these could result in. In a :class:`Ledger` one worker
+writes down what it does to pointstamps; in batches, its entries go to all workers, itself included.
 
-``engine.schedule`` has a ledger on each worker of several, and ``crossing`` runs trackers on a smaller
-graph. Laws, both of the design:
+Where a run has several workers, ``engine.schedule`` has a ledger on each of them. ``crossing`` runs
+trackers on a smaller graph, of the ports at which rows go from worker to worker. Laws:
 
 - **Capability.** A worker never sends at a time that no capability it holds reaches. ``Ledger.record``
   refuses the event otherwise. (While a worker handles a message, the message gives the same rights
   as a capability would.)
 - **Notification.** A notification at t is delivered only when no message at or before t can still
-  reach the port, on any worker: when ``not tracker.could_arrive(port, t)``. The capability kept for
-  a notification never delays that notification, if the port has a path to the output at which the
-  capability is kept. A node that waits for several inputs and cuts paths (a summary ``None``) has to
-  see to that itself.
+  reach the port, on any worker: when ``not tracker.could_arrive(port, t)``.
+
+The capability that is kept for a notification does not delay the notification itself, if time passes
+from the port to the output at which the capability is kept. For if the capability could result in a
+message at or before t at the port, there would be a cycle from the port, by way of that output, back
+to the port at or before t: *no early return* of ``topology`` excludes that. Where no time passes from
+the port to that output (the summary is ``None``, as in a node that waits for several inputs), the
+node has to see to it that its capability does not hold up its own notification.
 
 >>> from riverrun.progress import TopologyBuilder
 >>> builder = TopologyBuilder()
@@ -29,6 +34,8 @@ graph. Laws, both of the design:
 >>> topology = builder.build()
 >>> start = [(source.outputs[0], (0,))]
 >>> ledger, tracker = Ledger(topology, start), Tracker(topology, start)
+>>> source.outputs[0], count.inputs[0], count.outputs[0]  # locations
+(0, 1, 2)
 >>> ledger.record([(count.inputs[0], (0,), 1)])  # sends a message at epoch 0,
 >>> ledger.record([(source.outputs[0], (1,), 1), (source.outputs[0], (0,), -1)])  # then moves on
 >>> tracker.apply(ledger.take())
@@ -58,11 +65,14 @@ capabilities and a prefix of every worker's events. Where one worker began a mes
 ended it, V may know the end and not the beginning; so counts may be negative, and the question is
 whether a frontier can be wrong.
 
-*Claim.* For everything whose end V has not seen, be it outstanding or not even begun, there is a
-pointstamp with a positive count in V that could result in it.
+Several messages or capabilities may have one location and time: each of them is an *instance* of
+that pointstamp, and is begun by one event and ended by one.
 
-*Proof.* Let p be something whose end V has not seen. Call an instance of a pointstamp *alive* in V
-if V has seen its beginning and not its end. Some instance alive in V could result in p: follow the
+*Claim.* For every instance whose end V has not seen, be it outstanding or not even begun, there is a
+pointstamp with a positive count in V that could result in the instance.
+
+*Proof.* Let p be an instance whose end V has not seen. Call an instance *alive* in V if V has seen
+its beginning and not its end. Some instance alive in V could result in p: follow the
 causes of p back, event by event, to an initial capability, which is in V. If V has all of these
 events, p itself is alive in V. Else take the earliest of these events that V lacks. The event used
 an instance that V has seen begin; and V has not seen that instance end, since it ended in that
@@ -80,9 +90,10 @@ worker held. That alive instance is strictly before m and could result in p, aga
 So the count of m is the number of its alive instances, at least one. QED.
 
 It follows that the frontier of a view never passes what is outstanding anywhere: hence the
-*notification* law. It follows too that the frontier of a view never goes back: the view had not seen
-the end of whatever holds the frontier back later. When nothing is under way a view is exact: every
-beginning and every end is in it.
+*notification* law. It follows too that the frontier of a view never goes back. For suppose that at
+some moment an instance holds the frontier at a time. At any earlier moment the view had not seen the
+end of that instance either, so by the claim some pointstamp held the frontier at or before that time.
+When nothing is under way a view is exact: every beginning and every end is in it.
 
 How the tracker works
 ---------------------
@@ -99,9 +110,10 @@ element is there because of a pointstamp, and nothing can keep itself alive arou
 
 The tracker comes to rest, because it handles changes in that order, and first sums up the changes
 for the same location and time. Why that is needed: take the end of a message in a loop at round 3.
-The frontier of the loop loses 3 and, since 3 had been carried around, uncovers 4, which is not true:
-4 is taken back when the loss of 3 has come around. Handled one by one, losses and uncovered rounds
-would chase each other for ever. In our order a change causes only changes later than itself. So when
+The frontier of the loop loses 3. Since 3 had been carried around the loop, 4 then appears as the
+least round, though no message is there that could come at 4: the 4 is taken back when the loss of 3
+has come around. Handled one by one, lost rounds and rounds that appear would chase each other for
+ever. In our order a change causes only changes later than itself. So when
 the turn of a (location, time) comes, all changes for it have been summed up: the change applied is
 the difference between the old solution and the new one, and each (location, time) has one turn. Both
 solutions are finite. Changes that cancel are dropped, and with them all that they would cause.
@@ -111,7 +123,7 @@ the ports solves the same equations: the least epoch that can arrive at a port i
 epochs at the port itself and of the epochs that can arrive at the ports before it.
 
 Cost: about 5 us for each port whose frontier moves (a message once around a loop of six nodes,
-propagated at every hop: 70 us). A change behind another pointstamp costs a dictionary update.
+propagated at every hop: 70 us). A change that moves no frontier costs a dictionary update.
 """
 
 from __future__ import annotations

@@ -1,24 +1,27 @@
-"""Types and columns as people write them in text: Spark's DDL, and the names that Arrow, NumPy and Polars print.
+"""Types and columns as people write them in text: Spark's DDL, the types that Arrow prints, and plain names of types.
 
 `parse_columns` reads columns, ``"src long, dst long not null"``, and `parse_type` one type, ``"timestamp[us, UTC]"``.
 `rows.schemas` calls both for declarations that are text. Both read one language, in which a name of a type means what
-the table of types (`rows.types`) says::
+the table of types (`rows.types`) says; the table has the names of Arrow, NumPy, Polars and Spark::
 
     columns   column, column, ...                       or struct<column, ...>, as Spark prints a schema
-    column    name type                                 or name: type; then NOT NULL, COMMENT 'text', in any order
+    column    name type                                 or name: type; behind it, if wanted and in any order,
+                                                        NOT NULL and COMMENT 'text'
     name      letters, digits and _                     or anything in backquotes: `my column`
     type      a name of the table, in any case          int64, bigint, str
-              with parameters                           decimal(10, 2), timestamp[us, UTC], varchar(20)
-              or made of others                         array<type>, list<item: type>, struct<column, ...>
-              or of values                              enum<'low', 'high'>, dictionary<values=string, indices=int8>
-              or INTERVAL DAY TO SECOND, STRING COLLATE name, as Spark has them
+              a name with parameters                    decimal(10, 2), timestamp[us, UTC], varchar(20)
+              a type made of other types                array<type>, list<item: type>, struct<column, ...>
+              a type made of values                     enum<'low', 'high'>, dictionary<values=string, indices=int8>
+              Spark's spans and collations              INTERVAL DAY TO SECOND, STRING COLLATE name
 
 Comments of SQL, ``-- text`` to the end of a line and ``/* text */``, stand wherever a blank does. Laws:
 
 - **Read back.** A column type as Arrow or Spark prints it (``str(type)``, ``simpleString()``, DDL) is read as that
-  type. A name with characters other than letters, digits and _ has to be in backquotes.
-- **Named refusals.** A refusal names the column and the text, and then either the name of a type that was perhaps
-  meant, or the character where the text goes wrong and what is expected there.
+  type. There is one exception: Arrow prints the names of a struct's fields bare, and a name with characters other than
+  letters, digits and _ is read only in backquotes. What Polars prints is read only where it is a plain name: ``Int64``
+  is, ``List(Int64)`` is not.
+- **Named refusals.** A refusal names the column and the text, and what is wrong with the text: a name that is no type,
+  with the type that was perhaps meant; a character, with what is expected there; or a rule that the text breaks.
 
 >>> parse_columns(
 ...     "src long, dst long not null, tags array<string> COMMENT 'free'", "declare input 'edges'"

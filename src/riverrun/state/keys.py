@@ -1,11 +1,13 @@
 """Keys: the distinct keys of some changes, ready to be looked up.
 
-A `View` takes the keys of a lookup in any Arrow form, checks them and brings them to the canonical layout. `Keys` have
-the canonical layout already, and the table of nodes for kernels; so looking up a few keys costs a few microseconds.
-Operators that react to changes (reduce, upsert, shared states) use `Keys`: they look again at the keys of each new
-batch. Laws:
+A `View` takes the keys of a lookup in any Arrow form, checks them, and brings them to the canonical layout of states
+(`schema`). `Keys` are in that layout already, and have the table of integers through which kernels see them
+(`kernels.layout`). So looking up a few keys costs a few microseconds. Operators that react to changes use `Keys`
+(reduce, upsert, shared states): for each batch that comes, they look up in a state the keys that occur in the batch.
+Laws:
 
-- **Distinct.** No two rows are equal.
+- **Distinct.** No two rows are equal. `of_batch`, `union` and `first_rows` see to that; whoever calls the constructor
+  has to know it.
 - **Null is a key.** Null is a key like any other, and equal to null.
 
 >>> import pyarrow as pa
@@ -19,10 +21,11 @@ batch. Laws:
 >>> keys = Keys.of_batch(batch)
 >>> sorted(keys.columns[0].to_pylist())
 [1, 3]
->>> len(Keys.union(schema, [keys, Keys([pa.array([1, 2])], 2)]))
+>>> two = Keys([pa.array([1, 2])], rows=2)
+>>> len(Keys.union(schema, [keys, two]))
 3
 
-Cost: 3 microseconds, and 5 to 10 ns a row for `of_batch`, 60 ns for `union`.
+Cost: 3 microseconds a call; besides, 5 to 10 ns a row for `of_batch`, and 60 ns a row for `union`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 """Matching: every pair of a change of a batch and a change of a view with the same key.
 
 This is the inner loop of a join (`operators.join`). The diff of a pair is the product of both diffs. The time of a pair
-is the join of both times: coordinate by coordinate the greater one. Laws:
+is the least time at or after both times: of each coordinate the greater one. Laws:
 
 - **Each pair once.** Every pair with exactly equal keys comes once. Hashes decide where to look, never whether keys are
   equal.
-- **Null is a key.** Null keys are equal to each other; a join, in which they match nothing, leaves them out.
-- **Bounded pieces.** A piece holds at most `rows` pairs, in the order of the batch.
-- **No silent overflow.** A product of diffs that leaves 64 bits is an error, ``operator.overflow``.
+- **Null is a key.** Null keys are equal to each other here. (In a join nulls match nothing: `operators.join` leaves out
+  the pairs with a null key.)
+- **Bounded pieces.** `match` gives the pairs in pieces of at most `rows` pairs. Keys come in the order of the batch.
+- **No silent overflow.** A product of diffs that does not fit 64 bits is an error, ``operator.overflow``.
+
+In the example a batch of boats that arrive meets a view of their owners. The `left` columns of a pair are those of the
+batch, the `right` ones those of the view; number 0 is the key of each.
 
 >>> import pyarrow as pa
 >>> from riverrun.progress import Antichain
@@ -18,13 +22,14 @@ is the join of both times: coordinate by coordinate the greater one. Laws:
 >>> owners.insert(pa.table({"boat": [1, 2, 2], "owner": ["Ann", "Bo", "Cy"]}), time=(0,))
 >>> schema = Schema.of({"boat": pa.int64()}, {"port": pa.int64()})
 >>> arrivals = Changes.of([pa.array([2, 3]), pa.array([70, 80])], (1,))
->>> batch = Batch.of(schema, arrivals, [0, 1], Antichain([(0,)]), Antichain([(2,)]))
+>>> lower, upper = Antichain([(0,)]), Antichain([(2,)])
+>>> batch = Batch.of(schema, arrivals, [0, 1], lower, upper)  # of columns 0 and 1
 >>> [pairs] = match(batch, owners.view())
 >>> pairs.left(1).to_pylist(), pairs.right(1).to_pylist(), pairs.times
 ([70, 70], ['Bo', 'Cy'], ((1,),))
 
-Cost: some 10 microseconds, a lookup for each key of the batch, and for each pair 5 ns and what its
-columns cost to gather. Times that are all at or before the batch's one time cost nothing.
+Cost: some 10 microseconds, a lookup for each key of the batch, and for each pair 5 ns and what its columns cost to
+gather. Where the batch has one time, and all times of the view are at or before it, no times have to be worked out.
 """
 
 from __future__ import annotations
@@ -97,7 +102,7 @@ def _gather(schema: Schema, tables: Ints, rows: Ints, index: int) -> pa.Array:
 
 
 def match(batch: Batch, view: View, rows: int = 1 << 20) -> Iterator[Matches]:
-    """The pairs of `batch` and `view`, in pieces of about `rows`."""
+    """The pairs of `batch` and `view`, in pieces of at most `rows`."""
     if not batch.blocks or not len(view.tables):
         return
     left, right = batch.schema, view.schema

@@ -1,15 +1,18 @@
 """Merging two adjacent batches a bounded step at a time.
 
-A spine merges its batches with a `Merger`, or at once with `fold` where they are small. A `Merger` reads its two
-batches from the least hash to the greatest and writes one batch, in which times have been advanced to `since` and equal
-changes added up. Laws:
+A spine, the chain of the batches of one state, merges neighbours with a `Merger`, or at once with `fold` where they are
+small. A `Merger` reads two batches from the least hash to the greatest, and writes one batch. There, times have been
+advanced to `since` (the frontier before which times need not be told apart any more: `spine`), and changes that are
+then equal are added up. Laws:
 
 - **Merging is invisible.** As of every time at or after `since`, the result has the rows that the inputs have. The
   inputs do not change, and readers see them until the result is whole.
-- **Bounded step.** `work` handles at most `fuel` rows and the rest of one group (changes of one key and value),
-  whatever the size of the batches.
+- **Bounded step.** `work` handles at most `fuel` rows, and then the rest of the group it is at. A group is the changes
+  of one key and value; each batch has at most one of them for each time. So the step depends on `fuel` and on how many
+  times the batches have, not on how many rows.
 
-Memory: the inputs and the result, that is at most twice the rows being merged; then the inputs go.
+Memory: the inputs and the result, that is at most twice the rows being merged. The inputs are freed when the result is
+whole and no reader holds them.
 Cost: 8 ns a row of two int64 columns.
 """
 

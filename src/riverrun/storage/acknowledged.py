@@ -1,25 +1,33 @@
-"""Acknowledging: a note at the checkpoint path of how many epochs were reported as complete, for a run that takes over.
+"""Acknowledged epochs: a note at the checkpoint path of how many there are, for the next run that takes the path over.
 
 An epoch is *logged* before it is worked on, and *acknowledged* when somebody learns that it is complete: its
-``commit()`` returns, its results can be read, sinks are given it. A logged epoch can fail; the run then refuses it. If
-the process dies before the refusal is in the log, the next run does the epoch again, and it fails again. If the epoch
-was acknowledged, it must not be taken away; so the next run has to know whether it was. Laws:
+``commit()`` returns, its results can be read, sinks are given it. A run that takes over a path, its *owner* from then
+on, does the last epochs of the log again, and one of them may fail. Where nobody was told that this epoch is complete,
+the new owner refuses the epoch, as the former owner would have done. Where somebody was told, the rows of the epoch
+must not be taken away, and the run ends with the error (*acknowledged epochs stay* of
+`engine.coordinator.coordinator`). So the new owner has to know which epochs were acknowledged. An `Acknowledger` writes
+the notes of an owner; `takeover` reads the notes of all owners. Laws:
 
-- **Known from the log.** Every record of an epoch says how many epochs were acknowledged when it was written. So only
-  the epochs that no later record speaks of are in doubt: as a rule the last one.
-- **Noted before it is told.** On a local disk each acknowledgement is noted before anybody learns of it, by writing in
-  place to a small file of the owner's own, ``acknowledged/OWNER.json``. The file outlives the process as surely as the
-  log does; writing takes some tens of microseconds. Such a note is *exact*: epochs that it does not cover were never
-  acknowledged. A note is exact for readers in the same start of the machine only, since a power cut may take the note
-  and leave the records. An owner that began with a guess notes nothing as exact until it has acknowledged all epochs
-  that the guess is about: otherwise the owner after it would take the guess for knowledge.
-- **Noted soon, elsewhere.** An object store has no such cheap write. There the note is put in the background, at most
-  twice a second and only where no later record says the same, and when the run is closed.
-- **In doubt, by the program.** Where no exact note tells, an epoch that fails now, in the very program that logged it,
-  failed then, since functions give the same result for the same input: it was not acknowledged. In another program that
-  does not follow, and the epoch counts as acknowledged (`Opening.reported` of `takeover`).
-- **One file for each owner.** An owner that was put out and does not know it overwrites nobody's note. Notes of
-  different owners are about the same epochs: the greatest counts.
+- **Known from the log.** The record of an epoch says how many epochs were acknowledged when the epoch was submitted. So
+  the records leave in doubt only the last epochs of the log, as a rule the very last one.
+- **Noted first.** On a local disk the owner writes a note before anybody learns that an epoch is complete, over its
+  former note, in a small file of its own, ``acknowledged/OWNER.json``. The file outlives the process, as the log does.
+  Such a note is *exact*: epochs that it does not cover were never acknowledged. (Where writing fails, the epoch is
+  acknowledged all the same, and the owner tries again half a second later; until then its former note says too little.)
+- **Exact or not.** A note is exact only until the machine is started again, since a power cut may take the note and
+  leave the records; so the note names the start of the machine (`Note.boot`). An owner that took over without knowing
+  how many epochs were acknowledged (`Opening.doubtful`) writes no exact note before it has itself acknowledged all
+  epochs in doubt. Otherwise the owner after it would take a guess for knowledge.
+- **Noted soon.** An object store has no such cheap write. There the note is put in the background, at most twice a
+  second, and only where no record of the log says as much; and once more when the run is closed. It is never exact.
+- **Doubt goes by the program.** Where the last owner left no exact note, an epoch in doubt counts as acknowledged if
+  another program logged it. If this very program logged it (by its fingerprint: `plan.diff`), and the epoch fails now,
+  then it failed at that time too, since functions give the same result for the same input: it was not acknowledged.
+- **One file for each owner.** An owner that was put out by another one, and does not know it, overwrites nobody's note
+  but its own. The notes of all owners count the epochs of one log, so the greatest number counts.
+
+In the example two owners say how many epochs are acknowledged. An owner is known by the position of the log record with
+which it took the path over.
 
 >>> from riverrun.storage.store import open_storage
 >>> storage = open_storage("memory:///")
@@ -65,7 +73,7 @@ class Note:
 
     @property
     def is_exact(self) -> bool:
-        """Whether epochs that the note does not cover were never acknowledged (the law noted before it is told)."""
+        """Whether epochs that the note does not cover were never acknowledged (the law noted first)."""
         return bool(self.boot) and self.boot == boot_id()
 
 
@@ -148,8 +156,8 @@ class Acknowledger:
                 _delete_older(storage, owner)
 
     def note(self, epoch: int) -> None:
-        """Epochs below this one are about to be acknowledged (the law noted before it is told), or just were (the law
-        noted soon, elsewhere)."""
+        """Epochs below this one are about to be acknowledged (the law noted first), or just were (the law
+        noted soon)."""
         if epoch <= self._epoch:
             return
         self._epoch = epoch

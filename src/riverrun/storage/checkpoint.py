@@ -5,7 +5,7 @@ have. Then the coordinator *publishes* a manifest that names all files (`manifes
 reads pinned batches and never stops the spine they came from. Laws:
 
 - **As of.** Restoring gives the state as it was pinned, with its `since` and `upper`, whatever the number of workers
-  that wrote the checkpoint or read it (the state's part of the *resume* law of DESIGN).
+  that wrote the checkpoint or read it (the state's part of the *resume* law of ARCHITECTURE).
 - **Whole.** A manifest names only files that are whole: each file is put before the manifest, and a put returns when
   the store has the file. A file that is damaged later is noticed: every restore compares size and checksum, and names
   the file that it refuses.

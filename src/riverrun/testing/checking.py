@@ -1,4 +1,17 @@
-"""Checking operators and programs: the eight laws of `laws`, tried on random scripts or on a script of the user's.
+"""Checking operators and programs: `check_operator` and `check_dataflow` try eight laws on them.
+
+Whoever writes an operator or a program calls these functions in tests. Both play *scripts* to the program: lists of
+insertions, deletions and commits (`script`), drawn at random or given by the user. Both return what was tried
+(`Checked`), or raise `LawBroken` with the name of the broken law and the smallest script that was found to break it.
+
+The laws, which `laws` states in full: *progress* and *silence* are about the times at which an operator sends; *oracle*
+asks that the result is that of a computation from scratch; *split*, *order*, *compaction*, *resume* and *rescale* ask
+that results do not change with the cutting of rows into batches, the order of rows, the compaction of states, failures
+and restarts, and the number of workers.
+
+In the example one random script (``rounds=1``) keeps two laws. Then an *oracle*, a function from all rows of the inputs
+to the expected rows, is wrong: it gives the rows back as they are. For a single row that is right by chance, so the
+smallest script that shows the difference has two rows.
 
 >>> import riverrun as rr
 >>> from riverrun.testing import LawBroken, check_operator
@@ -12,7 +25,7 @@ kept split, order in 1 scripts
 ...     print(broken.law, broken.script)
 oracle [insert("numbers", [{'n': 3}, {'n': 5}]), COMMIT]
 
-Cost: see `laws`.
+Cost: some fifteen short runs for each script (`laws`), and some hundreds more when a law is broken (`trials`).
 """
 
 from __future__ import annotations

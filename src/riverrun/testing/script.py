@@ -20,7 +20,7 @@ Laws:
 - **Place of failures.** ``KILL``, ``CRASH`` and ``REFUSE`` between some rows and their ``COMMIT`` strike while that
   epoch is under way. Elsewhere ``KILL`` and ``CRASH`` strike between epochs, and ``REFUSE`` strikes the next epoch.
 - **Marks change nothing.** Only ``COMMIT`` changes the results of a deterministic program; no other mark does (the
-  *cuts invisible* and *resume* laws of DESIGN).
+  *cuts invisible* and *resume* laws of ARCHITECTURE).
 - **Shown as Python.** The text of a script is the Python that makes the script.
 
 >>> script = [insert("n", [{"n": 1}, {"n": 2}]), COMMIT, KILL(1), delete("n", [{"n": 2}]), COMMIT]

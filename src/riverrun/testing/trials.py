@@ -1,17 +1,21 @@
 """Trials: the ways in which each law is tried on a script, and the comparison of the results.
 
-`check_operator` and `check_dataflow` make a `LawCheck` of the program. A trial is a script with marks in it, and
-options to play it with (`PlayOptions`). Its results are compared with those of the plain script: the script without
-marks, played without options. For the law of oracle, the plain results are compared with the oracle's. Laws:
+`check_operator` and `check_dataflow` make a `LawCheck` of the program. A script is a list of changes of inputs and
+commits; further *marks* in it stand for failures, checkpoints and other numbers of workers (`script`). A trial plays a
+script with such marks, or with options (`PlayOptions`: pieces, order of rows, compaction, workers). The results of a
+trial are compared with those of the *plain* script, which has changes and commits only and is played without options.
+For the law called *oracle* (`laws`) the plain results are compared with those of the oracle, for every epoch. Where the
+user gives no oracle, the program itself is the oracle: it is run from scratch, in a single epoch, on all rows that
+there are at that epoch. Laws:
 
 - **First fault.** The laws are tried in the order of `laws.LAWS`, and the first trial that fails is reported.
-- **Whose error.** An error that is about a law (a time that went back, an epoch that hangs) breaks that law, whichever
-  law was being tried. Any other error of the plain script is the program's own: it is raised unchanged, with the script
-  as a note. Any other error of a trial breaks the law being tried.
+- **Whose error.** Some errors are about a law whichever trial raises them: a time that went back breaks *silence*, an
+  epoch or a loop that does not end breaks *progress*. Any other error of the plain script is the program's own: it is
+  raised unchanged, with the script as a note. Any other error of a trial breaks the law being tried.
 - **Same seed, same trials.** The seed decides all random choices.
 
-Cost: one run for each trial, and, without an oracle, one more for each epoch; up to `shrinking.TRIES` times two when a
-law is broken.
+Cost: one run for the plain script and one for each trial; without an oracle, one more for each epoch. When a law is
+broken, up to `shrinking.TRIES` smaller scripts are tried, each with a plain run and a trial (or a run for each epoch).
 """
 
 from __future__ import annotations

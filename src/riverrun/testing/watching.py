@@ -3,9 +3,9 @@
 `playing` plays scripts on watched plans. `watched` gives a plan whose operators work as before, under observation. On
 each worker two laws are checked:
 
-- **Silence.** An actor sends only at or after the time that it handles (the *capability* law of DESIGN). After an actor
-  was run at a time, which is complete then, it receives nothing at or before that time (the *notification* law of
-  DESIGN).
+- **Silence.** An actor sends only at or after the time that it handles (the *capability* law of ARCHITECTURE). After
+  an actor was run at a time, which is complete then, it receives nothing at or before that time (the *notification*
+  law of ARCHITECTURE).
 - **Progress.** An epoch ends, and an actor is not run again and again at one time: an epoch that takes `patience`
   turns, or an actor that takes a certain part of them at one time, breaks the law. When an epoch is complete, every
   request in it was answered.

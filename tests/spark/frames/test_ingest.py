@@ -318,7 +318,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
         run.commit()
         assert sorted(run.read("out")["n"]) == [1, 2, 3, 4, 5]
         (late,) = ingest.send(cloudpickle.dumps(order), iter(batches))
-        assert unpack(late["told"][0].as_py())["code"] == "transport.late"
+        assert unpack(late["outcome"][0].as_py())["code"] == "transport.late"
         assert eventually(lambda: parcels(run) <= 2)
 
 

@@ -1,45 +1,58 @@
 """The coordinator: which workers take part, in which execution, and which epoch they are at. Sans I/O, like the worker.
 
-Every run has one coordinator. It knows the *members* (the incarnation at each index), the current *execution*, and how
-far epochs are: submitted by the client, released to the workers, complete on every worker, reported to the client. It
-exchanges messages (`messages`) with the client, the workers, the storage and the supervisor, which starts and stops
-workers; the time comes in by `tick`. Laws:
+Every run has one coordinator. It knows the *members* (for the index of each worker the *incarnation* that it is now, a
+number that no other life of a worker had), the current *execution* (a stretch of the run; whenever members go back,
+another begins), and how far epochs are: submitted by the client, released to the members, complete on every member,
+reported to the client. The *boundary* e is the moment at which all epochs before e are complete, and nothing of e was
+released. Messages (`messages`) go to and come from the client, the members, the storage, and the supervisor, which
+starts and stops worker processes; the time comes in by `tick`. Laws:
 
 - **Logged first.** The coordinator releases an epoch only when the input of the epoch is in the log, and forgets a
   refused epoch only when the log says that it is refused. So whatever anybody has seen can be done again from the log.
 - **Clean boundaries.** The coordinator releases epoch e only when every member has completed all epochs before e in
-  this execution. So at a boundary no message is under way that matters, and the states of all members as of e are one
-  state of the run.
-- **Common start.** An execution begins at an epoch of which every member has the state. Where no member was lost, that
-  is the last boundary: each member has it pinned, and keeps the pin of boundary e until the `Feed` of epoch e + 1 tells
-  it that boundary e + 1 is complete everywhere. Otherwise that is the epoch of the published checkpoint, or the very
-  start of the run, without any state.
+  this execution. So at boundary e no rows are under way between members, and the states of all members together are the
+  state of the run as of e.
+- **Common start.** An execution begins at a boundary of which every member can have the state. As long as the members
+  stay the same, that is the last boundary. Each member has *pinned* the state of that boundary (it holds a view), and
+  keeps the pin of boundary e until the `Feed` of epoch e + 1 says that boundary e + 1 was reached by all. Where a
+  member was lost, or shards move to other members, an execution begins at the boundary of the published checkpoint, or,
+  with no checkpoint yet, at the very start of the run, without any state.
 - **Fenced.** The coordinator drops messages of other executions, and of incarnations that are no members. A member is
   declared dead before its successor is started, and never becomes a member again (*no twins* of `membership`).
 - **Reported once.** An epoch is reported when it is complete for the first time, and never again, however often it is
   done again.
-- **All or nothing.** When an instance raises in epoch e, no member keeps anything of e: all begin a new execution at e.
-  The next epoch gets the number of e; if later epochs were submitted already, these keep their numbers, and e is run
-  without rows. An epoch that the client wants refused (`refuse`) goes the same way. A refused epoch that still waits
-  behind others needs no new execution, and keeps its number.
+- **All or nothing.** When the work of a member on epoch e raises an error, no member keeps anything of e. The epoch is
+  refused, where *acknowledged epochs stay* allows that, and a new execution begins at boundary e. An epoch that the
+  client wants refused (`refuse`; its user has interrupted it) goes the same way, but without a new execution where the
+  epoch still waits for its turn.
+- **Numbers without gaps.** The epoch that is submitted next gets the number of a refused epoch. A refused epoch keeps
+  its number, and is done without rows, where later epochs were submitted already, where it still waited behind others,
+  where an owner before us may have acknowledged it, or where the client knows epochs by their numbers (`keep_numbers`).
 - **One owner.** Every record of the log is a conditional create at the next position. Somebody else's record at that
   position means that the path has a new owner, and the run ends.
 - **Outages are waited out.** While the storage fails, what needs the storage waits and is tried again (`log_writer`,
-  `checkpointing`, and workers that read), and all else goes on. An outage of more than `storage_timeout` ends the run.
-- **Acknowledged epochs stay.** An epoch is acknowledged when it is reported, and noted as acknowledged just before
-  (`Acknowledge`). An epoch of the log may fail when it is done again. If that epoch was never acknowledged, it is
-  refused, as the owner that logged it would have done. If it was acknowledged, or may have been, the run ends with the
-  error, unless the user has said otherwise.
+  `checkpointing`, and members that read), and all else goes on. Where the log cannot be written, or a member cannot
+  read, for longer than `storage_timeout`, the run ends; checkpoints that cannot be written do not end the run.
+- **Acknowledged epochs stay.** An epoch is acknowledged when it is reported; a note says so for the next owner of the
+  path (`Acknowledge`). An epoch of the log may fail when it is done again. An epoch that was never acknowledged is then
+  refused, as the owner that logged it would have refused it. If the epoch was acknowledged, or may have been, the run
+  ends with the error. With `skip_failing` the run refuses such an epoch too, unless it has reported the epoch itself.
 
 Why *clean boundaries* and *reported once* give exactly-once results: the state at a boundary is a function of the log
-up to that boundary, whatever executions led there (*logged first*; *cuts invisible*, *oracle* and *resume* of DESIGN);
-and the client sees each epoch once. Why two owners do no harm: the owner that takes over appends a record that says so.
-That record has the position at which the owner before would append next, so nothing that the owner before acknowledges
-later exists; and the checkpoints that it still publishes are those of a prefix of the log (*covers no less* of
-`checkpointing`).
+up to that boundary, whatever executions led there (*logged first* here; *oracle*, *split* and *resume* of
+`testing.laws`); and the client sees each epoch once.
+
+Why two owners do no harm: the owner that takes a path over appends a record that says so. That record has the position
+at which the former owner would append next, so the next append of the former owner fails. An epoch that the former
+owner still acknowledges is in the log before that record, and the new owner does the epoch again. The checkpoints that
+the former owner still publishes are those of a prefix of the log, and never follow one that covers more of the log
+(*covers no less* of `checkpointing`).
 
 Phases: *gathering* (members are started), *starting* (members go back to where the execution begins), *running*,
 *refusing* (a refusal is on its way to the log), *closed*.
+
+In the example messages come with their address: -3 is the supervisor, 1 the only worker. The worker joins, is ready in
+execution 1, and has then completed, in execution 1, all epochs before 1.
 
 >>> from riverrun.engine.messages import Completed, JoinRun, Ready
 >>> coordinator = Coordinator(1)
@@ -47,7 +60,7 @@ Phases: *gathering* (members are started), *starting* (members go back to where 
 0
 >>> coordinator.take()
 [(-3, Start(incarnation=1))]
->>> for message in JoinRun(), Ready(1), Completed(1, 1):
+>>> for message in JoinRun(), Ready(execution=1), Completed(execution=1, epoch=1):
 ...     coordinator.receive(1, message)
 ...     print([type(message).__name__ for _, message in coordinator.take()])
 ['Begin']

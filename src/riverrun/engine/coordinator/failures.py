@@ -1,14 +1,20 @@
-"""Losses: how often in a row a run has lost workers while no epoch became complete, and when that is enough.
+"""Losses: how often in a row a run has lost workers without getting on, and when that is too often.
 
-The cluster of a run on other processes (`runtime.remote`) reports to `Losses` every worker that takes part, that is
-lost, or whose process has ended, and asks now and then whether the run is to end. A lost worker is replaced, and the
-epoch it worked on is done again. Where that epoch itself kills the worker, say because it does not fit into memory,
-the run would lose workers for ever. Laws:
+A lost worker is replaced, and the epoch it worked on is done again, in a new *execution* of the run. Where that epoch
+itself kills workers, say because it does not fit into memory, the run would go on losing workers for ever. `Losses`
+ends that. The cluster of a run on other processes (`runtime.remote`) tells `Losses` when a worker process begins an
+execution (`took_part`), when a worker is lost (`lost`) and how its process ended (`ended`), and asks at each tick of
+its clock whether the run has to end (`too_many`). Laws:
 
-- **Bounded.** The run is to end after more than `RECOVERIES` recoveries in a row without a new epoch becoming complete.
-  The run is also to end after more than `RECOVERIES` processes in a row have died between reporting and taking part.
+- **Bounded.** `too_many` gives an error when more than `RECOVERIES` losses came in a row, that is, while no further
+  epoch was reported to the user as complete. Losses of workers that took part in an execution are counted apart from
+  losses of processes that had connected and were lost before they took part. Workers of one execution that are lost
+  together count as one loss. Both counts start anew when an epoch is reported, and by `reset`.
 - **Explained.** The error names the epoch, the worker that was lost last, its process, and how that process ended, as
-  far as anybody knows. Where there is a log no committed row is lost: the epoch is in the log.
+  far as anybody knows. Where the run has a log, the hint says that nothing committed is lost.
+
+In the example two losses in a row are borne, and worker 0 is lost four times, each time as another process (`member` is
+its incarnation). The epochs below 7 were reported, so epoch 7 is the one that does not become complete.
 
 >>> losses = Losses(most=2)
 >>> for execution in range(1, 5):
@@ -26,7 +32,7 @@ cannot go on: 4 times in a row a worker was lost before epoch 7 was complete
 
 Cost: nothing while no worker is lost.
 
-Here are also the errors of runs and epochs that end by a loss, a failure or an interrupt.
+The functions of this module make the other errors with which a loss, a failure or an interrupt ends a run or an epoch.
 """
 
 from __future__ import annotations

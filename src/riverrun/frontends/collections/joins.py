@@ -1,19 +1,23 @@
 """Joins: all built from one primitive, the pairs of rows of two arrangements with equal keys.
 
-`Collection.join` comes here. The primitive is the inner join; from it are built
+`Collection.join` calls `join`. An arrangement is the rows of a collection, indexed by a key. The primitive is the inner
+join; the other joins are built from it:
 
-- semi: the pairs with the distinct keys of the right side, without columns of that side;
-- anti: all rows of the left side, less the semi-join;
-- left, right, full: the inner join, and the rows of one side (of both) without a partner, padded with nulls;
-- cross: the pairs on a key of no columns.
+- semi: the left sides of the pairs of the left rows and the distinct keys of the right side;
+- anti: all rows of the left side, less those of the semi-join;
+- left, right: the inner join, and the rows of the one side that have no partner, padded with nulls;
+- full: the inner join, and the rows of either side that have no partner, padded with nulls;
+- cross: the inner join on a key of no columns.
 
 Laws:
 
 - **Null matches nothing.** A row with a null in its key has no partner, as in SQL.
-- **Common key type.** Keys of two types are compared as the type that holds the values of both (`widening`), and the
-  key of the result has that type. The rows of a semi- or anti-join keep their own types.
+- **Common key type.** Keys of two types are compared in the type that holds the values of both (`widening`), and the
+  key of the result has that type. Keys without such a type are refused while the program is built. The rows of a semi-
+  or anti-join keep their own types.
 
-Cost: the rows of both sides are arranged by the key; a change costs as much as the rows with its key on the other side.
+Cost: the rows of both sides are arranged by the key. A change costs time in proportion to the number of rows with its
+key on the other side. All joins but inner and cross also keep the distinct keys of a side.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ the next round. It may use any collection from outside, which is the same in all
 more coordinate, the round. Laws:
 
 - **Fixed point.** As of each epoch, the result is that of the loop run from scratch over the rows of the epoch (the
-  *oracle* law of DESIGN). Rows may also be deleted: the loop keeps the changes of every round, not only the last rows.
+  *oracle* law of ARCHITECTURE). Rows may also be deleted: the loop keeps the changes of every round, not only the last
+  rows.
 - **Rest.** Rows that the body adds and takes back in one round add up to nothing before they go back, on whichever
   workers they lie. So a loop comes to rest with every number of workers, or with none (*cuts invisible*).
 - **Types of the start.** The result of the body has the columns of `start`. Narrower types are widened. For wider types

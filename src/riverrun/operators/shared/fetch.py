@@ -1,29 +1,42 @@
-"""Fetch: records ask a state for values, by key and by time, and go on with the values that were there.
+"""Fetch: records ask a state for values, by key and by time, and go on with the values that the state had.
 
-The operator behind `fetch`, `fetch_uncommitted` and `lookup` of collections. A *request* is a record with a key and
-bounds on time. The request travels to the worker that owns the key, waits there until its time has come, and goes on
-from there with the answer. U and F are the update and the fetch progress of the state (`marks`). Laws:
+The operator behind `fetch`, `fetch_uncommitted` and `lookup` of collections. Two kinds of time meet here. A *time of
+the data* is the value of a column, a day for instance; the values of a state lie at times of the data (`store`). A
+*time of the engine* is an epoch, with a round for each loop around the operator. Two times of the data say how far a
+state has come (`marks`): no update at a time before U counts any more, and no fetch at a time before F is answered any
+more. U has *passed* a time that is before U.
 
-- **Final answers.** A committed fetch of times up to T is answered when U has passed T. So its answer has every update
-  up to T that will ever count, and no update after T. An uncommitted fetch waits only until U has passed the start of
-  its range, or another time that it names.
-- **Epochs go on.** A request that waits does not hold back its epoch: it is state, and part of a checkpoint. Its answer
-  is as of the engine's time at which U passed it, and includes the updates of that time.
+A *request* is a record with a key, and with bounds on the time of the data. A request travels to the worker that owns
+the key, waits there until U has passed a time, and goes on from there with the answer. Laws:
+
+- **Final answers.** A committed fetch of the values up to a time T is answered when U has passed T, or, where the
+  values at T itself are not asked for, when U has come to T. So the answer has every update up to T that will ever
+  count, and no update after T. An uncommitted fetch waits for an earlier time: the one given by ``wait=``, or else the
+  start of its range. An uncommitted fetch that has neither does not wait.
+- **Epochs go on.** A request that waits does not hold back its epoch: the request is state, and part of a checkpoint.
+  The request is answered at the time of the engine at which U passes, from the state as of that time, updates of that
+  time included.
 - **No queue.** A request is answered as soon as U has passed its time, whatever other requests still wait.
-- **Deletions take back.** A committed answer depends on the request alone, so a deleted request takes its answer back.
-  A request that is deleted before it is answered was never there, wrong or not, with a checkpoint in between or not. So
-  is a request that is deleted in the epoch in which it came, or in the epoch in which U passes its time.
-- **Within reach.** Where a state is compacted, a fetch at a time before F, as F was before the epoch, is late: it is
-  dropped and counted. A fetch that reaches back further than the compaction rule keeps values is refused. Requests that
-  wait hold compaction back, so that they find the values that were there when they came.
-- **Given answers stay.** An uncommitted answer depends on when it was given. A request that has such an answer cannot
-  be deleted in a later epoch: an epoch that does so is refused.
+- **Deletions take back.** A committed answer is a function of the request and of the updates that count, not of the
+  moment at which it was given. So when a request is deleted, its answer is worked out again and taken back. A request
+  that is deleted before it was answered has no answer, whether it is deleted in the epoch in which it came, while it
+  waits (also after a restart from a checkpoint), or in the epoch in which U passes its time. A request that comes and
+  goes in one epoch is not checked for mistakes either.
+- **Within reach.** Where the state has a compaction rule, a fetch whose upper bound is before F is *late*: it is
+  dropped and counted (``run.events("late")``). F is taken as it was before the fetch came. A deletion of an answered
+  request can be late too; then the answer stays. A fetch whose lower bound reaches back further than the compaction
+  rule keeps values is refused, and its epoch with it. A request that waits keeps compaction away from the values that
+  it needs.
+- **Given answers stay.** An uncommitted answer, and that of a lookup, depends on when it was given, and is not kept. So
+  an epoch that deletes a request which had such an answer in an earlier epoch is refused.
 
-The state may be in the scope of the fetch or around it. A fetch in a loop that the state is not in reads the state as
-of the epoch, and a request that waited is answered at the round at which it came. Instead of a state there may be any
-other arrangement (`progress` is None): then every request is answered at once, as of its epoch.
+The state may be in the scope of the fetch, that is, in the same loops, or in a scope around that. For a fetch in a loop
+that the state is not in, U moves with the epochs only: the fetch reads the state as of the epoch, and a request that
+waited is answered in the epoch in which U passes its time, at the round of the loop at which the request came. A
+`lookup` asks any other arrangement (the indexed rows of a collection) in place of a state. Such a fetch has no progress
+(`Fetch.progress` is None), and every request is answered at once, as of its epoch.
 
-Cost: a lookup, 100 to 300 ns, for each request; the values are gathered, and the columns of the record follow.
+Cost: a lookup, 100 to 300 ns, for each request; gathering the values that were found, and the columns of the record.
 """
 
 from __future__ import annotations

@@ -1,12 +1,24 @@
-"""Rules: what an update makes of the entries of a key, and what compaction leaves of them.
+"""Rules of a shared state: what an update makes of the entries of its key, and what compaction leaves of old entries.
 
-Used by `store`; users know these rules as `rr.rules`. An *entry* of a state is a key with its values, each at a time of
-the data. A rule gets the entries of many keys at once, as rows `key, time, value`, and gives the changes to them. Laws:
+`store` calls the rules; users choose rules, or write them, as `rr.rules` (which has the rules of fetches too:
+`fetch_rules`). An *entry* of a state is a row `key, time, value`, whose time is a time of the data, the value of a
+column. How far a state has come is said by two such times (`marks`): no update at a time before U counts any more, and
+no fetch at a time before F is answered any more; F is never after U.
 
-- **At its time.** An update rule changes values at the times of its requests only, and none of these times is before U.
-- **Unseen.** A compaction rule changes values before a *horizon* only, which is F, never after U. No fetch at or after
-  the horizon that reaches back no further than the rule allows can tell the difference.
-- **No order.** The changes depend on the rows, not on their order: within one epoch rows have no order.
+An update rule gets the *requests* of an epoch (the rows of a stream that updates the state) and the entries of their
+keys. A compaction rule gets all entries of some keys, and a *horizon*, which is F as it was at the last boundary
+between epochs. Both return changes: the entries to add and those to take out. Laws:
+
+- **Nothing before U.** No update rule changes an entry at a time before U. A ready-made rule changes entries at the
+  times of its requests only, and `store` drops requests before U. A user's function may change the entries of its keys
+  at any time from U on; its changes at earlier times are refused (``state.updated_final``).
+- **Nothing from the horizon on.** No compaction rule changes an entry at or after the horizon. A user's function that
+  does is refused (``state.compacted_too_much``).
+- **Unseen.** A fetch at or after the horizon gets the answer that it would get without compaction, if the compaction
+  rule `serves` the rule of the fetch, and the fetch does not reach back further than the compaction rule allows
+  (`limits`, `margin`). Of a user's function only the user can know what it `serves`.
+- **No order.** The changes are a function of the rows, not of the order in which the rows came: the rows of an epoch
+  have no order.
 
 Cost: ready-made rules are kernels and NumPy; those of a user are functions of Polars frames.
 """

@@ -1,12 +1,13 @@
 """A plan as a picture: an SVG text with its own background, no style sheet, no script, no ids.
 
-Notebooks show it for a dataflow or a run (``_repr_html_``). The picture can stand in any page, light or dark, beside
-others: it refers to nothing outside of itself, and nothing outside refers to its parts. Loops are frames, laid out
-first and then placed in the scope around them as one block (`layout`), so frames never overlap. Rows run from top to
-bottom; only rows that a loop sends to its next round go up. Laws:
+Notebooks show the picture for a dataflow (``_repr_svg_``) and below the summary of a run (``_repr_html_``). The picture
+can stand in any page, light or dark, also several times: it refers to nothing outside of itself, and nothing outside
+can refer to its parts. A loop is drawn as a frame: what is inside is laid out first, and then placed as one block in
+the scope around the loop (`layout`), so frames never overlap. Arrows run from top to bottom; only the arrows of what a
+loop sends to its next round run up. Laws:
 
-- **Text fits.** Every text fits its box, as far as its width can be known without the font (six tenths of the size for
-  a character, twice that for a wide one).
+- **Text fits.** Every text fits its box, as far as its width can be known without the font (some six tenths of the size
+  of type for a character, twice that for a wide one).
 - **Nothing hidden.** A box that shows a shortened text has the whole text in its tooltip.
 - **Safe text.** The user's texts are escaped, and control characters, which no XML may hold, are replaced.
 

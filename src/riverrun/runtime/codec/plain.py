@@ -1,20 +1,27 @@
-"""Plain values as bytes, and back. Bytes are data; no function that they name is ever called.
+"""Plain values as bytes, and back. Bytes are data: reading them gives values of the kinds named here, and does no more.
 
-Questions, answers and errors travel as plain values: None, booleans, numbers, texts, bytes, dates and times, lists,
-tuples, sets and dicts of these, a condition on rows, a frontier. Messages have types of their own, in `shapes`. Both
-are MessagePack, written and read by msgspec. Laws:
+Questions, answers and errors travel between processes as plain values: None, booleans, numbers, texts, bytes, dates and
+times, lists, tuples, sets and dicts of these, a condition on rows (`Where`), a frontier, and the dataclasses that
+`add_record` adds. `pack` writes a value and `unpack` reads it. (Messages have types of their own, in `shapes`.) Both
+are MessagePack, written and read by msgspec; a value of any kind but None, booleans, numbers, texts and bytes is a list
+that begins with the number of its kind. Laws:
 
-- **Round trip.** ``unpack(pack(value)) == value``, and every value keeps its type: a tuple stays a tuple.
-- **Closed.** A value is made of the kinds that are listed here, each by its number. Bytes with another number, or that
-  no `pack` has made, are refused with `BadMessage` and have no effect: bytes name no class, and none is looked up.
-- **Bounded.** More than `MOST` bytes are refused before they are looked at; a value that is nested deeper than `DEPTH`
-  is refused; a dict or set whose keys are not texts has at most `KEYS` of them, since such keys can be chosen to
-  collide. Reading n bytes takes at most about 64 n bytes of memory, and time in proportion to n.
+- **Round trip.** ``unpack(pack(value)) == value`` for every value within the bounds, and every value keeps its type: a
+  tuple stays a tuple. Only NumPy's scalars arrive as Python's numbers, texts and booleans.
+- **Closed.** `unpack` refuses bytes of any other form with `BadMessage`: what is no MessagePack, maps and extensions, a
+  list that does not begin with the number of a known kind, or goes on in a way that the kind does not have. Values are
+  made by the code of their kinds only; nothing in the bytes names a class or a function.
+- **Bounded.** `unpack` refuses more than `MOST` bytes before it looks at them, a value that is nested deeper than
+  `DEPTH`, a dict with more than `KEYS` keys unless all of them are texts, and a set with `KEYS` elements or more, since
+  such keys and elements can be chosen to collide. Reading n bytes takes at most about 64 n bytes of memory, and time in
+  proportion to n.
+- **Known classes of errors.** `describe` makes a plain value of an error, and `revive` an error of that. The class is
+  looked up by its name among those of `errors` and Python's own exceptions, and nowhere else; an error of another class
+  arrives as a `RiverrunError` or a `RuntimeError`. An error of ours arrives with its code, message, hint, fields and
+  story, and with its cause, which is described in the same way. Any other error arrives with its text, and with its
+  traceback, as text, for a cause.
 
-An error travels as a description: the name of its class in `errors` or among Python's own, its message, hint and
-fields. Its cause arrives with a traceback, as text.
-
-This module is light: the processes in which Spark plans queries import it, and little else.
+This module is light: the processes in which Spark plans queries import it, and little else of Riverrun.
 
 >>> unpack(pack({"rows": [1, 2], "time": (3, 4)}))
 {'rows': [1, 2], 'time': (3, 4)}

@@ -1,13 +1,20 @@
-"""Borrowed rows: results that workers in other processes keep for this one, until no portion here refers to them.
+"""Borrowed rows: query results that stay with the workers for as long as something in this process refers to them.
 
-`questions` borrows with it. A `Borrowed` portion is some ranges of hashes of an output, as of an epoch. At first one
-worker lends them, as one loan. When that worker is lost, or gives its shards away and leaves, the workers that have the
-shards then lend the same ranges as of the same epoch. Laws:
+`questions` borrows the rows of an output from all workers. Each worker keeps its part of the rows under a number, a
+*loan*. A `Borrowed` portion stands for one loan: the rows of an output, or the changes of an epoch to the output, in
+the ranges of hashes that the worker owned (`state.shards`). When that worker is lost, or gives its shards away and
+leaves, the portion is *renewed*: the workers that own those ranges by then, one or several, lend the same ranges as of
+the same epoch, under new loans. Laws:
 
-- **The same rows.** A portion gives the same rows each time it is read, whichever workers lend them.
-- **The epoch or an error.** Where workers have let go of the epoch meanwhile (``history=``), reading is refused with
-  `time.compacted`; rows of another epoch are never given in place of it.
-- **Given back.** A worker keeps a loan until no portion in this process refers to the loan any more.
+- **The same rows.** A portion gives the same rows each time it is read, whichever workers lend the rows.
+- **The epoch or an error.** A loan holds its epoch, but a renewed loan can be had only while the workers keep the
+  epoch: ``history=`` of `Dataflow.run` says how many they keep. Otherwise renewing fails with `time.compacted`. Rows of
+  another epoch are never given instead.
+- **Given back.** A worker keeps a loan until no portion in this process refers to the loan any more. Then `questions`
+  has the worker told, and the worker lets go of the rows.
+
+Cost: borrowing, and renewing too, is one question to each worker that has some of the rows (`questions` says what a
+question costs). Rows travel when a portion is read.
 """
 
 from __future__ import annotations

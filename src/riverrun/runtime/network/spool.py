@@ -1,10 +1,13 @@
-"""A spool: frames that wait to be sent, in order; beyond a budget they wait on disk.
+"""A spool: frames that wait to be sent, in order; beyond a budget of bytes they wait on disk.
 
-A `link` has a spool for frames that its window does not let through yet. So a slow receiver costs its sender disk, not
-memory, and no step has to be stopped halfway. Law:
+Each `link` has a spool for frames that wait until its receiver gives room (the *windowed* law of `link`). So a slow
+receiver costs its sender disk, not memory. And a worker may finish the step it is at, however many frames the step
+sends. Law:
 
 - **First in, first out.** Frames are taken in the order in which they were put, whether they waited in memory or on
-  disk.
+  disk. So while a frame is on disk, every further frame goes to disk too.
+
+In the example the budget of three bytes has room for the first frame only.
 
 >>> spool = Spool(budget=3)
 >>> for word in (b"ab", b"cd", b"ef"):

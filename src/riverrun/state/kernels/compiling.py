@@ -1,18 +1,21 @@
-"""How kernels are compiled: `@kernel` is Numba with the GIL released, for a baseline, with machine code kept on disk.
+"""How kernels are compiled: `@kernel` is Numba, with the GIL released, and with machine code that is kept in files.
 
 All kernels are declared with `@kernel`, and nothing else in the package compiles anything. Laws:
 
-- **Right code.** A kernel that is loaded is the one that would be compiled here and now (`machine_code` says where
-  files lie and why they are believed).
-- **Code that travels.** Kernels are compiled for a baseline of processors (`targets`), not for the processor at hand.
+- **Right code.** A kernel that is loaded from a file is the one that compiling would give here and now (`machine_code`
+  says where the files are, and how a file is checked before it is loaded).
+- **Code that travels.** Kernels are compiled for a *baseline*, the oldest processors that are to run them, and not for
+  the processor at hand (`targets` says which baseline, and when there is none).
 - **Compiled once.** Processes that start together on one machine, as workers do, need the same kernels at the same
-  moment. One process compiles a kernel while the others wait, and then load the file. The lock is a file beside the
-  kernel's. Kernels do not call each other in circles, so a process that holds one lock waits only for locks of kernels
-  further down.
+  moment. One process compiles a kernel while the others wait; then these load the file. The lock is a file beside that
+  of the kernel. Processes do not wait for each other in a circle: a process that holds the lock of a kernel waits only
+  for locks of kernels which that kernel calls, and no kernel calls itself by way of others. (Where no file can be
+  locked, several processes may compile one kernel, which costs time and nothing else.)
 
-A kernel is loaded at its first call. A process that knows from other processes which kernels it will need (`used` lists
-them) loads them beforehand with `load`, in a thread of its own; this changes only when kernels are loaded. Where files
-are missing, `state.preparing` compiles the kernels of a plan in several processes at once, before the plan runs.
+A kernel is loaded at its first call, or earlier: a new worker is told which kernels the plan needs and which other
+workers have called (`used` lists those of a process), and loads them in a thread in the background (`load`). Loading
+early changes no result. Where files are missing, `state.preparing` compiles the kernels of a plan in several processes
+at once, before the plan runs.
 
 A kernel is compiled once for each combination of argument types. Numba by itself would also compile a kernel anew for
 each constant in a call; that is switched off, as LLVM makes use of constants anyway where it inlines the call.
@@ -21,7 +24,9 @@ Cost: loading takes some ten milliseconds a kernel, half a second for all kernel
 
 >>> import numpy as np
 >>> from riverrun.state.kernels.gathering import is_ascending
->>> is_ascending(np.frombuffer(np.array([1, 2, 3], np.uint64).tobytes(), np.uint64))
+>>> words = np.array([1, 2, 3], np.uint64)
+>>> words.flags.writeable = False  # as those of an Arrow array: another type for Numba
+>>> is_ascending(words)
 True
 >>> any(label.startswith("riverrun.state.kernels.gathering.is_ascending-") for label in used())
 True

@@ -1,10 +1,16 @@
-"""The difference between the old rows of some keys and the new ones: the changes of a reduce, in order.
+"""The difference between the old rows and the new rows of some keys, as sorted changes.
 
-Keys come in the order of a batch, each with at most one new row and any number of old rows, which are sorted. So the
-difference comes out sorted: per key, the old rows with their counts negated, and the new row once. Where the new row is
-one of the old rows, the two are added up.
+`Batch.difference` calls these kernels (by way of `state.block`) for reduce and upsert. These operators have the old
+rows of some keys from a state, and at most one new row for each key. Laws:
 
-Cost: one exact comparison for each old row.
+- **Sorted.** Keys come in the order of a batch, by hash and then by key, and the old rows of a key come sorted. So the
+  difference comes out in the order of a batch, and nothing is sorted: for each key the old rows with their counts
+  negated, and among them, in its place, the new row with the diff 1. Where the new row equals an old row, their diffs
+  are added up, and a row whose diff is then 0 is left out.
+- **Disorder is noticed.** Where the keys are not in the order of a batch, the number of rows is -1, and there is no
+  difference.
+
+Cost: at most one exact comparison for each old row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,16 @@
 """The tables of integers through which kernels see columns and blocks.
 
-A *node* describes one Arrow array; nested types are trees of nodes in preorder, so a table of nodes
-describes all columns of a block, key columns first. A *block descriptor* is one row that describes
-a block. Both are rows of int64: addresses, widths and flags, at the positions that are named below.
+Kernels (`compiling`) are compiled loops, and take no Arrow objects. `state.columns` and `state.block` describe memory
+to them by tables of int64, which have two kinds of rows:
+
+- A *node* describes one Arrow array: the kind of its cells, their width, and the addresses of its buffers. An array of
+  lists or structs is a tree of nodes in preorder. So one table of nodes describes all columns of a block, the key
+  columns first.
+- A *block descriptor* describes one block. (A block is a sorted piece of a state, at most about a million rows or 64
+  MB, that never changes: `state.block`.)
+
+The constants below are the positions of the fields in a row. An address is good only while the memory behind it is
+there: whoever holds a table holds the arrays too (the *owners stay alive* law of `state.columns`).
 """
 
 from __future__ import annotations

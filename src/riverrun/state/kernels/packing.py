@@ -1,11 +1,23 @@
-"""A few rows, sorted, added up and written as one piece of memory: a block by one call.
+"""Few rows written as one piece of memory by one call: small blocks, keys, and columns of rows picked from others.
 
-`state.block` uses it for small batches, and `state.keys` for keys: a batch of ten rows must not cost ten calls. One
-kernel hashes, sorts, adds up and gathers, and writes everything into one *slab* of words: the block descriptor, the
-table of nodes, the directory, the hashes, the columns, and codes and diffs where rows differ in them. All addresses in
-the descriptor and the nodes point into the slab, so a block lives as long as its slab.
+A batch of ten rows must not cost ten calls. So `state.block` has small blocks made here (up to 4,096 rows and 1 MB),
+`state.keys` the keys of a batch, and `state.columns` columns that are gathered from few rows. Each kernel does its
+whole work and writes the result into one *slab*, an array of 64-bit words:
 
-Columns are of any type but lists and structs, whose children would need rows of their own.
+- For a block, `pack_rows` and its kind hash, sort and add up rows, and write the block descriptor and the table of
+  nodes (the integers by which kernels see blocks and columns: `layout`), the hashes, the columns, and, where rows
+  differ in them, their times as codes, and their diffs. A block of 64 rows or more also has a directory, which says
+  where each bucket of hashes begins.
+- For keys and columns, `pack_named` and its kind write only the table of nodes and the columns.
+
+A few kernels only find rows, and give their numbers: `list_keys`, `distinct_rows`, `leading_rows`.
+
+Law:
+
+- **All in the slab.** The addresses that these kernels write point into the slab, so whoever holds the slab holds all
+  of the block or the columns. (The address of the table of times is `state.block`'s to add, and to hold.)
+
+Columns are of any type but lists and structs, whose children have other numbers of rows than the column itself.
 
 Cost: 2 microseconds for a row of two integers, 50 to 100 ns for each further row.
 """

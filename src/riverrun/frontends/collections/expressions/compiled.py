@@ -1,8 +1,21 @@
-"""The compiled forms of expressions: a `Projection` makes columns, a `Predicate` picks rows.
+"""The compiled forms of expressions: a `Projection` makes columns, a `Predicate` chooses rows.
 
-The operators of ``select``, ``with_columns`` and ``filter`` hold them. Each result is made in the cheapest way: a
-column that is picked, a constant that is repeated, NumPy calls (`direct`), or Polars, which gets all its results in one
-call.
+The operators of ``select``, ``with_columns`` and ``filter`` hold these forms. When an expression is compiled, the
+cheapest way to its result is chosen from four, once and for batches of every size:
+
+- a column that the expression only names or renames is passed on as it is;
+- a constant is worked out once, and repeated for each row;
+- a simple expression becomes a few NumPy calls (`direct`);
+- every other expression goes to Polars. For each batch one call of Polars computes all such results of a projection.
+
+An expression that is not row-wise is refused (`rowwise`).
+
+>>> schema = pa.schema({"a": pa.int64(), "b": pa.int64()})
+>>> projection = compile_columns(schema, {"b": "b", "next": pl.col("a") + 1}, "select from 'rows'")
+>>> [each.to_pylist() for each in projection.apply([pa.array([1, 2]), pa.array([3, 4])], 2)]
+[[3, 4], [2, 3]]
+
+Cost: the package says what each way costs.
 """
 
 from __future__ import annotations

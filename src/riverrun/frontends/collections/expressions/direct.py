@@ -1,14 +1,16 @@
-"""Simple expressions as a few NumPy calls, for small batches, where the overhead of a Polars call is the whole cost.
+"""Simple expressions as a few NumPy calls, which cost less than a call of Polars where batches are small.
 
-`compiled` asks here first, and leaves an expression to Polars where there is no direct step. A step turns columns into
-cells: NumPy values, and which of them are valid, or None where all are. Laws:
+When `compiled` compiles an expression, it asks here for a *direct step*. An expression that has a direct step is
+computed by the step for every batch, small or large; an expression without one is left to Polars. A step makes *cells*
+of columns: the values as a NumPy array, and a mask that tells which of them are not null, or None where no value is
+null. Laws:
 
-- **Exactly Polars.** A direct step gives the result of Polars: the same type and nulls, integers that wrap around, a
-  NaN that equals itself and is greater than every number, ``and`` and ``or`` with three values, a division by a literal
-  as the product with its inverse. An expression for which that is not certain has no direct step. Only the sign of a
-  zero may differ, as it does within Polars; states know one zero.
-- **Few types.** Direct are arithmetic, comparisons, logic, null tests, filling and choosing on columns of int64,
-  float64 and bool; equality of strings with a literal; and null tests of any column.
+- **Exactly Polars.** A direct step gives the result that Polars gives: the same type and nulls; integers that wrap
+  around; a NaN that equals itself and is greater than every number; ``and`` and ``or`` with true, false and null; a
+  division by a literal as the product with its inverse. An expression for which that is not certain has no direct step.
+  Only the sign of a zero may differ. Polars itself gives either sign, and states know one zero.
+- **Few types.** There are direct steps for arithmetic, comparisons, logic, null tests, and filling and choosing, on
+  columns of int64, float64 and bool; for the equality of strings with a literal; and for null tests of any column.
 
 Cost: about a microsecond a node on ten rows, and two for the array around the result.
 """

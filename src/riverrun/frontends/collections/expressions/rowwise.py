@@ -1,17 +1,24 @@
-"""Which expressions are row-wise: every node of the tree is on a list, or the expression is refused.
+"""Which expressions are row-wise: only those made of functions that this module knows to be row-wise.
 
-`compiled` checks every expression here. Laws:
+`compiled` has each expression that computes anything checked here, as a tree of nodes (`tree`), when the program is
+built. Laws:
 
-- **One row alone.** The result for a row depends on that row alone: not on its neighbours, their order or their number,
-  nor on chance or a clock. So the cutting of batches does not show (the *cuts invisible* law of DESIGN), and deleting a
-  row takes back exactly what inserting the row gave.
-- **Known nodes only.** A node that is not on the list is refused; new functions of Polars are added to the list by
-  hand.
-- **A list is one row.** Inside a list (``list.eval``, ``list.agg``, ``list.filter``) aggregates, sorts and the like are
-  allowed, since a whole list belongs to one row. Chance is refused there too.
+- **One row alone.** The result for a row depends on that row alone: not on other rows, their order or their number, nor
+  on chance or a clock. So results do not show how rows were cut into batches (the *split* law of `testing.laws`), and
+  deleting a row takes back exactly what inserting the row gave.
+- **Known nodes only.** A node that the tables of this module do not name is refused. New functions of Polars are added
+  to the tables by hand.
+- **Inside a list column.** In ``list.eval``, ``list.agg`` and ``list.filter``, aggregates, sorts and the like of the
+  items are allowed, since all items of one list belong to one row. Functions of chance are refused there too.
+- **Steady digits.** `check_steady` refuses the few divisions and powers for which Polars gives another last digit when
+  the same rows are cut into batches in another way.
 
-A Python function counts as row-wise when its user says so: ``map_elements``, or ``map_batches`` with
-``is_elementwise=True``. ``hash`` is allowed: Polars keeps it stable within one version.
+Two things are allowed on trust. A Python function counts as row-wise when the user says so, by ``map_elements``, or by
+``map_batches`` with ``is_elementwise=True``; nothing checks the function. And ``hash`` is allowed, though Polars
+promises the same hashes within one version of Polars only: after an upgrade, a state from a checkpoint may hold hashes
+that Polars does not give any more.
+
+In the example `check` returns the columns that an expression looks at, and refuses another expression.
 
 >>> import polars as pl, pyarrow as pa
 >>> schema = pa.schema({"a": pa.int64(), "b": pa.int64()})
@@ -22,6 +29,8 @@ Traceback (most recent call last):
     ...
 riverrun.errors.PlanError: cannot select from 'sales': column 'c' uses cum_sum(), which is not row-wise; ...
 Hint: rows of a collection have no order; ...
+
+Cost: a walk over the tree when the program is built, and nothing for each row.
 """
 
 from __future__ import annotations

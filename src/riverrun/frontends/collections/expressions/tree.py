@@ -1,16 +1,21 @@
 """A Polars expression as a tree of plain dicts, lists and strings.
 
-`rowwise`, `direct` and `compiled` look at expressions by way of this tree. Polars writes an expression as JSON: a node
-is its kind (``"Len"``) or a dict from its kind to its parts (``{"Column": "x"}``). Polars pickles the Python functions
-in an expression, which fails without cloudpickle, or for a function that cannot be pickled. The tree does not need the
-functions; so where pickling fails, Polars writes the expression once more, with a stand-in for cloudpickle that pickles
-nothing.
+`rowwise`, `direct` and `compiled` look at expressions by way of this tree, which is the JSON that Polars writes of an
+expression. A node is its kind (``"Len"``) or a dict from its kind to its parts (``{"Column": "x"}``). The kinds are
+those of the installed version of Polars; `rowwise` refuses kinds that it does not know. Law:
+
+- **Functions left out.** Every expression has a tree, whatever Python functions are in it. Polars pickles the functions
+  when it writes an expression, which fails without cloudpickle, or for a function that cannot be pickled. The tree does
+  not need the functions. So where writing fails, Polars writes the expression once more, and finds in the place of
+  cloudpickle a module that pickles nothing. (A lock keeps other trees from being written meanwhile.)
 
 >>> import polars as pl
 >>> read(pl.col("x") + 1)
 {'BinaryExpr': {'left': {'Column': 'x'}, 'op': 'Plus', 'right': {'Literal': {'Dyn': {'Int': 1}}}}}
 >>> kind_of(read(pl.col("x").cum_sum()))
 ('Function', {'input': [{'Column': 'x'}], 'function': {'CumSum': {'reverse': False}}})
+
+Cost: writing and parsing the JSON once for each expression that is compiled; nothing while a program runs.
 """
 
 from __future__ import annotations
