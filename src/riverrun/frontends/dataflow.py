@@ -41,6 +41,7 @@ from riverrun.plan.plan import Plan, PlanBuilder, check_name
 from riverrun.rows.column_names import checked_columns
 from riverrun.rows.commands import RESERVED, commands_schema
 from riverrun.rows.schemas import as_schema
+from riverrun.rows.values import without_optional
 from riverrun.run import Run
 from riverrun.run.options import (
     Checkpoint,
@@ -160,7 +161,8 @@ class Dataflow:
         arranged = collection
         if collection._keyed is None:
             arranged = collection._arranged(tuple(collection.columns), name=f"{name}:result")
-        arranged._add(Output(name), [arranged], collection.schema, f"{name}:output")
+        columns = without_optional(collection.schema)
+        arranged._add(Output(name), [arranged], columns, f"{name}:output")
         self._outputs[name] = collection
 
     def vertex(
