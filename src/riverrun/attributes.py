@@ -17,7 +17,7 @@ Hint: the epoch is epoch=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -25,20 +25,31 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_ALMOST = 0.82
+"""How alike two names are of which one is a slip for the other: at less, insert would be inspect."""
+
 
 def missing_attribute(
-    thing: object, kind: str, name: str, elsewhere: Mapping[str, str]
+    thing: object, kind: str, name: str, elsewhere: Mapping[str, str], otherwise: str = ""
 ) -> AttributeError:
-    """The error for an attribute that an object does not have. `elsewhere` has hints for names of other libraries."""
+    """The error for an attribute that an object does not have.
+
+    `elsewhere` has hints for names of other libraries. A name that is there neither is perhaps a slip: then the hint is
+    the public attribute that is meant; without one, the hint is `otherwise`.
+    """
     message = f"a {kind} has no attribute {name!r}"
     if not name.startswith("_"):
-        public = [each for each in dir(type(thing)) if not each.startswith("_")]
-        close = get_close_matches(name, public, n=1, cutoff=0.75)
-        if name in elsewhere:
-            message += f"\nHint: {elsewhere[name]}"
-        elif close:
-            message += f"\nHint: did you mean {close[0]!r}?"
+        hint = elsewhere.get(name) or _meant(name, dir(type(thing))) or otherwise
+        message += f"\nHint: {hint}" if hint else ""
     return AttributeError(message, name=name, obj=thing)
+
+
+def _meant(name: str, attributes: Sequence[str]) -> str:
+    """The question whether one of some attributes was meant: one letter more or less, or two in another order."""
+    public = [each for each in attributes if not each.startswith("_")]
+    close = get_close_matches(name.lower(), public, n=1, cutoff=_ALMOST)
+    close += [each for each in public if sorted(each) == sorted(name)]
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def formerly(**hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

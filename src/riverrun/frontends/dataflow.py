@@ -20,14 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pyarrow as pa
 
+from riverrun.attributes import missing_attribute
 from riverrun.engine.coordinator.membership import Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import not_a_collection
 from riverrun.frontends.collections.collection import Collection, clock
+from riverrun.frontends.elsewhere import DATAFLOW
 from riverrun.frontends.shared.state import INT64, SWEEP, State, add_state
 from riverrun.frontends.timely import Loop, Vertex, add_vertex
 from riverrun.operators.arrange import Output
@@ -359,6 +361,16 @@ class Dataflow:
             seed=seed,
         )
         return Run(self.plan, options)
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            elsewhere = DATAFLOW
+            if name not in DATAFLOW and hasattr(Run, name):
+                elsewhere = {name: f"that is of a run: run = flow.run(), and run.{name}"}
+            elif name not in DATAFLOW and hasattr(Collection, name):
+                elsewhere = {name: f"that is of a collection: flow.input(name, schema).{name}"}
+            raise missing_attribute(self, "dataflow", name, elsewhere)
 
     def __repr__(self) -> str:
         inputs, outputs = ", ".join(self._inputs), ", ".join(self._outputs)

@@ -32,7 +32,6 @@ import pyarrow as pa
 from riverrun.attributes import formerly, missing_attribute
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import (
-    ELSEWHERE,
     MOST,
     RowsOf,
     as_ticks,
@@ -46,6 +45,7 @@ from riverrun.frontends.arguments import (
 )
 from riverrun.frontends.collections.expressions import compile_columns, compile_filter
 from riverrun.frontends.collections.widening import common_kind, widened
+from riverrun.frontends.elsewhere import COLLECTION
 from riverrun.frontends.names import describe_stream, step_of
 from riverrun.operators.aggregates import Present
 from riverrun.operators.arrange import Arrange, Consolidate
@@ -134,8 +134,8 @@ class Collection:
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            elsewhere = ELSEWHERE
-            if not name.startswith("_") and name not in ELSEWHERE and name in self.columns:
+            elsewhere = COLLECTION
+            if not name.startswith("_") and name not in COLLECTION and name in self.columns:
                 elsewhere = {name: f"in expressions the column is pl.col({name!r})"}
             raise missing_attribute(self, "collection", name, elsewhere)
 

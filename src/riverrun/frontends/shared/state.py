@@ -33,11 +33,12 @@ fetch reads both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
+from riverrun.attributes import missing_attribute
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import (
     as_ticks,
@@ -49,6 +50,7 @@ from riverrun.frontends.arguments import (
 from riverrun.frontends.collections.collection import Collection, clock
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.widening import widened
+from riverrun.frontends.elsewhere import STATE
 from riverrun.frontends.names import step_of
 from riverrun.frontends.shared.rules import Span, drop_before
 from riverrun.operators.exchange import Exchange
@@ -130,6 +132,11 @@ class State:
     def schema(self) -> pa.Schema:
         """The columns of the entries: key, time and value."""
         return pa.schema([*self.key, self.time, *self.value])
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "state", name, STATE)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
