@@ -113,7 +113,7 @@ class State:
         self.compact = compact
         self._builder = builder
         self.scope = scope
-        self.accelerated = accelerate
+        self._accelerated = accelerate
         self.replies_first = replies_first
         self._progress = builder.add(
             MarkProgress(name, begins=start), [], [MOVED], scope=scope, name=name + PROGRESS
@@ -550,7 +550,7 @@ def update(
             marks = Marks(at, behind, None if by is None else len(state.schema))
             seen = reported_by(rows, moved)
             reports = seen._add(marks, [seen], MARKS)
-            if not state.accelerated:
+            if not state._accelerated:
                 reports = _awaited(reports, state)
             state._report(reports, Reporter(stream._stream_name, "update", False, idle))
     return stream
@@ -632,7 +632,7 @@ def progress(
         )
         seen = rows if rows._is_added_up() else rows.consolidate()
         reports = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)
-        if side == "update" and not state.accelerated:
+        if side == "update" and not state._accelerated:
             reports = _awaited(reports, state)
         state._report(reports, Reporter(stream._stream_name, side, late is None, idle))
     return stream
