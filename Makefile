@@ -112,9 +112,11 @@ find_python() { \
 }; \
 if ! find_python && [ -z '$(PYTHON)' ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	echo 'no Python 3.11+ with venv found: apt-get install python3 python3-venv'; \
+	start=$$(date +%s); \
 	apt-get update -qq && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-		python3 python3-venv >/dev/null; \
+		python3 python3-venv >/dev/null && outcome='installed python3 python3-venv' || outcome='apt-get failed'; \
+	echo "$$outcome, after $$(($$(date +%s) - start)) s"; \
 fi; \
 if ! find_python; then \
 	echo 'Riverrun needs Python 3.11 or later with its venv module; none was found$(if $(PYTHON), at $(PYTHON)).' >&2; \

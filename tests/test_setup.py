@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tools.install import state
 from tools.one_jvm import piece
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL = ("env", "sed", "sh")  # what the script uses, and these tests do not fake
+REAL = ("date", "env", "sed", "sh")  # what the script uses, and these tests do not fake
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,11 @@ def test_only_root_installs(machine: Machine) -> None:
     machine.debian("openjdk-17-jre-headless")
     assert machine.run()[0] == 1
     assert machine.asked == []
-    assert machine.run(user=0)[0] == 0
+    code, _, err = machine.run(user=0)
+    assert code == 0
+    begun, ended = err.splitlines()
+    assert begun == "no Java 17+ found: apt-get install openjdk-17-jre-headless"
+    assert re.fullmatch(r"installed openjdk-17-jre-headless, after \d+ s", ended)
     mkdir_line, updated, installed = machine.asked
     assert mkdir_line == "mkdir -p /usr/share/man/man1"
     assert updated.startswith("apt-get update")

@@ -18,7 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
-VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+VERSION = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+"""Prints the version of a Python that can make an environment: Debian's comes without ensurepip."""
 WATCHED = """
 import json, sys, time
 start = time.perf_counter()
@@ -72,7 +73,8 @@ class Environment:
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version on this machine: this one, one on the path, or one of pyenv's."""
+    """A Python of this version on this machine that can make environments: this one, one on the path, or one of
+    pyenv's."""
     places = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     for candidate in (sys.executable, f"python{version}", *map(str, places)):
         try:
@@ -99,7 +101,7 @@ def test_a_wheel_runs_the_first_program_at_once(
 ) -> None:
     python = interpreter(version)
     if python is None:
-        pytest.skip(f"there is no Python {version} on this machine")
+        pytest.skip(f"there is no Python {version} with venv and ensurepip on this machine")
     subprocess.run([python, "-m", "venv", tmp_path / "environment"], check=True)
     environment = Environment(tmp_path / "environment" / "bin" / "python", tmp_path)
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from riverrun.attributes import missing_name
 from riverrun.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -113,33 +114,39 @@ _HOMES = {
     "riverrun.frontends.shared.state": ("State",),
     "riverrun.run": ("Commit", "Result", "Run", "Sink", "read_checkpoint"),
 }
-_NAMESPACES = ("graphs", "learning", "options", "rules")
+_NAMESPACES = ("graphs", "learning", "options", "rules", "testing")
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
+_NAMES = {
+    "rules": (
+        "add", "append", "compact", "distinct", "drop_before", "fetch", "fold", "keep_latest", "latest", "replace",
+        "total", "update", "within",
+    ),
+    "graphs": (
+        "bfs", "clustering_coefficient", "components", "cycles", "k_core", "label_propagation", "nodes_of", "pagerank",
+        "shortest_paths", "strongly_connected_components", "triangle_counts", "triangles", "undirected",
+    ),
+    "learning": ("Model", "ftrl"),
+    "options": ("Checkpoint", "Recovery", "Security"),
+    "testing": (
+        "CHECKPOINT", "COMMIT", "CRASH", "KILL", "LAWS", "REFUSE", "SCALE", "Checked", "Draw", "LawBroken",
+        "check_dataflow", "check_operator", "delete", "each_epoch", "insert", "once", "play", "upsert",
+    ),
+}  # fmt: skip
+"""The names of each namespace, its ``__all__``. Written here too: who asks for a name that is not there, as pickle does
+of every module, should not have to wait for the import of all namespaces."""
+
 # What people look for who come from elsewhere, or from before.
 _ELSEWHERE = {
+    **{name: f"rr.{space}.{name}" for space, names in _NAMES.items() for name in names},
     **{
-        name: f"rr.rules.{name}"
-        for name in (
-            "add",
-            "append",
-            "distinct",
-            "drop_before",
-            "fold",
-            "keep_latest",
-            "latest",
-            "replace",
-            "total",
-            "within",
-        )
+        name: f"rows go into a run, run.{name}(name, rows); in scripts of tests it is rr.testing.{name}"
+        for name in ("delete", "insert", "upsert")
     },
     "update_rule": "rr.rules.update(function)",
     "fetch_rule": "rr.rules.fetch(function, schema)",
     "compaction": "rr.rules.compact(function)",
-    **{
-        name: f"rr.graphs.{name}" for name in ("components", "pagerank", "shortest_paths", "cycles")
-    },
     "algorithms": "rr.graphs and rr.learning",
     "avg": "rr.mean(column)",
     "average": "rr.mean(column)",
@@ -148,6 +155,8 @@ _ELSEWHERE = {
     "nunique": "rr.count_distinct(column)",
     "col": "columns are Polars': pl.col(name)",
     "lit": "constants are Polars': pl.lit(value)",
+    "when": "conditions are Polars': pl.when(...)",
+    "concat": "of a collection: left.concat(right)",
     "read": "run.read(output), of a run: run = flow.run()",
 } | dict.fromkeys(
     ("median", "std", "var", "quantile"),
@@ -159,8 +168,10 @@ def __getattr__(name: str) -> Any:
     if name in _NAMESPACES:
         return import_module(f"riverrun.{name}")
     if name not in _HOME:
-        hint = f"\nHint: {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise AttributeError(f"module 'riverrun' has no attribute {name!r}{hint}")
+        if name == "algorithms" or name not in _ELSEWHERE:  # the first one can be imported
+            hint = f"\nHint: {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"module 'riverrun' has no attribute {name!r}{hint}", name=name)
+        raise missing_name("riverrun", name, _ELSEWHERE[name])
     exported = globals()[name] = getattr(import_module(_HOME[name]), name)
     return exported
 

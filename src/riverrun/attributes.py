@@ -1,4 +1,4 @@
-"""Errors for attributes and arguments that do not exist: with the nearest name, or the name that they have here.
+"""Errors for names that do not exist, of attributes, arguments and imports: with the name that was meant.
 
 >>> print(missing_attribute("", "str", "uper", {"length": "len(text)"}))
 a str has no attribute 'uper'
@@ -17,28 +17,58 @@ Hint: the epoch is epoch=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
+from types import FrameType
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_ALMOST = 0.82
+"""How alike two names are of which one is a slip for the other: at less, insert would be inspect."""
+
 
 def missing_attribute(
-    thing: object, kind: str, name: str, elsewhere: Mapping[str, str]
+    thing: object, kind: str, name: str, elsewhere: Mapping[str, str], otherwise: str = ""
 ) -> AttributeError:
-    """The error for an attribute that an object does not have. `elsewhere` has hints for names of other libraries."""
+    """The error for an attribute that an object does not have.
+
+    `elsewhere` has hints for names of other libraries. A name that is there neither is perhaps a slip: then the hint is
+    the public attribute that is meant; without one, the hint is `otherwise`.
+    """
     message = f"a {kind} has no attribute {name!r}"
     if not name.startswith("_"):
-        public = [each for each in dir(type(thing)) if not each.startswith("_")]
-        close = get_close_matches(name, public, n=1, cutoff=0.75)
-        if name in elsewhere:
-            message += f"\nHint: {elsewhere[name]}"
-        elif close:
-            message += f"\nHint: did you mean {close[0]!r}?"
+        hint = elsewhere.get(name) or _meant(name, dir(type(thing))) or otherwise
+        message += f"\nHint: {hint}" if hint else ""
     return AttributeError(message, name=name, obj=thing)
+
+
+def _meant(name: str, attributes: Sequence[str]) -> str:
+    """The question whether one of some attributes was meant: one letter more or less, or two in another order."""
+    public = [each for each in attributes if not each.startswith("_")]
+    close = get_close_matches(name.lower(), public, n=1, cutoff=_ALMOST)
+    close += [each for each in public if sorted(each) == sorted(name)]
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def missing_name(module: str, name: str, hint: str) -> Exception:
+    """The error for a name that a package does not have, for its ``__getattr__``.
+
+    It is an AttributeError, so that ``hasattr`` is False. But ``from package import name`` would put an ImportError
+    without the hint in its place. That statement asks for the name twice, first in importlib's `_handle_fromlist`,
+    where an ImportError is passed on; so there the error is an ImportError.
+    """
+    asking: FrameType | None = sys._getframe(1)
+    while asking is not None and asking.f_code.co_name == "__getattr__":
+        asking = asking.f_back
+    if asking is not None and asking.f_code.co_name == "_handle_fromlist":
+        return ImportError(
+            f"cannot import name {name!r} from {module!r}\nHint: {hint}", name=module
+        )
+    return AttributeError(f"module {module!r} has no attribute {name!r}\nHint: {hint}", name=name)
 
 
 def formerly(**hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

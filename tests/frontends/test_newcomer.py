@@ -211,7 +211,7 @@ def test_other_attributes_are_as_of_any_object(orders):
     assert copy.copy(orders).columns == orders.columns
     groups = orders.group_by("cust")
     assert copy.copy(groups) == groups
-    with pytest.raises(AttributeError, match=r'agg\(total=rr.sum\("column"\)\)'):
+    with pytest.raises(AttributeError, match=r'agg\(total=rr.sum\("v"\)\)'):
         groups.sum("amount")
 
 

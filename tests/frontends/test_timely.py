@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.errors import OperatorFailed, PlanError
+from riverrun.errors import OperatorFailed, PlanError, SchemaError
 
 WORKERS = pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, None), (3, 5), (4, 9)])
 
@@ -398,3 +398,14 @@ def test_nothing_is_sent_while_starting():
     with pytest.raises(OperatorFailed) as caught:
         flow.run()
     assert caught.value.code == "time.not_held"
+
+
+def test_outputs_as_text_by_name_are_said_to_be_one_output():
+    flow = rr.Dataflow("two")
+    numbers = flow.input("numbers", {"n": pl.Int64})
+    for outputs in ({"x": "a long"}, {"x": "a long, b string", "y": "c int"}):
+        with pytest.raises(SchemaError, match="is one output, with these columns") as refusal:
+            flow.vertex(Gather, {"rows": numbers}, outputs)
+        assert "{'x': {'n': 'long'}}" in str(refusal.value.hint)
+    assert list(flow.vertex(Gather, {"rows": numbers}, {"x": {"n": "long"}})) == ["x"]
+    assert flow.vertex(Gather, {"rows": numbers}, "n long, word string").columns == ["n", "word"]

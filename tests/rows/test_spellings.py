@@ -167,6 +167,16 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     (" -- nothing", "schema.malformed", "declares no column", "src long"),
     ({"x": "int64, y int64"}, "schema.malformed", "nothing more is expected at character 6", "one type"),
     ({"x": ""}, "schema.malformed", "a type is expected at character 1", "one type"),
+    ("a text", "schema.type_unsupported", "'text', which is no type", "string"),
+    ("a uuid", "schema.type_unsupported", "'uuid', which is no type", "string"),
+    ("a double precision", "schema.malformed", "character 10, where 'precision' stands", "one word: double"),
+    ({"a": "double precision"}, "schema.malformed", "character 8", "one word: double"),
+    ("a timestamp with time zone", "schema.malformed", "'with time zone' stands", "WITH TIME ZONE"),
+    ("a timestamp without time zone", "schema.malformed", "character 13", "timestamp_ntz"),
+    ("a int DEFAULT 3", "schema.malformed", "'DEFAULT 3' stands", "no defaults"),
+    ("a int NULL, b int", "schema.malformed", "'NULL, b int' stands", "leave out NULL"),
+    ("a int PRIMARY KEY", "schema.malformed", "'PRIMARY KEY' stands", "key="),
+    ("s struct<a: int unsigned>", "schema.malformed", "'unsigned>' stands", "uint32"),
     ("x int, x int", "schema.column_twice", "column 'x' is declared twice", "rename"),
 ]  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Events: what has happened to a run, newest last, for people and for programs that watch the run.
 
 Users read them by `run.events`. An event has a kind, a time of the wall clock, and fields. A run remembers its last
-`CAPACITY` events. Kinds: ``started``, ``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``,
-``long loop``, ``moved`` (shares), ``checkpoint``, ``trouble``, ``refused`` (an epoch), ``closed``, ``late`` (rows of a
+`CAPACITY` events. Kinds: ``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``,
+``long loop``, ``moved`` (shares), ``checkpoint``, ``trouble``, ``refused`` (an epoch), ``late`` (rows of a
 stream that a state or an expiry dropped; one event for each stream, with the number of all its rows so far), ``no
 time`` (rows that expire and have no time to expire by, likewise).
 
@@ -20,7 +20,6 @@ from typing import Any
 
 CAPACITY = 1000
 KINDS = (
-    "started",
     "lost",
     "recovered",
     "scaled",
@@ -31,7 +30,6 @@ KINDS = (
     "checkpoint",
     "trouble",
     "refused",
-    "closed",
     "late",
     "no time",
 )

@@ -18,62 +18,6 @@ from riverrun.errors import PlanError, SchemaError
 from riverrun.rows.column_names import checked_columns, flat
 from riverrun.rows.values import fields_of, show
 
-# Names from other libraries (Polars, pandas, Spark, SQL), and what to use here instead: hints for missing attributes.
-ELSEWHERE = {
-    "as_state": "rows of another collection are looked up: stream.lookup(collection, on=...)",
-    "sort": "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
-    "read(...).rows() is sorted",
-    **dict.fromkeys(
-        ("limit", "tail", "take"),
-        "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
-    ),
-    "len": "count() is a collection of one row",
-    "head": "a collection has no order; group_by().top(k, by=...) gives the first rows of all",
-    "unique": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
-    "drop_duplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
-    "dropDuplicates": 'distinct(), or distinct("a", "b") for one row of each value of these columns',
-    "where": "filter(...)",
-    "union": "concat(...)",
-    "merge": "join(...)",
-    "agg": "group_by().agg(...) aggregates all rows",
-    "top": "group_by().top(k, by=...) gives the first rows of all, group_by(...).top(k, by=...) those of each group",
-    **dict.fromkeys(
-        ("orderBy", "sort_values", "order_by"),
-        "a collection has no order; group_by(...).top(k, by=...) gives the first rows of each group, and "
-        "read(...).rows() is sorted",
-    ),
-    **dict.fromkeys(("unionAll", "unionByName", "vstack", "append"), "concat(...)"),
-    **dict.fromkeys(
-        ("sum", "mean", "min", "max", "median", "std", "var"),
-        'group_by().agg(rr.sum("a")) aggregates all rows, group_by("k").agg(...) those of each group',
-    ),
-    **dict.fromkeys(
-        ("fill_null", "fillna", "fill_nan"),
-        'with_columns(a=pl.col("a").fill_null(0)), column by column',
-    ),
-    **dict.fromkeys(("drop_nulls", "dropna"), 'filter(pl.col("a").is_not_null())'),
-    **dict.fromkeys(
-        ("pivot", "unpivot", "melt"),
-        "columns are declared, not found in the rows: group_by(...).agg(...) with an expression for each column "
-        "widens, flat_map(function, schema) lengthens",
-    ),
-    "join_asof": "a state is asked as of a time: stream.fetch(state, key=..., at=..., rule=rr.rules.latest)",
-    **dict.fromkeys(
-        ("rolling", "window", "group_by_dynamic", "resample"),
-        "windows(column, size, step), and group_by the window",
-    ),
-    "map": "select(...), flat_map(function, schema) or map_batches(function, schema)",
-    "assign": "with_columns(...)",
-    "withColumn": "with_columns(...)",
-    "groupBy": "group_by(...)",
-    "groupby": "group_by(...)",
-} | dict.fromkeys(
-    ("show", "collect", "print", "to_polars", "to_pandas", "to_arrow", "rows"),
-    "a collection is a description and has no rows yet: flow.output(name, collection), and read(name) from the "
-    "run; inspect() prints what passes",
-)
-
-
 MOST = 1 << 62
 """Counts are less than this; lengths of windows are at most this."""
 

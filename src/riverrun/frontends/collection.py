@@ -31,7 +31,6 @@ import pyarrow as pa
 from riverrun.attributes import formerly, missing_attribute
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import (
-    ELSEWHERE,
     MOST,
     RowsOf,
     as_ticks,
@@ -49,6 +48,7 @@ from riverrun.frontends.collections.joins import join
 from riverrun.frontends.collections.loops import iterate
 from riverrun.frontends.collections.rows import Rows, clock_port, deepest, one_line
 from riverrun.frontends.collections.widening import common_kind, widened
+from riverrun.frontends.elsewhere import COLLECTION
 from riverrun.frontends.shared.fetch import fetch, lookup
 from riverrun.frontends.shared.state import State, progress, update
 from riverrun.operators.aggregates import Present
@@ -102,8 +102,8 @@ class Collection(Rows):
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            elsewhere = ELSEWHERE
-            if not name.startswith("_") and name not in ELSEWHERE and name in self.columns:
+            elsewhere = COLLECTION
+            if not name.startswith("_") and name not in COLLECTION and name in self.columns:
                 elsewhere = {name: f"in expressions the column is pl.col({name!r})"}
             raise missing_attribute(self, "collection", name, elsewhere)
 

@@ -21,14 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pyarrow as pa
 
+from riverrun.attributes import missing_attribute
 from riverrun.engine.coordinator.membership import Policy
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import not_a_collection
 from riverrun.frontends.collection import Collection, clock
+from riverrun.frontends.elsewhere import DATAFLOW
 from riverrun.frontends.shared.state import INT64, SWEEP, State, add_state
 from riverrun.frontends.timely import Loop, Vertex, add_vertex
 from riverrun.operators.arrange import Output
@@ -42,6 +44,7 @@ from riverrun.plan.plan import Plan, PlanBuilder, check_name
 from riverrun.rows.column_names import checked_columns
 from riverrun.rows.commands import RESERVED, commands_schema
 from riverrun.rows.schemas import as_schema
+from riverrun.rows.values import without_optional
 from riverrun.run import Run
 from riverrun.run.options import (
     Checkpoint,
@@ -161,7 +164,8 @@ class Dataflow:
         arranged = collection
         if collection._keyed is None:
             arranged = collection._arranged(tuple(collection.columns), name=f"{name}:result")
-        arranged._add(Output(name), [arranged], collection.schema, f"{name}:output")
+        columns = without_optional(collection.schema)
+        arranged._add(Output(name), [arranged], columns, f"{name}:output")
         self._outputs[name] = collection
 
     def vertex(
@@ -358,6 +362,16 @@ class Dataflow:
             seed=seed,
         )
         return Run(self.plan, options)
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            elsewhere = DATAFLOW
+            if name not in DATAFLOW and hasattr(Run, name):
+                elsewhere = {name: f"that is of a run: run = flow.run(), and run.{name}"}
+            elif name not in DATAFLOW and hasattr(Collection, name):
+                elsewhere = {name: f"that is of a collection: flow.input(name, schema).{name}"}
+            raise missing_attribute(self, "dataflow", name, elsewhere)
 
     def __repr__(self) -> str:
         inputs, outputs = ", ".join(self._inputs), ", ".join(self._outputs)

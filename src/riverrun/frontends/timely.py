@@ -46,7 +46,7 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import PlanError, users_line
+from riverrun.errors import PlanError, SchemaError, users_line
 from riverrun.frontends.arguments import is_count, not_a_collection
 from riverrun.frontends.collection import Collection
 from riverrun.frontends.collections.loops import passes_no_state, takes_rows_back
@@ -178,7 +178,7 @@ def add_vertex(
         and all(isinstance(value, Mapping | pa.Schema) for value in outputs.values())
     )
     declared = outputs if several else {"out": outputs}
-    schemas = {o: as_schema(s, f"declare output {o!r} of a vertex") for o, s in declared.items()}
+    schemas = _output_schemas(declared, several)
     for port in routes or {}:
         if port not in inputs:
             raise PlanError(
@@ -216,6 +216,29 @@ def add_vertex(
     node = builder.add(operator, ports, list(schemas.values()), scope=scope, name=name).node
     collections = {output: Collection(builder, Port(node, at)) for at, output in enumerate(schemas)}
     return collections if several else collections["out"]
+
+
+def _output_schemas(declared: Mapping[str, Any], several: bool) -> dict[str, pa.Schema]:
+    try:
+        return {o: as_schema(s, f"declare output {o!r} of a vertex") for o, s in declared.items()}
+    except SchemaError as error:
+        one = next(iter(declared.values()))
+        texts = [k for k, v in one.items() if _is_phrase(v)] if isinstance(one, Mapping) else []
+        if several or not texts:
+            raise
+        name = texts[0]
+        raise SchemaError(
+            error.code,
+            f"{error.message}. A mapping of names to text is one output, with these columns",
+            hint=f"several outputs have a mapping each: {{{name!r}: {{'n': 'long'}}}}; text for all columns of one "
+            "output stands alone: 'n long, word string'",
+            **error.fields,
+        ) from error
+
+
+def _is_phrase(value: Any) -> bool:
+    """Whether a value is text of several words, as columns are and the name of a type is not."""
+    return isinstance(value, str) and len(value.split()) > 1
 
 
 _TABLES = "{'counts': ({'word': pl.String}, {'n': pl.Int64})}"

@@ -18,7 +18,8 @@ Laws:
 
 - **Canonical batch.** The batch has the declared columns in the declared order, in the canonical layout of states
   (`riverrun.state.schema`), so the next reader of the batch converts nothing.
-- **Exact columns.** Rows have every declared column and no other. A typed column fits if every value of its type is
+- **Exact columns.** Rows have every declared column and no other, but for a dict that is a row: it may leave out what
+  a TypedDict declares as ``NotRequired``, which is then null. A typed column fits if every value of its type is
   exactly a value of the declared type; a Python value fits if it is exactly a value of the declared type (`values`).
 - **No guessing for pandas.** pandas turns integers into floats when some are missing; a float column of pandas is
   refused where integers are declared. Its datetimes may have any unit, if no value is finer than the declared unit.
@@ -50,7 +51,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError
 from riverrun.rows.schemas import as_schema
-from riverrun.rows.values import CellConverter, fields_of, show
+from riverrun.rows.values import CellConverter, fields_of, is_optional, show
 from riverrun.state.schema import Schema, conform_column
 from riverrun.state.types import fits, has_enums, spelled, type_text
 
@@ -79,6 +80,7 @@ class _Declared:
         self.cells = [CellConverter.of(field) for field in schema]
         self.state = Schema.of(pa.schema([]), schema)
         self.enums = [field for field in schema if has_enums(field.type)]
+        self.optional = {field.name: None for field in schema if is_optional(field)}
         self.canonical = pa.schema(
             [
                 pa.field(f.name, each.kind, f.nullable)
@@ -159,6 +161,8 @@ class _Declared:
         return self._batch([self.cells[at].one(value, attempt) for at, value in enumerate(row)])
 
     def _mapping(self, row: Mapping[str, Any], attempt: str) -> pa.RecordBatch:
+        if self.optional:
+            row = {**self.optional, **row}
         if len(row) != len(self.cells):
             self._check_names(list(row), attempt, 0)
         try:
@@ -296,8 +300,13 @@ class _Declared:
         for at, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 self._refuse(row, attempt, at)
-            if len(row) != width:
+            if len(row) != width and not self.optional:
                 self._check_names(list(row), attempt, at)
+        if self.optional:
+            rows = [{**self.optional, **row} for row in rows]
+            for at, row in enumerate(rows):
+                if len(row) != width:
+                    self._check_names(list(row), attempt, at)
         try:
             columns = [[row[name] for row in rows] for name in self.names]
         except KeyError:

@@ -13,6 +13,10 @@ Types and their names are in the table (`types`). ``pl.Enum``, and an ordered ca
 text, is text with an order of its own. Columns may be null unless their declaration says otherwise; in a class, a
 column may be null where its annotation has ``| None``.
 
+An annotation with a type of its own means that type: ``Annotated[int, pl.Int32]`` or ``Annotated[int, "int32"]``; other
+things in ``Annotated`` are ignored. An alias, ``type UserId = int``, means what it stands for. A key that a TypedDict
+need not have (``NotRequired``, ``total=False``) is a column that may be null, and a dict may leave the key out.
+
 >>> import datetime, polars as pl
 >>> from typing import NamedTuple
 >>> as_schema({"src": pl.Int64, "name": str, "when": datetime.date}, "declare input 'edges'")
@@ -37,10 +41,12 @@ Hint: give an Arrow type (pyarrow.int64()), a Polars type (pl.Int64), a name ("l
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from enum import Enum
 from typing import Any, NoReturn
 
 import numpy as np
@@ -48,7 +54,7 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.errors import SchemaError
-from riverrun.rows.spellings import nearest_type, parse_columns, parse_type
+from riverrun.rows.spellings import is_type_text, nearest_type, parse_columns, parse_type
 from riverrun.rows.types import (
     BY_NAME,
     DIGITS,
@@ -58,7 +64,7 @@ from riverrun.rows.types import (
     is_zone,
     unknown_zone,
 )
-from riverrun.rows.values import declared_names
+from riverrun.rows.values import as_optional, declared_names
 from riverrun.state.schema import Schema
 from riverrun.state.types import EnumType, declared_type, has_enums
 
@@ -67,7 +73,15 @@ __all__ = ["arrow_type", "as_schema"]
 
 def as_schema(declaration: Any, attempt: str) -> pa.Schema:
     """The Arrow schema that a declaration means; `attempt` is the purpose, for errors: "declare input 'edges'"."""
-    schema = _DeclarationReader(attempt).schema(declaration)
+    try:
+        schema = _DeclarationReader(attempt).schema(declaration)
+    except RecursionError as error:
+        raise SchemaError(
+            "schema.malformed",
+            f"cannot {attempt}: {declaration!r} contains itself, and a column has a fixed depth",
+            hint="make the inner part a column of keys, or keep it as text",
+            given=repr(declaration),
+        ) from error
     seen: set[str] = set()
     for field in schema:
         if field.name in seen:
@@ -165,8 +179,22 @@ class _DeclarationReader:
             field = parse_type(declared, name, self.attempt)
             return self._arrow_field(field.with_nullable(nullable and field.nullable))
         inner, optional = _without_none(declared)
-        kind = self._type(name, inner)
+        exact = self._annotated_type(name, inner)
+        kind = self._type(name, inner) if exact is None else exact
         return pa.field(name, kind, nullable or optional or pa.types.is_null(kind))
+
+    def _annotated_type(self, name: str, declared: Any) -> pa.DataType | None:
+        """The type that stands in ``Annotated[...]`` beside another type; None where none does."""
+        if typing.get_origin(declared) is not typing.Annotated:
+            return None
+        for each in typing.get_args(declared)[1:]:
+            if isinstance(each, str) and is_type_text(each):
+                return self._arrow_field(parse_type(each, name, self.attempt)).type
+            if isinstance(each, pa.DataType | pl.DataType | np.dtype) or (
+                isinstance(each, type) and issubclass(each, pl.DataType | np.generic)
+            ):
+                return self._type(name, each)
+        return None
 
     def _type(self, name: str, declared: Any) -> pa.DataType:
         if isinstance(declared, pa.DataType):
@@ -180,10 +208,13 @@ class _DeclarationReader:
             return known
         if hasattr(declared, "__supertype__"):
             return self._type(name, declared.__supertype__)
+        meant = _aliased(declared)
+        if meant is not declared:
+            return self._type(name, meant)
         origin, arguments = typing.get_origin(declared), typing.get_args(declared)
         if origin is typing.Annotated:
-            exact = [each for each in arguments[1:] if isinstance(each, pa.DataType)]
-            return exact[0] if exact else self._type(name, arguments[0])
+            exact = self._annotated_type(name, declared)
+            return self._type(name, arguments[0]) if exact is None else exact
         if origin is typing.Literal and len({type(each) for each in arguments}) == 1:
             return self._type(name, type(arguments[0]))
         if (origin in (list, Sequence) and len(arguments) == 1) or (
@@ -203,10 +234,11 @@ class _DeclarationReader:
 
     def _class_schema(self, row_class: type) -> pa.Schema:
         if not _has_fields(row_class):
+            rule, hint = _lacking(row_class)
             raise SchemaError(
                 "schema.malformed",
-                f"cannot {self.attempt}: {row_class.__name__} is a class without declared fields",
-                hint="make it a dataclass, a NamedTuple, a TypedDict, or a model of pydantic",
+                f"cannot {self.attempt}: {row_class.__name__} is {rule}",
+                hint=hint,
                 given=row_class.__name__,
             )
         try:
@@ -220,7 +252,22 @@ class _DeclarationReader:
                 "annotations`",
                 given=row_class.__name__,
             ) from error
-        return pa.schema([self._field(name, kind, False) for name, kind in annotations.items()])
+        untyped = [name for name in getattr(row_class, "_fields", ()) if name not in annotations]
+        if untyped:
+            raise SchemaError(
+                "schema.malformed",
+                f"cannot {self.attempt}: {row_class.__name__} is a namedtuple whose fields have no types",
+                hint=f"typing.NamedTuple has types: class {row_class.__name__}(NamedTuple): {untyped[0]}: int",
+                given=row_class.__name__,
+            )
+        fields = []
+        for name, annotation in annotations.items():
+            kind, required = _without_required(annotation)
+            if name in getattr(row_class, "__optional_keys__", ()) and required is None:
+                required = False
+            field = self._field(name, kind, False)
+            fields.append(as_optional(field) if required is False else field)
+        return pa.schema(fields)
 
     def _polars_type(self, name: str, declared: Any) -> pa.DataType:
         if declared == pl.Object:
@@ -301,6 +348,7 @@ class _DeclarationReader:
                 column=name,
                 declared=shown,
             ) from cause
+        hint = hint or _class_hint(declared)
         close = get_close_matches(shown.lower(), BY_NAME, n=1)
         nearest = f"did you mean {close[0]!r}? " if close and close[0] != "decimal" else ""
         raise SchemaError(
@@ -356,25 +404,112 @@ def _has_fields(row_class: type) -> bool:
     return is_named_tuple or typing.is_typeddict(row_class) or declared_names(row_class) is not None
 
 
+def _lacking(row_class: type) -> tuple[str, str]:
+    """Why a class declares no columns, and what to write."""
+    if issubclass(row_class, Enum):
+        return (
+            "an enum: the values of one column, and no row",
+            f'{{"column": {_as_enum(row_class)}}}',
+        )
+    if inspect.get_annotations(row_class):
+        return (
+            "a class with annotations, and no dataclass: its rows could not be made",
+            f"make it a dataclass: @dataclasses.dataclass above class {row_class.__name__}",
+        )
+    return (
+        "a class without declared fields",
+        "make it a dataclass, a NamedTuple, a TypedDict, or a model of pydantic",
+    )
+
+
+def _class_hint(declared: Any) -> str:
+    """What to write in place of a class of the user's that is no type of columns; empty for other things."""
+    if not isinstance(declared, type):
+        return ""
+    if issubclass(declared, Enum):
+        return _enum_hint(declared)
+    if declared.__module__ != "builtins" and inspect.get_annotations(declared):
+        return f"make it a dataclass: @dataclasses.dataclass above class {declared.__name__}"
+    return ""
+
+
+_LONGEST_ENUM = 200
+
+
+def _as_enum(kind: type[Enum]) -> str:
+    """The enum of Polars that has the values of an enum of Python, or its names where the values are no text."""
+    each = "value" if all(isinstance(member.value, str) for member in kind) else "name"
+    text = f"pl.Enum({[getattr(member, each) for member in kind]!r})"
+    return (
+        text if len(text) <= _LONGEST_ENUM else f"pl.Enum([one.{each} for one in {kind.__name__}])"
+    )
+
+
+def _enum_hint(kind: type[Enum]) -> str:
+    members = list(kind)
+    if not members:
+        return f"{kind.__name__} has no members"
+    first = f"{kind.__name__}.{members[0].name}"
+    if all(isinstance(member, str) for member in members):
+        return f"{_as_enum(kind)}; rows have {first} or its text"
+    if all(isinstance(member.value, str) for member in members):
+        return f"{_as_enum(kind)}; rows have {first}.value"
+    if all(isinstance(member, int) for member in members):
+        return f"int, and rows have {first} or its number; or {_as_enum(kind)}, and rows have {first}.name"
+    return f"{_as_enum(kind)}; rows have {first}.name"
+
+
 def _annotations(row_class: type) -> dict[str, Any]:
     """The annotations of the declared fields of a class."""
     names = declared_names(row_class)
     return {
-        name: _without_required(hint)
+        name: hint
         for name, hint in typing.get_type_hints(row_class, include_extras=True).items()
         if names is None or name in names
     }
 
 
-def _without_required(hint: Any) -> Any:
-    required = typing.get_origin(hint) in (typing.Required, typing.NotRequired)
-    return typing.get_args(hint)[0] if required else hint
+_REQUIRED = {"Required": True, "NotRequired": False, "ReadOnly": None}
+"""What an item of a TypedDict says of its key, by the name of the qualifier, which may be that of typing_extensions."""
+
+
+def _without_required(annotation: Any) -> tuple[Any, bool | None]:
+    """The annotation of an item without its qualifiers, and whether its key is there; None where they do not say."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        inner, required = _without_required(arguments[0])
+        return typing.Annotated[(inner, *arguments[1:])], required
+    said = getattr(origin, "_name", None)
+    if said not in _REQUIRED:
+        return annotation, None
+    inner, required = _without_required(arguments[0])
+    return inner, required if _REQUIRED[said] is None else _REQUIRED[said]
+
+
+def _aliased(declared: Any) -> Any:
+    """What an alias stands for (``type UserId = int``, of Python 3.12); anything else itself."""
+    origin = typing.get_origin(declared)
+    if hasattr(origin, "__value__"):  # of an alias with parameters
+        return _aliased(origin.__value__[typing.get_args(declared)])
+    if origin is None and hasattr(declared, "__value__"):
+        return _aliased(declared.__value__)
+    return declared
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
     """An annotation without its ``| None``, and whether it had one."""
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+    annotation = _aliased(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        inner, optional = _without_none(arguments[0])
+        return (typing.Annotated[(inner, *arguments[1:])] if optional else annotation), optional
+    if origin is typing.Literal and None in arguments and len(set(arguments)) > 1:
+        return typing.Literal[tuple(each for each in arguments if each is not None)], True
+    if origin not in (typing.Union, types.UnionType):
         return annotation, annotation is None
-    others = [each for each in typing.get_args(annotation) if each is not type(None)]
-    optional = len(others) < len(typing.get_args(annotation))
-    return (others[0] if len(others) == 1 else typing.Union[tuple(others)]), optional  # noqa: UP007
+    others = [each for each in arguments if each is not type(None)]
+    optional = len(others) < len(arguments)
+    if len(others) != 1:
+        return typing.Union[tuple(others)], optional  # noqa: UP007
+    inner, inside = _without_none(others[0])
+    return inner, optional or inside

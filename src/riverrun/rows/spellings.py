@@ -62,6 +62,8 @@ _ARGUMENTS = re.compile(r"\(([^()<>]*)\)|\[([^\[\]<>]*)\]")
 _FIELD = re.compile(r"(?:\w+|`(?:[^`]|``)*`)\s*:")
 _SCHEMA = re.compile(r"struct\s*<", re.IGNORECASE)
 _INTERVAL = re.compile(r"(day|hour|minute|second)(\s+to\s+(hour|minute|second))?\b", re.IGNORECASE)
+_ONE_TYPE = re.compile(r"\s*(\w+)\s*(?:$|[(\[<]|not\s+null\s*$)", re.IGNORECASE)
+_ALMOST = 0.75
 _BACKENDS = ("pyarrow", "python")  # pandas writes these in brackets behind the name of a type
 _DEEPEST = 100
 _T = TypeVar("_T")
@@ -91,9 +93,34 @@ _HINTS = {
     "object": 'pandas says object of columns of anything: say what the values are, "string" for text',
     "category": "a categorical is kept as its text: string; an enum says its values: enum<'low', 'high'>",
     "variant": "keep it as text, string, or as the columns that are wanted",
+    **dict.fromkeys(("text", "clob", "nvarchar", "varchar2", "character"), "text is string"),
+    **dict.fromkeys(
+        ("json", "jsonb"), "keep it as text, string, or as the columns that are wanted"
+    ),
+    "uuid": "keep it as text, string, or as fixed_size_binary[16]",
+    **dict.fromkeys(("blob", "bytea", "varbinary"), "bytes are binary"),
+    "timestamptz": "an instant is timestamp, or timestamp[us, UTC]",
+    "number": "long, double, or decimal(10, 2), which keeps the digits",
     "interval": "a span of days to seconds is INTERVAL DAY TO SECOND, or duration[us]; months have no one length",
 }
 """Advice for names of types that no column can have."""
+_NO_PART = {
+    "precision": "double has a name of one word: double",
+    "varying": "text is string: character varying is string too",
+    "with": "timestamp is an instant: leave out WITH TIME ZONE; timestamp[us, Europe/Rome] has another zone than UTC",
+    "without": "a timestamp without a time zone is timestamp_ntz, or timestamp[us]",
+    "default": "columns have no defaults: leave out DEFAULT; a row gives a value for every column",
+    "null": "a column may be null unless it is NOT NULL: leave out NULL",
+    "nullable": "a column may be null unless it is NOT NULL: leave out NULLABLE",
+    "primary": 'the key is an argument of the input: flow.input("people", "id long, name string", key="id")',
+    "unsigned": "unsigned integers are uint8, uint16, uint32 and uint64",
+    "generated": "columns are not computed where they are declared: compute it by with_columns(...)",
+    **dict.fromkeys(
+        ("unique", "references", "check", "constraint"),
+        "a schema has no constraints besides NOT NULL",
+    ),
+}
+"""Advice for words of SQL that stand behind the name of a type, where a comma or the end of the text is expected."""
 
 
 def nearest_type(name: str) -> str:
@@ -102,6 +129,21 @@ def nearest_type(name: str) -> str:
         return _HINTS[name]
     close = get_close_matches(name, [*BY_NAME, *_OF_WHAT], n=1)
     return f"did you mean {_OF_WHAT.get(close[0], close[0])!r}?" if close else _KNOWN
+
+
+def is_type_text(text: str) -> bool:
+    """Whether a text is meant as a type, and not as prose: the name of a type, or nearly so, and what is in brackets.
+
+    >>> [
+    ...     is_type_text(each)
+    ...     for each in ("int", "decimal(10, 2)", "lnog", "the date of birth", "title")
+    ... ]
+    [True, True, True, False, False]
+    """
+    matched = _ONE_TYPE.match(text)
+    if matched is None:
+        return False
+    return bool(get_close_matches(matched[1].lower(), [*BY_NAME, *_OF_WHAT], n=1, cutoff=_ALMOST))
 
 
 def parse_columns(text: str, attempt: str) -> pa.Schema:
@@ -364,16 +406,20 @@ class _TextReader:
         rest = self._text[self._at :]
         there = f"where {show(rest)} stands" if rest else "where the text ends"
         is_name = wanted in (_A_NAME, _A_TYPE) and re.match(r"[^\w\s,:<>()]", rest) is not None
-        self._refuse_text(
-            f"{wanted} is expected at character {self._at + 1}, {there}", _QUOTE if is_name else ""
+        word = _WORD.match(rest)
+        hint = (
+            _NO_PART.get(word[0].lower(), "") if word and wanted not in (_A_NAME, _A_TYPE) else ""
         )
+        if is_name and not self._single:
+            hint = _QUOTE
+        self._refuse_text(f"{wanted} is expected at character {self._at + 1}, {there}", hint)
 
     def _refuse_text(self, why: str, hint: str = "") -> NoReturn:
         column = f"column {self._column!r} of " if self._path else "columns from "
         raise SchemaError(
             "schema.malformed",
             f"cannot {self._attempt}: {column}{show(self._text)} cannot be read: {why}",
-            hint=_WRITE_TYPE if self._single else hint or _WRITE,
+            hint=hint or (_WRITE_TYPE if self._single else _WRITE),
             column=self._column or None,
             declared=self._text,
             at=self._at,

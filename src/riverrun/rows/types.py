@@ -319,7 +319,7 @@ TYPES: tuple[ColumnType, ...] = (
     ),
     ColumnType("time", pa.time32("ms"), **_TIME, build=_with_unit(pa.time32, UNITS[:2])),
     ColumnType(
-        "time", pa.time64("us"), "pl.Time", ("time",), (datetime.time,), **_TIME,
+        "time", pa.time64("ns"), "pl.Time", ("time",), (datetime.time,), **_TIME,
         build=_with_unit(pa.time64, UNITS[2:], plain=("time",)),
     ),
     ColumnType(

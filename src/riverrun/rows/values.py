@@ -76,6 +76,8 @@ class CellConverter:
     """The Python classes whose every value Arrow either converts exactly or refuses."""
     packed: tuple[type, Callable[[Any], bytes]] | None
     """A Python class whose values become the bytes of a cell in one call, and that call."""
+    incomplete: bool
+    """Whether dicts inside the values may leave out names."""
 
     @classmethod
     def of(cls, field: pa.Field) -> CellConverter:
@@ -84,7 +86,7 @@ class CellConverter:
         plain = _plain(text)
         packed = _PACKED.get(kind) if text is kind else None
         plain = plain | {_NONE} if field.nullable else plain
-        return cls(field, kind, text, field.type, plain, packed)
+        return cls(field, kind, text, field.type, plain, packed, _has_optional(field.type))
 
     def one(self, value: Any, attempt: str) -> pa.Array:
         """A column of this one value, at a third of what Arrow takes for a list of one."""
@@ -128,7 +130,7 @@ class CellConverter:
             if not self.field.nullable:
                 raise _Misfit("the column is declared without nulls")
             return None
-        return _cell(value, self.text)
+        return _cell(_completed(value, self.declared) if self.incomplete else value, self.text)
 
     def _slowly(self, values: Sequence[Any], attempt: str, first: int, pandas: bool) -> pa.Array:
         """Convert value by value, to name the value that is refused."""
@@ -175,6 +177,66 @@ def fields_of(row: Any) -> Mapping[str, Any] | None:
     if isinstance(row, np.void) and row.dtype.names:
         return {name: row[name] for name in row.dtype.names}
     return None
+
+
+_MAY_LACK = b"riverrun.may_lack"
+
+
+def as_optional(field: pa.Field) -> pa.Field:
+    """A field that may be null, and whose name a dict of values may leave out."""
+    return field.with_nullable(True).with_metadata({**(field.metadata or {}), _MAY_LACK: b""})
+
+
+def is_optional(field: pa.Field) -> bool:
+    """Whether a dict of values may leave out the name of a field."""
+    return _MAY_LACK in (field.metadata or ())
+
+
+def _has_optional(kind: pa.DataType) -> bool:
+    """Whether dicts inside values of a type may leave out names."""
+    if pa.types.is_struct(kind):
+        return any(is_optional(field) or _has_optional(field.type) for field in kind)
+    return _is_list(kind) and _has_optional(kind.value_type)
+
+
+def without_optional(schema: pa.Schema) -> pa.Schema:
+    """A schema of which no name may be left out: that of results."""
+    if not any(is_optional(field) or _has_optional(field.type) for field in schema):
+        return schema
+    return pa.schema([_required(field) for field in schema])
+
+
+def _required(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if _has_optional(kind):
+        if pa.types.is_struct(kind):
+            kind = pa.struct([_required(each) for each in kind])
+        elif pa.types.is_fixed_size_list(kind):
+            kind = pa.list_(_required(kind.value_field), kind.list_size)
+        else:
+            make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
+            kind = make(_required(kind.value_field))
+    kept = {key: value for key, value in (field.metadata or {}).items() if key != _MAY_LACK}
+    return field.with_type(kind).with_metadata(kept or None)
+
+
+def _completed(value: Any, kind: pa.DataType) -> Any:
+    """A value whose dicts have None under the names that they left out."""
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+        missing = {f.name: None for f in kind if is_optional(f) and f.name not in value}
+        inside = {f.name: f.type for f in kind if _has_optional(f.type) and f.name in value}
+        return {
+            **value,
+            **missing,
+            **{name: _completed(value[name], inner) for name, inner in inside.items()},
+        }
+    if _is_list(kind) and isinstance(value, list | tuple):
+        return [_completed(each, kind.value_type) for each in value]
+    return value
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_nested(kind) and not pa.types.is_struct(kind)
 
 
 def declared_names(kind: type) -> list[str] | None:

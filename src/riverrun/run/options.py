@@ -74,8 +74,9 @@ class _Options:
 class Checkpoint(_Options):
     """Where a run is kept, how often checkpoints are made there, and how a run goes on from what is there.
 
-    >>> Checkpoint("checkpoints/social", every=timedelta(minutes=5), retain=3)
-    Checkpoint('checkpoints/social', every=datetime.timedelta(seconds=300), retain=3)
+    >>> import riverrun as rr
+    >>> rr.options.Checkpoint("checkpoints/social", every=100, retain=3)
+    Checkpoint('checkpoints/social', every=100, retain=3)
     """
 
     argument: ClassVar[str] = "checkpoint"
@@ -130,7 +131,8 @@ class Checkpoint(_Options):
 class Recovery(_Options):
     """What is done about workers that are lost, silent or slow.
 
-    >>> Recovery("spread", silence=10)
+    >>> import riverrun as rr
+    >>> rr.options.Recovery("spread", silence=10)
     Recovery('spread', silence=10)
     """
 
@@ -175,7 +177,8 @@ class Recovery(_Options):
 class Security(_Options):
     """How the processes of a run are kept from strangers. Each of them shows a token in any case.
 
-    >>> Security(tls=True)
+    >>> import riverrun as rr
+    >>> rr.options.Security(tls=True)
     Security(True)
     """
 

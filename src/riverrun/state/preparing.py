@@ -91,14 +91,15 @@ def make_ready(
                 "user's own folder (riverrun.state.kernels.machine_code says when); NUMBA_CACHE_DIR names another one"
             )
         elif len(absent) > 1 or (absent and progress):  # one alone is compiled when it is called
+            level = logging.INFO if progress else logging.WARNING
             _LOG.log(
-                logging.INFO if progress else logging.WARNING,
+                level,
                 "compiling %d kernels for this machine, once: this takes up to a minute",
                 len(absent),
             )
             start = time.monotonic()
             _compile(absent, progress or (lambda done, of: None))
-            _LOG.info("kernels are ready, after %.0f s", time.monotonic() - start)
+            _LOG.log(level, "kernels are ready, after %.0f s", time.monotonic() - start)
         _READY.update(wanted)
     return absent
 

@@ -77,9 +77,13 @@ class Checked:
     """The outcome of a check: the laws tried, the laws that the program is exempt from, why, and how many scripts."""
 
     laws: tuple[str, ...]
+    """The names of the laws that were tried, and kept."""
     exempt: tuple[str, ...]
+    """The names of the laws that were not tried."""
     why: str
+    """Why the program is exempt from these; empty where it is exempt from none."""
     scripts: int
+    """How many scripts were played."""
 
     def __str__(self) -> str:
         without = f"; exempt from {', '.join(self.exempt)}: {self.why}" if self.exempt else ""

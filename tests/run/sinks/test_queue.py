@@ -72,7 +72,7 @@ def test_every_epoch_in_order_once_whoever_waits(seed):
     turns = draw.choice([None, seed])
     with build(program, SCHEMAS).run(workers=draw.randint(1, 3), seed=turns) as run:
         sink = run.for_each_epoch("result", seen)
-        sink.most_epochs = draw.choice([1, 3, 64])
+        sink._most_epochs = draw.choice([1, 3, 64])
         waiting = []
         for _ in range(25):
             if draw.random() < 0.2:
@@ -190,7 +190,7 @@ def test_a_commit_waits_for_a_sink_that_is_far_behind():
 
     with build(program, SCHEMAS).run() as run:
         sink = run.for_each_epoch("result", slow)
-        sink.most_epochs = 2
+        sink._most_epochs = 2
         fed(run, 1, 2)
         assert run.status()["sinks"][0]["lag"] == 2
         done = threading.Event()
@@ -205,7 +205,7 @@ def test_a_commit_waits_for_a_sink_that_is_far_behind():
         sink.wait(
             timeout=SOON
         )  # otherwise the third epoch may stand at the gate that is closed now
-        sink.most_epochs, sink.most_bytes = 64, 1
+        sink._most_epochs, sink._most_bytes = 64, 1
         gate.clear()
         fed(run, 4)
         thread = threading.Thread(target=lambda: fed(run, 5))
@@ -221,7 +221,7 @@ def test_epochs_that_were_not_waited_for_are_bounded_too():
     most, behind = 3, []
     with build(program, SCHEMAS).run() as run:
         sink = run.for_each_epoch("result", lambda changes, epoch: time.sleep(0.002))
-        sink.most_epochs = most
+        sink._most_epochs = most
         give = sink.give
         sink.give = lambda changes: (give(changes), behind.append(len(sink._queue)))
         fed(run, *range(20, 40), wait=False)
@@ -244,7 +244,7 @@ def test_a_function_may_use_the_run():
                 run.commit()
 
         sink = run.for_each_epoch("result", function)
-        sink.most_epochs = 1
+        sink._most_epochs = 1
         fed(run, *range(20, 28))
     assert found == [True] * 9
     assert sink.epoch == 8
@@ -384,7 +384,7 @@ def test_threads_that_commit_at_once():
     seen = Seen()
     with build(program, SCHEMAS).run() as run:
         sink = run.for_each_epoch("result", seen)
-        sink.most_epochs = 2
+        sink._most_epochs = 2
         threads = [
             threading.Thread(target=lambda n=n: fed(run, *range(n, n + 10), wait=bool(n % 200)))
             for n in (100, 200, 300)

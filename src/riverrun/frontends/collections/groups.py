@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from riverrun.attributes import missing_attribute
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import (
     check_callable,
@@ -25,12 +26,12 @@ from riverrun.frontends.arguments import (
     is_count,
     output_name,
 )
-from riverrun.frontends.collections import aggregates
 from riverrun.frontends.collections.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collections.arithmetic import Arithmetic
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
 from riverrun.frontends.collections.expressions.tree import read, selects
 from riverrun.frontends.collections.rows import one_line
+from riverrun.frontends.elsewhere import GROUPS
 from riverrun.operators.aggregates import SLOT, Amount, Amounts, FirstRows, GroupPart, Sums
 from riverrun.operators.groups import PolarsGroups, PythonGroups, group_name, grouped
 from riverrun.operators.reduce import Reduce
@@ -165,12 +166,10 @@ class Grouped:
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            message = f"groups have no attribute {name!r}"
-            if name in aggregates.__all__ and name != "Aggregate":
-                message += f'\nHint: agg(total=rr.{name}("column"))'
-            elif not name.startswith("_"):
-                message += f"\nHint: {_HINT}"
-            raise AttributeError(message, name=name, obj=self)
+            otherwise = _HINT
+            if hasattr(Collection, name) and name not in GROUPS:
+                otherwise = f"groups are no rows yet: agg(...).{name}(...), or count(), top(...), apply(...) before it"
+            raise missing_attribute(self, "group", name, GROUPS, otherwise)
 
     def _ordered_by(self, by: Sequence[Any]) -> tuple[Collection, list[str]]:
         """The collection with a new column for each expression in `by`, and the names of all columns to order by."""

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from riverrun.attributes import missing_attribute
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import (
     as_ticks,
@@ -49,6 +50,7 @@ from riverrun.frontends.arguments import (
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.rows import Rows, clock_port
 from riverrun.frontends.collections.widening import widened
+from riverrun.frontends.elsewhere import STATE
 from riverrun.frontends.names import step_of
 from riverrun.frontends.shared.rules import Span, drop_before
 from riverrun.operators.exchange import Exchange
@@ -116,7 +118,7 @@ class State:
         self._collection = collection
         self._builder = builder
         self.scope = scope
-        self.accelerated = accelerate
+        self._accelerated = accelerate
         self.replies_first = replies_first
         self._progress = builder.add(
             MarkProgress(name, begins=start), [], [MOVED], scope=scope, name=name + PROGRESS
@@ -135,6 +137,11 @@ class State:
     def schema(self) -> pa.Schema:
         """The columns of the entries: key, time and value."""
         return pa.schema([*self.key, self.time, *self.value])
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "state", name, STATE)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
@@ -554,7 +561,7 @@ def update(
             marks = Marks(at, behind, None if by is None else len(state.schema))
             seen = reported_by(rows, moved)
             reports = seen._add(marks, [seen], MARKS)
-            if not state.accelerated:
+            if not state._accelerated:
                 reports = _awaited(reports, state)
             state._report(reports, Reporter(stream._stream_name, "update", False, idle))
     return stream
@@ -636,7 +643,7 @@ def progress(
         )
         seen = rows if rows._is_added_up() else rows.consolidate()
         reports = seen._add(Marks(0, behind, None if by is None else 1), [seen], MARKS)
-        if side == "update" and not state.accelerated:
+        if side == "update" and not state._accelerated:
             reports = _awaited(reports, state)
         state._report(reports, Reporter(stream._stream_name, side, late is None, idle))
     return stream

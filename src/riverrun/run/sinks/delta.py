@@ -3,7 +3,7 @@
 Users get one from ``run.write_delta``. With ``mode="changes"`` the changes are appended, with `diff` and `epoch`. With
 ``mode="mirror"`` the table is kept equal to the result: with a key, changes are merged into it; without a key, the
 table is written anew. The last epoch of a table is in the transaction of its last commit. The laws are those of
-`destination`. The package deltalake is optional (``pip install riverrun[delta]``), and imported when a table is opened.
+`destination`. The package deltalake is optional (``pip install deltalake``), and imported when a table is opened.
 """
 
 from __future__ import annotations

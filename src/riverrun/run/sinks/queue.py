@@ -8,7 +8,7 @@ queues of its sinks (`Followers`) at each boundary between epochs. Laws:
   several were committed without waiting. A refused epoch is never given.
 - **Independence.** The queue does not depend on the run: the sink goes on when the run is closed or dies. A sink that
   fails stops, and keeps its error; the run goes on.
-- **Bounded.** Where a sink is behind by `most_epochs` or `most_bytes`, the run waits for the sink before it takes
+- **Bounded.** Where a sink is behind by `MOST_EPOCHS` or `MOST_BYTES`, the run waits for the sink before it takes
   another epoch. The run waits without its lock, so the function that writes may use the run.
 - **No silent gaps.** When the changes of an epoch cannot be read, the sink fails. When past epochs cannot be read one
   by one, the sink gets all their changes as one epoch, and `from_epoch` says since when.
@@ -123,9 +123,9 @@ class Sink:
         of `write`.
         """
         self.output = output
-        self.place = place
-        self.most_epochs = MOST_EPOCHS
-        self.most_bytes = MOST_BYTES
+        self._place = place
+        self._most_epochs = MOST_EPOCHS
+        self._most_bytes = MOST_BYTES
         self._write = write
         self._alive = alive
         self._forget = forget
@@ -148,7 +148,7 @@ class Sink:
     @property
     def name(self) -> str:
         """What the sink is called in ``run.status()``."""
-        return f"{self.output} to {self.place}"
+        return f"{self.output} to {self._place}"
 
     @property
     def epoch(self) -> int | None:
@@ -233,7 +233,7 @@ class Sink:
             words.append(f"failed: {self._error.message}")
         elif self._closing:
             words.append("closed")
-        return f"<Sink of {self.output!r} to {self.place}: {', '.join(words)}>"
+        return f"<Sink of {self.output!r} to {self._place}: {', '.join(words)}>"
 
     # -- for the run
 
@@ -280,7 +280,7 @@ class Sink:
 
     def _has_room(self) -> bool:
         return not self._queue or (
-            len(self._queue) < self.most_epochs and self._bytes < self.most_bytes
+            len(self._queue) < self._most_epochs and self._bytes < self._most_bytes
         )
 
     def _has(self, epoch: int | None) -> bool:
@@ -311,7 +311,7 @@ class Sink:
         epochs = [changes.epoch for changes in self._queue]
         return RiverrunError(
             "sink.unfinished",
-            f"the sink of {self.output!r} to {self.place} was closed with {len(epochs)} epochs unwritten, from "
+            f"the sink of {self.output!r} to {self._place} was closed with {len(epochs)} epochs unwritten, from "
             f"{epochs[0]} to {epochs[-1]}: they took too long, or it was interrupted",
             hint="sink.wait() before closing. A sink to files makes up for it when a run that was resumed "
             "(checkpoint=) writes to the same place",
@@ -344,7 +344,7 @@ class Sink:
             return error
         wrapped = OperatorFailed(
             "sink.failed",
-            f"cannot write epoch {changes.epoch} of {self.output!r} to {self.place}: "
+            f"cannot write epoch {changes.epoch} of {self.output!r} to {self._place}: "
             f"{type(error).__name__}: {error}",
             hint="the cause has the traceback; the run goes on without this sink",
             epoch=changes.epoch,
