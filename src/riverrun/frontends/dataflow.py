@@ -335,8 +335,8 @@ class Dataflow:
         pair of files is a certificate and its key.
 
         Options that belong together are dataclasses: ``checkpoint=rr.options.Checkpoint("path", every=100)``,
-        ``recovery=rr.options.Recovery("spread", silence=10)``, ``security=rr.options.Security(tls=True)``. The fields
-        of the three can also be given here by themselves, as `short` forms: ``checkpoint="path", every=100``.
+        ``recovery=rr.options.Recovery("spread", silence=10)``, ``security=rr.options.Security(tls=True)``. Their fields
+        can also be given here by themselves, as `short` forms: ``checkpoint="path", every=100, recovery="spread"``.
         """
         if not self._outputs:
             raise PlanError(
