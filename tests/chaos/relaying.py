@@ -258,7 +258,7 @@ class Hops(Sharing):
         inputs["links"].update(graph, rule=rr.rules.append, late=3)
         loop = flow.loop(name="hops")
         first = loop.enter(inputs["asked"].select("at", start="k", here="k", hop=pl.lit(1)))
-        back = loop.feedback(first.schema, limit=3)
+        back = loop.feedback(first.schema, rounds=3)
         hops = first.concat(back).fetch(
             graph, key="here", at="at", since=pl.col("at") - 20, rule=rr.rules.within, how="inner"
         )

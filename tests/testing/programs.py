@@ -257,7 +257,7 @@ def hops(links: rr.Collection, asks: rr.Collection, flow: rr.Dataflow) -> rr.Col
     links.update(state, rule=rr.rules.append, late=2)
     loop = flow.loop(name="hops")
     first = loop.enter(asks.select("k", "at", here="k"))
-    back = loop.feedback(first.schema, limit=3)
+    back = loop.feedback(first.schema, rounds=3)
     hop = first.concat(back).fetch(
         state, key={"k": "here"}, at="at", rule=rr.rules.within, how="inner"
     )
@@ -371,7 +371,7 @@ CASES = [
     Case("nested", nested, {"numbers": {"n": int}}, rounds=1),
     Case(
         "limit",
-        lambda n: n.iterate(lambda some: some.select(n=pl.col("n") + 1), limit=3),
+        lambda n: n.iterate(lambda some: some.select(n=pl.col("n") + 1), rounds=3),
         {"n": {"n": int}},
         lambda n: [(row["n"] + 3,) for row in n],
     ),

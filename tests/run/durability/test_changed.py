@@ -121,9 +121,9 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
 
         def outer(found: rr.Collection) -> rr.Collection:
             back = found.filter(pl.col("dst") >= least).select(src="dst", dst="src")
-            return found.iterate(inner, limit=3).concat(back).distinct()
+            return found.iterate(inner, rounds=3).concat(back).distinct()
 
-        nested = edges.distinct().iterate(outer, limit=4)
+        nested = edges.distinct().iterate(outer, rounds=4)
         flow.output("nested", nested)
         if options["nested"] == "counted":
             flow.output("nested-sizes", nested.group_by("src").count())

@@ -870,11 +870,12 @@ class Collection:
 
     # -- loops
 
+    @formerly(limit="rounds=, the number of rounds after which the loop stops")
     def iterate(
         self,
         body: Callable[..., Collection],
         *,
-        limit: int | None = None,
+        rounds: int | None = None,
         at: pl.Expr | str | None = None,
         name: str | None = None,
         patience: int = PATIENCE,
@@ -882,9 +883,9 @@ class Collection:
         """The result of applying `body` again and again, starting with these rows, until nothing changes any more.
 
         `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
-        It may use any collection from outside, and contain other loops. With a `limit`, it is applied at most so many
-        times. A loop without a limit that still changes after `patience` rounds is an error. `name` is what the loop is
-        called.
+        It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
+        times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
+        is called.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
@@ -900,7 +901,7 @@ class Collection:
         """
         from riverrun.frontends.collections.loops import iterate
 
-        return iterate(self, body, limit=limit, at=at, name=name, patience=patience)
+        return iterate(self, body, rounds=rounds, at=at, name=name, patience=patience)
 
     # -- inside
 
