@@ -38,7 +38,7 @@ STREAMED = 1000
 
 def _graph(name: str, make: Callable[[Any], Any], judge: Callable[[Any, Any], Any]) -> Program:
     flow = rr.Dataflow(name)
-    edges = flow.input("a", {"k": pl.Int64, "v": pl.Int64}).rename(src="k", dst="v")
+    edges = flow.input("a", {"k": pl.Int64, "v": pl.Int64}).rename({"k": "src", "v": "dst"})
     flow.output("out", make(edges))
 
     def oracle(rows: Rows) -> list[Row]:

@@ -350,7 +350,7 @@ class FixedPoint(Sharing):
     deleted = ("edges",)
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
-        groups = components(inputs["edges"].rename(src="k", dst="b"))
+        groups = components(inputs["edges"].rename({"k": "src", "b": "dst"}))
         (label,) = (name for name in groups.columns if name != "node")
         answers = inputs["asked"].lookup(groups, left_on="k", right_on="node")
         return counted(answers, "k", label=pl.col(label))

@@ -89,7 +89,7 @@ AGGREGATES = {
     "alias_of_the_key": (lambda g: g.agg(rr.sum("v").alias("k")), "a column of the key"),
     "directions": (lambda g: g.top(1, by=["v", "day"], descending=[True]), "2 columns with 1 directions"),
     "top_without_by": (lambda g: g.top(1), "top(1, by='score')"),
-    "rename_swapped": (lambda g: g.collection.rename(v="value"), "rename(value='v')"),
+    "rename_swapped": (lambda g: g.collection.rename(v="value"), 'rename({"v": "value"})'),
     "direction": (lambda g: g.top(1, by="v", descending="no"), "True or False"),
     "direction_number": (lambda g: g.top(1, by="v", descending=[0]), "True or False"),
     "all_by_nothing": (lambda g: g.collection.group_by().agg(), "no column would be left"),

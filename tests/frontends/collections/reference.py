@@ -103,8 +103,7 @@ class Bag:
         present: dict[str, Any] = {name: name for name in self.columns}
         return self.select(**present | {_output_name(c): c for c in _flat(columns)} | named)
 
-    def rename(self, **named: str) -> Bag:
-        names = {old: new for new, old in named.items()}
+    def rename(self, names: Mapping[str, str]) -> Bag:
         return self.select(**{names.get(name, name): name for name in self.columns})
 
     def drop(self, *columns: str) -> Bag:

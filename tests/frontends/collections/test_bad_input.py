@@ -26,7 +26,7 @@ UNKNOWN_COLUMN = {
     "select_expression": lambda rows: rows.select(c=pl.col("aa") + 1),
     "with_columns": lambda rows: rows.with_columns(c=pl.col("aa")),
     "filter": lambda rows: rows.filter(pl.col("aa") > 1),
-    "rename": lambda rows: rows.rename(c="aa"),
+    "rename": lambda rows: rows.rename({"aa": "c"}),
     "drop": lambda rows: rows.drop("aa"),
     "explode": lambda rows: rows.explode("aa"),
     "windows": lambda rows: rows.windows("aa", 5),

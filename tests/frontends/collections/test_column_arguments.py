@@ -107,7 +107,6 @@ COLLECTIONS: dict[str, Argument] = {
     "select.named": Argument(lambda rows, columns: rows.select(x=columns), COMPUTABLE, VALUES),
     "with_columns.columns": Argument(spread("with_columns"), f"{ANY}, empty", UNPACKED),
     "with_columns.named": Argument(lambda rows, columns: rows.with_columns(x=columns), COMPUTABLE, VALUES),
-    "rename.named": Argument(lambda rows, columns: rows.rename(x=columns), ONE),
     "drop.columns": Argument(spread("drop"), f"{NAMES}, empty", UNPACKED),
     "explode.column": Argument(lambda rows, columns: _listed(rows).explode(columns), ONE),
     "windows.column": Argument(lambda rows, columns: rows.windows(columns, 2), ONE),
@@ -400,16 +399,6 @@ def test_rename_by_a_mapping(form):
     with pytest.raises(rr.PlanError) as refused:
         rows.rename(names)
     check_refusal(refused.value, form, ONE)
-
-
-def test_rename_one_column_twice():
-    rows = rr.Dataflow("drawn").input("rows", SCHEMA)
-    for give in (
-        lambda: rows.rename(x="alpha", y="alpha"),
-        lambda: rows.rename({"alpha": "x"}, y="alpha"),
-    ):
-        with pytest.raises(rr.PlanError, match="given twice"):
-            give()
 
 
 @pytest.mark.parametrize("form", FORMS)

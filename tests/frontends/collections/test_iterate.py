@@ -173,7 +173,7 @@ FIXED_POINTS = {
         ),
         rounds=6,
     ),
-    "two_loops_in_a_row": lambda edges: components(edges).rename(src="node", dst="label").iterate(
+    "two_loops_in_a_row": lambda edges: components(edges).rename({"node": "src", "label": "dst"}).iterate(
         lambda rows: step(rows, edges).concat(rows).distinct()
     ),
     "two_results": lambda edges: {"all": reachable(edges), "labels": components(edges)},

@@ -186,7 +186,7 @@ def test_the_common_type_holds_both_whichever_comes_first(pair: Pair) -> None:
         assert share_layout(one.schema.field("k").type, common)
     for how in ("semi", "anti"):
         assert a.join(b, on="k", how=how).schema.field("k").type == left
-    assert a.select("k").join(b.rename(j="k"), left_on="k", right_on="j").columns == ["k"]
+    assert a.select("k").join(b.rename({"k": "j"}), left_on="k", right_on="j").columns == ["k"]
 
 
 REFUSED = [
