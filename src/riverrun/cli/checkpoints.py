@@ -25,6 +25,7 @@ from riverrun.storage.inspect import (
     Verified,
     check_number,
     is_collected,
+    last_epoch,
     look,
     verify,
 )
@@ -92,7 +93,7 @@ def _row(each: CheckpointFound) -> list[str]:
     if each.error is not None:
         torn = each.error.code == "checkpoint.corrupt"
         return [str(each.number), "damaged" if torn else "not readable", when, *[""] * 6]
-    epochs = "" if each.epoch is None else f"up to {each.epoch - 1}" if each.epoch else "none"
+    epochs = "none" if each.epoch is None else f"up to {each.epoch}"
     workers = "" if each.workers is None else str(each.workers)
     sizes = [f"{each.rows:,}", _size(each.bytes), _size(each.fresh)]
     return [
@@ -204,14 +205,14 @@ def _show_one(options: argparse.Namespace, manifest: Manifest) -> int:
         for key, value in manifest.about.items()
         if key not in ("outputs", "fingerprint", "code")
     }
+    about["epoch"] = last = last_epoch(manifest.about)
     program = manifest.about.get("fingerprint", {})
     if options.json:
         report = {"path": options.path, "number": manifest.number, "about": about, "outputs": named}
         return _write_json({**report, "states": states, "program": program})
-    epoch = about.get("epoch")
     _say(
         f"checkpoint {manifest.number} of {about.get('program', 'an unnamed program')}"
-        + ("" if epoch is None else f": epochs below {epoch}")
+        + (": no epochs" if last is None else f": epochs up to {last}")
         + f", written by riverrun {_version(manifest.version)}"
     )
     table = _table("output", "state")

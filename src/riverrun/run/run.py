@@ -709,8 +709,9 @@ class Run:
         """Where the run stands: epochs, workers, checkpoints, and how large each state is.
 
         ``epoch`` is the last complete one, as `epoch` of the run is, and ``next`` the number that the next commit gets;
-        ``epoch`` of ``checkpoint`` is the last epoch that the checkpoint holds. None stands for no epoch. Sizes are
-        left out while a worker recovers, or while another thread has its turn and waits.
+        ``epoch`` of ``checkpoint`` is the last epoch that the checkpoint holds, and ``writing`` that of the checkpoint
+        which is being written. None stands for no epoch. Sizes are left out while a worker recovers, or while another
+        thread has its turn and waits.
         """
         self._mark.check("tell the status", self._owner)
         with deferred():
@@ -736,10 +737,9 @@ class Run:
                 figures |= {side: t if t is None else as_time(t, kind) for side, t in known.items()}
         status = {**cluster.status(), "states": states}
         status["epoch"] = status["completed"] - 1 if status["completed"] else None
-        covered = status["checkpoint"]["epoch"]
-        status["checkpoint"] = {
-            **status["checkpoint"],
-            "epoch": covered - 1 if covered > 0 else None,
+        ends = {name: status["checkpoint"][name] for name in ("epoch", "writing")}
+        status["checkpoint"] |= {
+            name: end - 1 if end and end > 0 else None for name, end in ends.items()
         }
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
         status["commit"] = None if self._last is None else self._last.status(self._cluster)
