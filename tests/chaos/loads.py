@@ -80,7 +80,7 @@ def add_marks(flow: rr.Dataflow) -> None:
 
     shape = {"id": pl.Int64, "n": pl.Int64}
     marks = flow.input("marks", shape, key="id")
-    flow.output("marks", marks.flat_map(refuse, shape))
+    flow.output("passed marks", marks.flat_map(refuse, shape))
 
 
 @dataclass(frozen=True)

@@ -463,7 +463,7 @@ def test_inspecting_without_times() -> None:
     seen: list[Any] = []
     flow = rr.Dataflow("refusals")
     rows = flow.input("a", {"k": pl.Int64})
-    flow.output("a", rows.inspect(seen.append, times=False).inspect(seen.append))
+    flow.output("b", rows.inspect(seen.append, times=False).inspect(seen.append))
     with started(flow) as run:
         run.insert("a", [(1,), (2,)])
         run.commit()

@@ -54,7 +54,7 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
     flow = rr.Dataflow("changing")
     if options["early"]:
         early = flow.input("early", {"k": pl.Int64, "v": pl.Int64})
-        flow.output("early", early.filter(pl.col("v") > 0).group_by("k").count())
+        flow.output("early counts", early.filter(pl.col("v") > 0).group_by("k").count())
     edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
     names = flow.input("names", {"k": pl.Int64, "name": pl.String}, key="k")
     sales = flow.input("sales", {"k": pl.Int64, "v": pl.Int64})
@@ -105,7 +105,7 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
         )
     if options["later"]:
         later = flow.input("later", {"k": pl.Int64, "w": pl.Int64})
-        flow.output("later", later.group_by("k").count())
+        flow.output("later counts", later.group_by("k").count())
         flow.output("with-later", later.join(names, "k"))
     if options["recent"]:
         recent = sales.expire("v", after=options["recent"])
