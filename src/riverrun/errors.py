@@ -163,12 +163,17 @@ def users_line() -> str:
     return f"{shown}:{line}" + (f": {source}" if source else "")
 
 
-_OURS_TOO = {"threading", "concurrent", "polars", "pyspark", "py4j"}
+_OURS_TOO = {"threading", "concurrent", "dataclasses", "polars", "pyspark", "py4j"}
 """Packages that call this one: their lines are not the user's."""
+_GENERATED = "<string>"
+"""The file of functions without one, such as the `__init__` of a dataclass. In a module of ours they are ours."""
 
 
 def _is_users(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file.startswith(_PACKAGE):
         return file.startswith(f"{_PACKAGE}/algorithms")
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS_TOO
+    module = str(frame.f_globals.get("__name__", ""))
+    if file == _GENERATED and module.startswith("riverrun."):
+        return False
+    return module.partition(".")[0] not in _OURS_TOO

@@ -247,7 +247,7 @@ class Life:
     def _take_up(self) -> None:
         """Know what other lives have committed, and follow on."""
         if self.run.epoch is not None:
-            ((_, mark),) = self.rows("marks") or [(0, -1)]
+            ((_, mark),) = self.rows("passed marks") or [(0, -1)]
             self.load.draw_until(mark)
             self.say(f"the last commit that counts is {mark}")
         self.sink = self.run.for_each_epoch("out", self._take_changes)
@@ -584,7 +584,7 @@ class Life:
             if epoch is None:
                 return
             rows, expected = self.rows("out"), self.load.expected()
-            marks = self.rows("marks")
+            marks = self.rows("passed marks")
             if rows != expected:
                 raise Wrong(f"epoch {epoch}: {different(rows, expected)}")
             if marks != ([(0, self.load.mark)] if self.load.mark >= 0 else []):

@@ -75,7 +75,7 @@ class EdgesProgram:
     def read(self, instances: Sequence[Any], epoch: int) -> Result:
         read_counts: Counter[Any] = Counter()
         for instance in instances:
-            rows = instance.outputs["result"].view().to_batch((epoch,)).to_pydict()
+            rows = instance.taps["result"].view().to_batch((epoch,)).to_pydict()
             for *row, count in zip(*(rows[name] for name in (*self.columns, "count")), strict=True):
                 read_counts[tuple(row)] += count
         return dict(read_counts)
@@ -187,7 +187,7 @@ class SharedProgram:
         self.name = program.name
         flow = program.dataflow()
         poison = flow.input("poison", {"src": pl.Int64})
-        flow.output("poison", poison.flat_map(refuse_poison, {"src": pl.Int64}))
+        flow.output("no poison", poison.flat_map(refuse_poison, {"src": pl.Int64}))
         self.plan = flow.plan
 
     def make_instance(
@@ -231,7 +231,7 @@ class SharedProgram:
     def read(self, instances: Sequence[Any], epoch: int) -> Result:
         read_counts: Counter[Any] = Counter()
         for instance in instances:
-            rows = instance.outputs["out"].view().to_batch((epoch,)).to_pydict()
+            rows = instance.taps["out"].view().to_batch((epoch,)).to_pydict()
             counts = rows.pop("count")
             for *row, count in zip(*rows.values(), counts, strict=True):
                 read_counts[tuple(row)] += count

@@ -38,7 +38,7 @@ STREAMED = 1000
 
 def _graph(name: str, make: Callable[[Any], Any], judge: Callable[[Any, Any], Any]) -> Program:
     flow = rr.Dataflow(name)
-    edges = flow.input("a", {"k": pl.Int64, "v": pl.Int64}).rename(src="k", dst="v")
+    edges = flow.input("a", {"k": pl.Int64, "v": pl.Int64}).rename({"k": "src", "v": "dst"})
     flow.output("out", make(edges))
 
     def oracle(rows: Rows) -> list[Row]:
@@ -80,7 +80,7 @@ def add_marks(flow: rr.Dataflow) -> None:
 
     shape = {"id": pl.Int64, "n": pl.Int64}
     marks = flow.input("marks", shape, key="id")
-    flow.output("marks", marks.flat_map(refuse, shape))
+    flow.output("passed marks", marks.flat_map(refuse, shape))
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ class Hops(Sharing):
         inputs["links"].update(graph, rule=rr.rules.append, late=3)
         loop = flow.loop(name="hops")
         first = loop.enter(inputs["asked"].select("at", start="k", here="k", hop=pl.lit(1)))
-        back = loop.feedback(first.schema, limit=3)
+        back = loop.feedback(first.schema, rounds=3)
         hops = first.concat(back).fetch(
             graph, key="here", at="at", since=pl.col("at") - 20, rule=rr.rules.within, how="inner"
         )
@@ -350,7 +350,7 @@ class FixedPoint(Sharing):
     deleted = ("edges",)
 
     def build(self, flow: rr.Dataflow, inputs: dict[str, Any]) -> Any:
-        groups = components(inputs["edges"].rename(src="k", dst="b"))
+        groups = components(inputs["edges"].rename({"k": "src", "b": "dst"}))
         (label,) = (name for name in groups.columns if name != "node")
         answers = inputs["asked"].lookup(groups, left_on="k", right_on="node")
         return counted(answers, "k", label=pl.col(label))

@@ -89,7 +89,7 @@ def as_json(capsys: Told, *arguments: Any, code: int = 0) -> Any:
 
 def test_checkpoints_are_listed(shop: Shop, capsys: Told) -> None:
     found = as_json(capsys, shop.path)
-    assert [(each["number"], each["epoch"]) for each in found["checkpoints"]] == [(4, 4), (5, 5)]
+    assert [(each["number"], each["epoch"]) for each in found["checkpoints"]] == [(4, 3), (5, 4)]
     assert {each["version"] for each in found["checkpoints"]} == {rr.__version__}
     assert found["log"]["owner"] == 0
     assert found["unreferenced"] == []
@@ -111,10 +111,32 @@ def test_a_checkpoint_is_shown(shop: Shop, capsys: Told) -> None:
     assert (state["epochs"], state["shares"]) == ([3, 4], 2)
     assert state["columns"][0] == "item: int64 (key)"
     assert found["about"]["program"] == "shop"
+    assert found["about"]["epoch"] == 4
     assert "sales" in found["program"]
     text = told(capsys, shop.path, 5)
-    for words in ("checkpoint 5 of shop: epochs below 5", "3 to 4", "dear:result", "[price > 50]"):
+    for words in ("checkpoint 5 of shop: epochs up to 4", "3 to 4", "dear:result", "[price > 50]"):
         assert words in text, text
+
+
+def test_an_epoch_is_the_last_one_held_everywhere(tmp_path: Path, capsys: Told) -> None:
+    """`status`, events, the list of checkpoints and the view of one name the same epoch; None where there is none."""
+    flow = rr.Dataflow("shop")
+    flow.output("paid", flow.input("sales", {"price": pl.Int64}))
+    with flow.run(checkpoint=tmp_path, every=None, retain=9) as run:
+        for epoch in (None, 0, 1):
+            if epoch is not None:
+                run.insert("sales", [(epoch,)])
+                run.commit()
+            number = run.checkpoint()
+            assert run.epoch == run.status()["checkpoint"]["epoch"] == epoch
+            assert [event["epoch"] for event in run.events("checkpoint")][-1] == epoch
+            assert as_json(capsys, tmp_path, number)["about"]["epoch"] == epoch
+            listed = {
+                each["number"]: each["epoch"] for each in as_json(capsys, tmp_path)["checkpoints"]
+            }
+            assert listed[number] == epoch
+            shown = "no epochs" if epoch is None else f"epochs up to {epoch}"
+            assert f"checkpoint {number} of shop: {shown}" in told(capsys, tmp_path, number)
 
 
 def test_rows_are_shown(shop: Shop, capsys: Told) -> None:

@@ -35,7 +35,7 @@ def graph_flow() -> rr.Dataflow:
     flow.output("degrees", edges.group_by("src").count())
     flow.output("named", edges.join(names, left_on="dst", right_on="node"))
     once = edges.distinct()
-    steps = once.rename(a="src", b="dst")
+    steps = once.rename({"src": "a", "dst": "b"})
 
     def longer(reached: Any) -> Any:
         further = reached.join(steps, left_on="dst", right_on="a")

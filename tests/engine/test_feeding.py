@@ -59,7 +59,7 @@ def test_rows_are_routed_by_the_one_key_that_they_are_exchanged_by() -> None:
     moves.update(state)
     busy = flow.input("busy", {"a": pl.Int64})
     flow.output("busy by a", busy.group_by("a").count())
-    flow.output("busy", busy.map_batches(lambda batch: batch, {"a": pl.Int64}))
+    flow.output("busier", busy.map_batches(lambda batch: batch, {"a": pl.Int64}))
     flow.output("by a", pairs.group_by("a").count())
     flow.output("by b", pairs.group_by("b").agg(most=rr.max("a")))
     takers = [node.operator for node, _ in flow.plan.consumers[moves._port]]

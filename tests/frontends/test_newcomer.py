@@ -59,7 +59,8 @@ def result_of(program):
             ["cust", "count", "id"],
         ),
         (lambda o: o.rename({"id": "no"}), ["no", "amount", "cust"]),
-        (lambda o: o.rename({"id": "no"}, who="cust"), ["no", "amount", "who"]),
+        (lambda o: o.rename({"id": "no", "cust": "who"}), ["no", "amount", "who"]),
+        (lambda o: o.rename({}), ["id", "amount", "cust"]),
         (lambda o: o.rename({"id": "cust", "cust": "id"}), ["cust", "amount", "id"]),
     ],
 )
@@ -82,7 +83,9 @@ def test_top_by_an_expression(by, first):
 
 def test_top_by_an_expression_where_its_name_is_taken():
     def program(orders):
-        return orders.rename(by_0="id").group_by("cust").top(1, by=-pl.col("by_0")).select("by_0")
+        return (
+            orders.rename({"id": "by_0"}).group_by("cust").top(1, by=-pl.col("by_0")).select("by_0")
+        )
 
     assert result_of(program) == [(1,), (4,)]
 
@@ -101,6 +104,19 @@ REFUSED = {
     "top_by_unknown": (lambda o: o.group_by("cust").top(1, by=-pl.col("amnt")), "mean 'amount'"),
     "iterate": (lambda o: o.iterate(3), "cannot iterate with 3: that is not a function"),
     "rename_by_position": (lambda o: o.rename("id"), 'rename({"old": "new"})'),
+    "rename_by_nothing": (lambda o: o.rename(), 'rename({"old": "new"})'),
+    "rename_by_function": (lambda o: o.rename(str.upper), 'rename({"old": "new"})'),
+    "rename_by_keyword": (lambda o: o.rename(no="id"), 'rename({"id": "no"})'),
+    "rename_by_both": (
+        lambda o: o.rename({"id": "no"}, who="cust"),
+        'rename({"id": "no", "cust": "who"})',
+    ),
+    "rename_by_keyword_swapped": (lambda o: o.rename(id="no"), 'rename({"id": "no"})'),
+    "rename_as_pandas": (
+        lambda o: o.rename(columns={"id": "no", "cust": "who"}),
+        'rename({"id": "no", "cust": "who"})',
+    ),
+    "rename_as_spark": (lambda o: o.rename("id", "no"), 'rename({"id": "no"})'),
     "rename_to_a_number": (lambda o: o.rename({"id": 3}), "3 is not a name"),
     "rename_twice": (lambda o: o.rename({"id": "cust"}), "two would be called 'cust'"),
     "drop_expression": (lambda o: o.drop(pl.col("id") + 1), "the name of a column is wanted"),
@@ -140,7 +156,7 @@ def test_what_is_refused(orders, name):
     [
         lambda o: o.join(o, on="zz"),
         lambda o: o.drop("zz"),
-        lambda o: o.rename(new="zz"),
+        lambda o: o.rename({"zz": "new"}),
         lambda o: o.group_by("zz"),
     ],
 )
@@ -186,6 +202,8 @@ def test_an_input_with_a_key_has_the_name_that_it_was_given(flow, orders):
     [
         ("sort", "top(k, by=...)"),
         ("groupBy", "Hint: group_by(...)"),
+        ("withColumnRenamed", 'Hint: rename({"old": "new"})'),
+        ("withColumnsRenamed", 'Hint: rename({"old": "new"})'),
         ("show", "flow.output(name, collection)"),
         ("amount", "pl.col('amount')"),
     ],

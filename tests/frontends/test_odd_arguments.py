@@ -68,7 +68,7 @@ ARGUMENTS = {
     "agg.named": (lambda w, o: w.rows.group_by("b").agg(x=o), "expression"),
     "join.other": (lambda w, o: w.rows.join(o, on="a"), ""),
     "join.how": (lambda w, o: w.rows.join(w.rows, on="a", how=o), ""),
-    "iterate.limit": (lambda w, o: w.rows.iterate(lambda r: r, limit=o), "zero none"),
+    "iterate.rounds": (lambda w, o: w.rows.iterate(lambda r: r, rounds=o), "zero none"),
     "iterate.patience": (lambda w, o: w.rows.iterate(lambda r: r, patience=o), ""),
     "iterate.name": (lambda w, o: w.rows.iterate(lambda r: r, name=o), "text none"),
     "state.name": (lambda w, o: w.flow.state(o, **COLUMNS), "text"),

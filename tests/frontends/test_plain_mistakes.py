@@ -89,7 +89,7 @@ AGGREGATES = {
     "alias_of_the_key": (lambda g: g.agg(rr.sum("v").alias("k")), "a column of the key"),
     "directions": (lambda g: g.top(1, by=["v", "day"], descending=[True]), "2 columns with 1 directions"),
     "top_without_by": (lambda g: g.top(1), "top(1, by='score')"),
-    "rename_swapped": (lambda g: g.collection.rename(v="value"), "rename(value='v')"),
+    "rename_swapped": (lambda g: g.collection.rename(v="value"), 'rename({"v": "value"})'),
     "direction": (lambda g: g.top(1, by="v", descending="no"), "True or False"),
     "direction_number": (lambda g: g.top(1, by="v", descending=[0]), "True or False"),
     "all_by_nothing": (lambda g: g.collection.group_by().agg(), "no column would be left"),
@@ -319,3 +319,33 @@ def test_the_epoch_of_a_checkpoint_is_the_last_that_it_holds(tmp_path):
             assert run.status()["checkpoint"]["epoch"] == run.epoch == number
             assert run.events("checkpoint")[-1]["epoch"] == number
     assert rr.read_checkpoint(tmp_path).epoch == 1
+
+
+# -- spellings of before
+
+FORMER = {
+    "iterate": (lambda rows: rows.iterate(lambda r: r, limit=3), "rounds="),
+    "feedback": (
+        lambda rows: rr.Dataflow("loop").loop().feedback({"k": pl.Int64}, limit=3),
+        "rounds=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_spelling_of_before_is_refused_with_that_of_today(name):
+    call, words = FORMER[name]
+    with pytest.raises(TypeError, match=r"has no argument .*=\nHint: ") as refused:
+        call(rows_of())
+    assert words in str(refused.value).partition("Hint: ")[2]
+
+
+@pytest.mark.parametrize("rounds", [-1, 1.5, True, "3"], ids=repr)
+def test_rounds_are_a_whole_number(rounds):
+    for call in (
+        lambda: rows_of().iterate(lambda r: r, rounds=rounds),
+        lambda: rr.Dataflow("loop").loop().feedback({"k": pl.Int64}, rounds=rounds),
+    ):
+        with pytest.raises(rr.PlanError, match=r"rounds=.* a whole number from 0 on") as refused:
+            call()
+        assert refused.value.hint

@@ -25,7 +25,7 @@ def test_a_logged_epoch_that_fails_on_resuming_is_not_lost(tmp_path):
         return [row]
 
     flow = rr.Dataflow("service")
-    flow.output("rows", flow.input("rows", {"n": pl.Int64}).flat_map(call, {"n": pl.Int64}))
+    flow.output("out", flow.input("rows", {"n": pl.Int64}).flat_map(call, {"n": pl.Int64}))
     with flow.run(checkpoint=tmp_path, every=None) as run:
         for n in (1, 2):
             run.insert("rows", [(n,)])
@@ -37,7 +37,7 @@ def test_a_logged_epoch_that_fails_on_resuming_is_not_lost(tmp_path):
     assert "service is down" in str(caught.value)
     down = False
     with flow.run(checkpoint=tmp_path) as run:
-        assert run.read("rows").rows() == [(1,), (2,)]
+        assert run.read("out").rows() == [(1,), (2,)]
 
 
 def test_a_failing_epoch_can_be_dropped_on_purpose(tmp_path):
@@ -49,14 +49,14 @@ def test_a_failing_epoch_can_be_dropped_on_purpose(tmp_path):
         return [row]
 
     flow = rr.Dataflow("service")
-    flow.output("rows", flow.input("rows", {"n": pl.Int64}).flat_map(call, {"n": pl.Int64}))
+    flow.output("out", flow.input("rows", {"n": pl.Int64}).flat_map(call, {"n": pl.Int64}))
     with flow.run(checkpoint=tmp_path, every=None) as run:
         for n in (1, 2):
             run.insert("rows", [(n,)])
             run.commit()
     down = True
     with flow.run(checkpoint=tmp_path, skip_failing=True) as run:
-        assert run.read("rows").rows() == [(1,)]
+        assert run.read("out").rows() == [(1,)]
 
 
 def test_code_has_the_same_word_in_every_process():
@@ -96,7 +96,7 @@ def test_long_literals_are_part_of_a_program():
         flow = rr.Dataflow("long")
         rows = flow.input("rows", {"n": pl.Int64})
         wanted = [*range(98), last, 500]
-        flow.output("rows", rows.filter(pl.col("n").is_in(wanted)).select(m=pl.col("n") + 1))
+        flow.output("out", rows.filter(pl.col("n").is_in(wanted)).select(m=pl.col("n") + 1))
         return flow.plan.fingerprint
 
     assert fingerprint(99) == fingerprint(99)
@@ -165,25 +165,25 @@ def test_a_vertex_in_a_loop_comes_to_rest():
     flow = rr.Dataflow("rest")
     rows = flow.input("rows", {"n": pl.Int64})
     flow.output(
-        "rows", rows.iterate(lambda c: flow.vertex(Pass, {"c": c}, {"n": pl.Int64}), patience=20)
+        "out", rows.iterate(lambda c: flow.vertex(Pass, {"c": c}, {"n": pl.Int64}), patience=20)
     )
     with flow.run() as run:
         run.insert("rows", [(1,), (2,)])
         run.commit()
-        assert run.read("rows").rows() == [(1,), (2,)]
+        assert run.read("out").rows() == [(1,), (2,)]
 
 
 def test_patience_counts_rounds_that_ran():
     flow = rr.Dataflow("late")
     rows = flow.input("rows", {"n": pl.Int64})
     flow.output(
-        "rows",
+        "out",
         rows.iterate(lambda current, entered: current.concat(entered).distinct(), at=pl.col("n")),
     )
     with flow.run() as run:
         run.insert("rows", [(3,), (10_000_000,)])
         run.commit()
-        assert run.read("rows").rows() == [(3,), (10_000_000,)]
+        assert run.read("out").rows() == [(3,), (10_000_000,)]
 
 
 def test_every_worker_knows_the_mark():
@@ -210,15 +210,15 @@ def test_names_that_we_derive_are_nobodys():
     flow = rr.Dataflow("names")
     users = flow.input("users", {"id": pl.Int64, "clock": pl.Int64}, key="id")
     clock = flow.input("clock", {"n": pl.Int64})
-    flow.output("users", users.filter(pl.col("id") > 0))
-    flow.output("clock", clock.expire(epochs=2))
+    flow.output("users of id", users.filter(pl.col("id") > 0))
+    flow.output("clock of n", clock.expire(epochs=2))
     with flow.run() as run:
         run.upsert("users", [(1, 2)])
         run.insert("clock", [(1,)])
         run.commit()
         run.commit()
         run.commit()
-        assert (run.read("users").rows(), run.read("clock").rows()) == ([(1, 2)], [])
+        assert (run.read("users of id").rows(), run.read("clock of n").rows()) == ([(1, 2)], [])
 
 
 def test_columns_called_diff_and_time():
@@ -232,31 +232,31 @@ def test_columns_called_diff_and_time():
     seen = []
     flow = rr.Dataflow("columns")
     rows = flow.input("rows", {"diff": pl.Int64, "time": pl.Int64}).inspect(seen.append)
-    flow.output("rows", flow.vertex(Echo, {"rows": rows}, {"diff": pl.Int64, "time": pl.Int64}))
+    flow.output("out", flow.vertex(Echo, {"rows": rows}, {"diff": pl.Int64, "time": pl.Int64}))
     with flow.run() as run:
         run.insert("rows", [(5, 6)])
         run.commit()
         run.delete("rows", [(5, 6)])
         run.insert("rows", [(7, 8)])
         run.commit()
-        assert run.read("rows").rows() == [(7, 8)]
+        assert run.read("out").rows() == [(7, 8)]
     assert seen[0].to_pylist() == [{"diff": 5, "time": 6, "time_": [0], "diff_": 1}]
 
 
 def test_rows_of_a_generator_are_deleted():
     flow = rr.Dataflow("keyed")
-    flow.output("rows", flow.input("rows", {"id": pl.Int64, "v": pl.Int64}, key="id"))
+    flow.output("out", flow.input("rows", {"id": pl.Int64, "v": pl.Int64}, key="id"))
     with flow.run() as run:
         run.upsert("rows", [(1, 1), (2, 2)])
         run.commit()
         run.delete("rows", (row for row in [(1, 1)]))
         run.commit()
-        assert run.read("rows").rows() == [(2, 2)]
+        assert run.read("out").rows() == [(2, 2)]
 
 
 def test_a_refusal_names_the_row_and_its_count():
     flow = rr.Dataflow("worst")
-    flow.output("rows", flow.input("rows", {"n": pl.Int64}, checked=True))
+    flow.output("out", flow.input("rows", {"n": pl.Int64}, checked=True))
     with flow.run() as run:
         run.delete("rows", [(1,), (2,), (2,), (2,)])
         with pytest.raises(rr.OperatorFailed) as caught:
@@ -267,7 +267,7 @@ def test_a_refusal_names_the_row_and_its_count():
 
 def test_instances_of_another_number_of_workers_are_let_go():
     flow = rr.Dataflow("gone")
-    flow.output("rows", flow.input("rows", {"n": pl.Int64}))
+    flow.output("out", flow.input("rows", {"n": pl.Int64}))
     with flow.run() as run:
         run.insert("rows", [(n,) for n in np.arange(9).tolist()])
         run.commit()

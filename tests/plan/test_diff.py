@@ -59,7 +59,7 @@ def test_the_same_program_keeps_all() -> None:
 def test_states_are_found_under_other_names() -> None:
     def more(flow: rr.Dataflow) -> None:
         others = flow.input("others", {"k": pl.Int64})
-        flow.output("others", others.filter(pl.col("k") > 1).group_by("k").count())
+        flow.output("counted", others.filter(pl.col("k") > 1).group_by("k").count())
         degrees(flow)
 
     found = compared(degrees, more)

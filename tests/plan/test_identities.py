@@ -60,7 +60,7 @@ def plain() -> Plan:
         on = rows.join(steps, left_on="v", right_on="a").select("k", v="b")
         return on.concat(rows).distinct()
 
-    flow.output("reach", sales.select("k", "v").iterate(step, limit=7))
+    flow.output("reach", sales.select("k", "v").iterate(step, rounds=7))
     flow.output("near", sales.select("k", "v").iterate(step, at=pl.col("k")))
     for at, options in enumerate(SWITCHES):
         columns = {"key": {"k": pl.Int64}, "value": {"v": pl.Int64}, "time": {"at": pl.Int64}}

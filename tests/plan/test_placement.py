@@ -94,7 +94,7 @@ class Drawing:
         if self.source.random() < 0.4:  # what was moved by one key comes back with another
             body += SWAPPED
         self.names = [each for each in self.names if each != name]
-        return f"{made}.iterate(lambda {name}: {body}, limit={self.source.randint(1, 3)})"
+        return f"{made}.iterate(lambda {name}: {body}, rounds={self.source.randint(1, 3)})"
 
 
 def meet(rows: Any) -> Any:
@@ -118,7 +118,7 @@ def draw_program(source: random.Random) -> str:
 
 SWAPPED_IN_A_LOOP = (
     "rows.group_by('a', 'b').count().select('a', 'b').iterate("
-    "lambda x: x.concat(x.join(other, on=['a', 'b'])).select(a='b', b='a'), limit=3)"
+    "lambda x: x.concat(x.join(other, on=['a', 'b'])).select(a='b', b='a'), rounds=3)"
 )
 """The exchange by row in this loop gives the rows a key, the swap another one, and that is what comes back to it."""
 

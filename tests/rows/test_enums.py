@@ -426,7 +426,7 @@ def test_rows_of_enums_are_drawn_for_tests() -> None:
 def test_programs_of_enums_and_wider_types_keep_the_laws() -> None:
     def program(rows: rr.Collection, others: rr.Collection) -> rr.Collection:
         both = rows.concat(others)
-        met = both.join(others.rename(m="n"), left_on="n", right_on="m", suffix="_2")
+        met = both.join(others.rename({"n": "m"}), left_on="n", right_on="m", suffix="_2")
         return met.group_by("e").agg(best=rr.max("e_2"), last=rr.last("n", by="e_2"), k=rr.count())
 
     check_operator(

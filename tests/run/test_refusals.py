@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 import re
@@ -100,6 +101,50 @@ def test_growing_says_up_to_how_many(given: dict[str, Any], said: str, hint: str
     with pytest.raises(rr.PlanError, match=re.escape(said)) as caught:
         flow.run(workers=3, **spark, **given)
     assert hint in (caught.value.hint or "")
+
+
+MISPLACED: list[tuple[dict[str, Any], str]] = [
+    ({"path": "kept"}, "checkpoint='kept'"),
+    ({"path": "kept", "checkpoint": "kept"}, "checkpoint='kept'"),
+    ({"path": "kept", "every": 10}, "checkpoint='kept'"),
+    ({"policy": "spread"}, "recovery='spread'"),
+    ({"policy": "replace", "recovery": "spread"}, "recovery='replace'"),
+    ({"policy": 3, "recovery": rr.options.Recovery("spread")}, "recovery=3"),
+]
+
+
+@pytest.mark.parametrize(("given", "hint"), MISPLACED, ids=str)
+def test_first_fields_have_no_short_form(given: dict[str, Any], hint: str) -> None:
+    """An option is said in one way: `path` and `policy` are what checkpoint= and recovery= take."""
+    with pytest.raises(rr.PlanError, match="there is no such option") as caught:
+        a_flow("refusals").run(**given)
+    assert hint in (caught.value.hint or "")
+
+
+WRONG_OPTIONS: dict[str, Any] = {
+    "checkpoint": lambda: rr.options.Checkpoint("kept", retain=0),
+    "flag": lambda: rr.options.Checkpoint("kept", rebuild="x"),  # type: ignore[arg-type]
+    "recovery": lambda: rr.options.Recovery("other"),  # type: ignore[arg-type]
+    "silence": lambda: rr.options.Recovery(silence=1),
+    "replaced": lambda: dataclasses.replace(rr.options.Recovery(), silence=1),
+    "by a run": lambda: a_flow("refusals").run(silence=1),
+}
+
+
+def a_flow(name: str) -> rr.Dataflow:
+    flow = rr.Dataflow(name)
+    flow.output("b", flow.input("a", {"k": pl.Int64}))
+    return flow
+
+
+@pytest.mark.parametrize("wrong", WRONG_OPTIONS)
+def test_a_refused_option_names_the_line_of_the_user(wrong: str) -> None:
+    """The `__init__` of a dataclass is generated: its code is in a file called <string>, and is no line of the user."""
+    with pytest.raises(rr.PlanError) as caught:
+        WRONG_OPTIONS[wrong]()
+    line = caught.value.fields["line"]
+    assert line.startswith("test_refusals.py:")
+    assert ": lambda: " in line
 
 
 # ---- programs
@@ -418,7 +463,7 @@ def test_inspecting_without_times() -> None:
     seen: list[Any] = []
     flow = rr.Dataflow("refusals")
     rows = flow.input("a", {"k": pl.Int64})
-    flow.output("a", rows.inspect(seen.append, times=False).inspect(seen.append))
+    flow.output("b", rows.inspect(seen.append, times=False).inspect(seen.append))
     with started(flow) as run:
         run.insert("a", [(1,), (2,)])
         run.commit()

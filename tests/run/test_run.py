@@ -29,7 +29,9 @@ SCHEMAS = {"rows": {"a": pl.Int64, "x": pl.Int64}}
 
 def program(rows):
     """State of every kind: rows, sums, orders, joins, a loop."""
-    pairs = rows.join(rows.rename(b="a", y="x"), left_on="x", right_on="b").select("a", x="y")
+    pairs = rows.join(rows.rename({"a": "b", "x": "y"}), left_on="x", right_on="b").select(
+        "a", x="y"
+    )
     return {
         "all": rows,
         "sums": rows.group_by("a").agg(s=rr.sum("x"), n=rr.count(), m=rr.max("x")),
@@ -37,7 +39,7 @@ def program(rows):
         "pairs": pairs,
         "reached": rows.iterate(
             lambda found: (
-                found.join(rows.rename(b="a", y="x"), left_on="x", right_on="b")
+                found.join(rows.rename({"a": "b", "x": "y"}), left_on="x", right_on="b")
                 .select("a", x="y")
                 .concat(rows)
                 .distinct()

@@ -17,7 +17,7 @@ import riverrun as rr
 def echo(name="echo", limit=None):
     flow = rr.Dataflow(name)
     rows = flow.input("rows", {"k": pl.Int64, "v": pl.Float64})
-    flow.output("rows", rows if limit is None else rows.filter(pl.col("k") < limit))
+    flow.output("out", rows if limit is None else rows.filter(pl.col("k") < limit))
     return flow
 
 
@@ -34,7 +34,7 @@ def test_a_frame_may_change_after_it_was_inserted():
         commit = run.commit(wait=False)
         frame.loc[0, "v"] = 9.0
         commit.wait()
-        assert run.read("rows").rows() == [(1, 0.0), (1, 1.0), (1, 2.0), (2, 5.0), (3, 5.0)]
+        assert run.read("out").rows() == [(1, 0.0), (1, 1.0), (1, 2.0), (2, 5.0), (3, 5.0)]
 
 
 def test_threads_take_turns():
@@ -44,14 +44,14 @@ def test_threads_take_turns():
             for n in range(8):
                 run.insert("rows", [(thread, float(n))])
                 run.commit()
-                assert (thread, float(n)) in run.read("rows").rows()
+                assert (thread, float(n)) in run.read("out").rows()
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(run.read("rows")) == 24
+        assert len(run.read("out")) == 24
 
 
 def test_rows_that_are_given_while_others_are_committed_are_in_exactly_one_epoch():
@@ -98,7 +98,7 @@ def test_an_epoch_is_a_number(asked):
     with echo().run() as run:
         run.commit()
         with pytest.raises(rr.TimeViolation):
-            run.read("rows", epoch=asked)
+            run.read("out", epoch=asked)
 
 
 def test_changes_are_known_after_a_new_start_within_history(tmp_path):
@@ -109,12 +109,12 @@ def test_changes_are_known_after_a_new_start_within_history(tmp_path):
                 run.delete("rows", [(1, 0.0)])
             run.commit()
         run.scale(3)
-        assert run.changes("rows").rows() == [(1, 0.0, -1), (3, 0.0, 1)]
-        assert run.changes("rows", 2).rows() == [(2, 0.0, 1)]
+        assert run.changes("out").rows() == [(1, 0.0, -1), (3, 0.0, 1)]
+        assert run.changes("out", 2).rows() == [(2, 0.0, 1)]
         with pytest.raises(rr.TimeViolation):
-            run.changes("rows", 1)
+            run.changes("out", 1)
     with echo().run(checkpoint=tmp_path, history=3, workers=2) as run:
-        assert run.changes("rows").rows() == [(1, 0.0, -1), (3, 0.0, 1)]
+        assert run.changes("out").rows() == [(1, 0.0, -1), (3, 0.0, 1)]
 
 
 @pytest.mark.parametrize("logged", [True, False])
@@ -130,7 +130,7 @@ def test_another_program_is_refused_with_what_differs(tmp_path, logged):
     def renamed():
         flow = rr.Dataflow("echo")
         rows = flow.input("others", {"k": pl.Int64, "v": pl.Float64})
-        flow.output("rows", rows.filter(pl.col("k") < 10))
+        flow.output("out", rows.filter(pl.col("k") < 10))
         return flow
 
     changes = [(echo(limit=15), "[k < 15]"), (renamed(), "others"), (echo(), "filter-1")]
@@ -142,14 +142,14 @@ def test_another_program_is_refused_with_what_differs(tmp_path, logged):
         assert caught.value.code == "checkpoint.incompatible"
         assert told in str(caught.value)
     with echo(limit=10).run(checkpoint=tmp_path) as run:
-        assert len(run.read("rows")) == 2 - logged
+        assert len(run.read("out")) == 2 - logged
 
 
 def test_another_function_is_another_program(tmp_path):
     def build(function):
         flow = rr.Dataflow("mapped")
         rows = flow.input("rows", {"n": pl.Int64})
-        flow.output("rows", rows.flat_map(function, {"n": pl.Int64}))
+        flow.output("out", rows.flat_map(function, {"n": pl.Int64}))
         return flow
 
     with build(lambda row: [(row["n"] + 1,)]).run(checkpoint=tmp_path) as run:
@@ -159,12 +159,12 @@ def test_another_function_is_another_program(tmp_path):
     with pytest.raises(rr.CheckpointError):
         build(lambda row: [(row["n"] + 2,)]).run(checkpoint=tmp_path)
     with build(lambda row: [(row["n"] + 1,)]).run(checkpoint=tmp_path) as run:
-        assert run.read("rows").rows() == [(2,)]
+        assert run.read("out").rows() == [(2,)]
 
 
 def test_keys_are_deleted_by_value():
     flow = rr.Dataflow("keyed")
-    flow.output("rows", flow.input("rows", {"id": pl.Int64, "v": pl.String}, key="id"))
+    flow.output("out", flow.input("rows", {"id": pl.Int64, "v": pl.String}, key="id"))
     with flow.run() as run:
         run.upsert("rows", [(n, "x") for n in range(5)])
         run.commit()
@@ -173,7 +173,7 @@ def test_keys_are_deleted_by_value():
         run.delete("rows", [{"id": 2}])
         run.delete("rows", [(3, "whatever")])
         run.commit()
-        assert run.read("rows").rows() == [(4, "x")]
+        assert run.read("out").rows() == [(4, "x")]
         with pytest.raises(rr.SchemaError) as caught:
             run.delete("rows", ["four"])
         assert "id" in str(caught.value)

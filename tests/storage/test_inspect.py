@@ -53,7 +53,7 @@ def test_checkpoints_are_listed(storage: Watched, small_blocks: None) -> None:
         ]
         assert (each.bytes, each.fresh) == (sum(sizes.values()), sum(own))
         assert each.rows == sum(b.rows for share in manifest.states["state"] for b in share.blocks)
-        assert (each.epoch, each.workers, each.states, each.version) == (3, 2, 1, "0.1.0")
+        assert (each.epoch, each.workers, each.states, each.version) == (2, 2, 1, "0.1.0")
         assert each.published is not None
         assert each.error is None
     assert 0 < contents.checkpoints[2].fresh < contents.checkpoints[2].bytes

@@ -257,7 +257,7 @@ def hops(links: rr.Collection, asks: rr.Collection, flow: rr.Dataflow) -> rr.Col
     links.update(state, rule=rr.rules.append, late=2)
     loop = flow.loop(name="hops")
     first = loop.enter(asks.select("k", "at", here="k"))
-    back = loop.feedback(first.schema, limit=3)
+    back = loop.feedback(first.schema, rounds=3)
     hop = first.concat(back).fetch(
         state, key={"k": "here"}, at="at", rule=rr.rules.within, how="inner"
     )
@@ -282,7 +282,7 @@ SINCE = pl.col("at") - 3
 CASES = [
     Case("select", lambda a: a.select("k", w=pl.col("v") * 2)),
     Case("with_columns", lambda a: a.with_columns(v=pl.col("v") + pl.col("k"))),
-    Case("rename_drop", lambda a: a.rename(w="v").drop("k")),
+    Case("rename_drop", lambda a: a.rename({"v": "w"}).drop("k")),
     Case(
         "filter",
         lambda a: a.filter(pl.col("v") > 1),
@@ -306,7 +306,7 @@ CASES = [
         {"a": {"words": pl.List(pl.String), "n": pl.Int64}},
         lambda a: [(word, row["n"]) for row in a for word in row["words"]],
     ),
-    Case("concat", lambda a, b: a.concat(b.rename(v="w")), TWO),
+    Case("concat", lambda a, b: a.concat(b.rename({"w": "v"})), TWO),
     Case("negate", lambda a: a.concat(a, a.filter(pl.col("v") > 1).negate())),
     Case("consolidate", lambda a: a.consolidate(), oracle=lambda a: a),
     Case("inspect", lambda a: a.inspect(lambda rows: None), oracle=lambda a: a),
@@ -371,7 +371,7 @@ CASES = [
     Case("nested", nested, {"numbers": {"n": int}}, rounds=1),
     Case(
         "limit",
-        lambda n: n.iterate(lambda some: some.select(n=pl.col("n") + 1), limit=3),
+        lambda n: n.iterate(lambda some: some.select(n=pl.col("n") + 1), rounds=3),
         {"n": {"n": int}},
         lambda n: [(row["n"] + 3,) for row in n],
     ),

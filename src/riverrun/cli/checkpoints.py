@@ -25,11 +25,12 @@ from riverrun.storage.inspect import (
     Verified,
     check_number,
     is_collected,
+    last_epoch,
     look,
     verify,
 )
 from riverrun.storage.manifest import Manifest, Share
-from riverrun.storage.reader import held, outputs
+from riverrun.storage.reader import held, outputs, shared
 from riverrun.storage.store import FileFound, nothing_at, open_storage
 from riverrun.version import __version__
 
@@ -92,7 +93,7 @@ def _row(each: CheckpointFound) -> list[str]:
     if each.error is not None:
         torn = each.error.code == "checkpoint.corrupt"
         return [str(each.number), "damaged" if torn else "not readable", when, *[""] * 6]
-    epochs = "" if each.epoch is None else f"up to {each.epoch - 1}" if each.epoch else "none"
+    epochs = "none" if each.epoch is None else f"up to {each.epoch}"
     workers = "" if each.workers is None else str(each.workers)
     sizes = [f"{each.rows:,}", _size(each.bytes), _size(each.fresh)]
     return [
@@ -195,31 +196,36 @@ def _advice(verified: Verified) -> list[str]:
 
 def _show_one(options: argparse.Namespace, manifest: Manifest) -> int:
     states = [_state(name, shares) for name, shares in manifest.states.items()]
-    named = {
-        name: {"state": about["state"], "columns": about["columns"]}
-        for name, about in outputs(manifest).items()
-    }
+    named, of_states = (
+        {
+            name: {"state": about["state"], "columns": about["columns"]}
+            for name, about in listed.items()
+        }
+        for listed in (outputs(manifest), shared(manifest))
+    )
     about = {
         key: value
         for key, value in manifest.about.items()
-        if key not in ("outputs", "fingerprint", "code")
+        if key not in ("outputs", "shared", "fingerprint", "code")
     }
+    about["epoch"] = last = last_epoch(manifest.about)
     program = manifest.about.get("fingerprint", {})
     if options.json:
-        report = {"path": options.path, "number": manifest.number, "about": about, "outputs": named}
+        report = {"path": options.path, "number": manifest.number, "about": about}
+        report |= {"outputs": named, "shared": of_states}
         return _write_json({**report, "states": states, "program": program})
-    epoch = about.get("epoch")
     _say(
         f"checkpoint {manifest.number} of {about.get('program', 'an unnamed program')}"
-        + ("" if epoch is None else f": epochs below {epoch}")
+        + (": no epochs" if last is None else f": epochs up to {last}")
         + f", written by riverrun {_version(manifest.version)}"
     )
-    table = _table("output", "state")
-    table.add_column("columns")
-    for name, described in named.items():
-        _add(table, name, described["state"], ", ".join(described["columns"]))
-    if named:
-        _print(table)
+    for what, listed in (("output", named), ("shared state", of_states)):
+        table = _table(what, "state")
+        table.add_column("columns")
+        for name, described in listed.items():
+            _add(table, name, described["state"], ", ".join(described["columns"]))
+        if listed:
+            _print(table)
     table = _table("state", "epochs", "changes", "bytes", "batches", "since", "upper", "shares")
     table.add_column("columns")
     for each in states:

@@ -66,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         "--verify", action="store_true", help="read every file; exit code 1 says damage"
     )
     what = checkpoints.add_mutually_exclusive_group()
-    what.add_argument("--output", metavar="NAME", help="show rows of an output")
+    what.add_argument("--output", metavar="NAME", help="show rows of an output or shared state")
     what.add_argument(
-        "--state", metavar="NAME", help="show rows of a state, and how often each is there"
+        "--state", metavar="NAME", help="show rows that a step keeps, and how often each is there"
     )
     checkpoints.add_argument(
         "--epoch", metavar="EPOCH", type=int, help="an epoch that is held; the last by default"

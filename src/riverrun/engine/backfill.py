@@ -58,9 +58,14 @@ class Beginning(ABC):
     giving: tuple[Port, ...] = ()
     """The outputs at which changes come in before that boundary, besides the sources."""
 
-    @abstractmethod
     def start(self, actors: Mapping[int, Actor]) -> None:
         """Bring each actor, by the number of its node, to the boundary at which it begins."""
+        for actor in actors.values():
+            self.bring(actor)
+
+    @abstractmethod
+    def bring(self, actor: Actor) -> None:
+        """Bring an actor, or the tap of a state, to the boundary at which it begins."""
 
     def gate(self, number: int, take: Take) -> Take:
         """The function that takes changes which arrive at a node, in place of `take`."""
@@ -80,10 +85,9 @@ class Straight(Beginning):
     def __init__(self, epoch: int) -> None:
         self.first = epoch
 
-    def start(self, actors: Mapping[int, Actor]) -> None:
+    def bring(self, actor: Actor) -> None:
         if self.first:
-            for actor in actors.values():
-                actor.boundary(self.first)
+            actor.boundary(self.first)
 
 
 def beginning_of(
@@ -135,15 +139,17 @@ class Backfill(Beginning):
         return gated
 
     def start(self, actors: Mapping[int, Actor]) -> None:
-        """Bring each actor to its boundary: e where its state is kept, e - 1 where it is fresh (content is enough)."""
         self._actors = actors
-        for number, actor in actors.items():
-            node = actor.node
-            is_output = node.operator.role is Role.OUTPUT
-            if (node.inputs[0].node if is_output else number) in self._restored:
-                actor.boundary(self.first)
-            else:
-                actor.begin(self.epoch)
+        super().start(actors)
+
+    def bring(self, actor: Actor) -> None:
+        """Bring an actor to its boundary: e where its state is kept, e - 1 where it is fresh (content is enough)."""
+        node = actor.node
+        is_output = node.operator.role is Role.OUTPUT
+        if (node.inputs[0].node if is_output else node.number) in self._restored:
+            actor.boundary(self.first)
+        else:
+            actor.begin(self.epoch)
 
     def content(self, push: Callable[[Port], Push]) -> Iterator[None]:
         actors, routes, time = self._actors, self._routes, (self.epoch,)

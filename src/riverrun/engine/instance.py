@@ -90,11 +90,13 @@ class Instance:
         }
         self._notes: list[dict[str, Any]] = []
         self._actors: dict[int, Actor] = {}
+        self.taps: dict[str, Tap] = {}
+        """What can be read, by name."""
         self._start_actors(shards, history, beginning.first, spill)
         self._wiring = Wiring(plan, index, shards, self._schedule, self._actors, beginning.gate)
         self._sources = {name: self._actor(node, Source) for name, node in plan.inputs.items()}
         self._clock = None if plan.clock is None else self._actor(plan.clock, Source)
-        self.outputs = {name: self._actor(node, Tap) for name, node in plan.outputs.items()}
+        self.taps.update((name, self._actor(node, Tap)) for name, node in plan.outputs.items())
         self._returning = [
             self._actor(node, Returning) for node in plan.nodes if node.operator.is_feedback
         ]
@@ -106,12 +108,14 @@ class Instance:
         self._feeding: int | None = None
         self._boundary = epoch
         beginning.start(self._actors)
+        for tap in self._taps_of_states:
+            beginning.bring(tap)
         self._content = beginning.content(self._wiring.push)
 
     def _start_actors(
         self, shards: Shards, history: int, first: int, spill: Mapping[str, Any]
     ) -> None:
-        """Start the actors, in the order of nodes; their outputs are not connected yet."""
+        """Start the actors, in the order of nodes, and the taps of shared states. Outputs are not connected yet."""
         for node in self.plan.nodes:
             if not node.operator.has_actor:
                 continue
@@ -122,6 +126,12 @@ class Instance:
             )
             context.note = self._note
             self._actors[node.number] = node.operator.start(context)
+        for name, node in self.plan.states.items():
+            keeper = [self._actors[node.number]]
+            self.taps[name] = Tap(
+                Context(node, self.index, shards, self._states, keeper, history, first)
+            )
+        self._taps_of_states = list(self.taps.values())
 
     def _actor(self, node: Node, kind: type[ActorKind]) -> ActorKind:
         """The actor of a node, of the class that belongs to the role of the node."""
@@ -284,6 +294,8 @@ class Instance:
             self._beginning = None
         for actor in self._actors.values():
             actor.boundary(self._boundary)
+        for tap in self._taps_of_states:
+            tap.boundary(self._boundary)
 
     def _guarded(self, node: Node, function: Callable[[], None]) -> None:
         try:
@@ -292,16 +304,16 @@ class Instance:
             raise located(node, error) from error.__cause__
 
     def read(self, name: str, epoch: int, ranges: Sequence[Range] | None = None) -> ViewPortion:
-        """This worker's part of an output as of an epoch; with `ranges`, the rows in these ranges of hashes."""
-        tap = self.outputs[name]
+        """This worker's part of an output or state as of an epoch; with `ranges`, the rows in these ranges."""
+        tap = self.taps[name]
         view, at = tap.view_as_of(epoch)
         return ViewPortion(name, tap.node.schemas[0], view, at, ranges)
 
     def changes(
         self, name: str, epoch: int, ranges: Sequence[Range] | None = None
     ) -> ChangesPortion:
-        """This worker's part of the changes of an epoch to an output; with `ranges`, those in these ranges."""
-        tap = self.outputs[name]
+        """This worker's part of the changes of an epoch to an output or state; with `ranges`, those in these ranges."""
+        tap = self.taps[name]
         return ChangesPortion(tap.node.schemas[0], tap.changes(epoch, ranges))
 
     def frontier(self, name: str) -> Antichain:

@@ -34,8 +34,8 @@ FIRST = 10.0  # seconds in a loop before the first warning
 AGAIN = 30.0  # seconds between two warnings
 LOOK = 1.0  # seconds between two looks of a worker at its loops
 HINT = (
-    "if it should have come to rest by now, its body does not reach a fixed point: iterate(limit=...) bounds its "
-    "rounds, iterate(patience=...) says after how many it is an error"
+    "if it should have come to rest by now, its body does not reach a fixed point: iterate(rounds=...) stops it "
+    "with a result, iterate(patience=...) says after how many it is an error"
 )
 _LOG = logging.getLogger(__name__)
 

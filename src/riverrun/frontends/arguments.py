@@ -6,10 +6,10 @@ the value, and its hint says what to write. All modules of the front ends use th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 import polars as pl
 import pyarrow as pa
@@ -17,6 +17,8 @@ import pyarrow as pa
 from riverrun.errors import PlanError, SchemaError
 from riverrun.rows.column_names import checked_columns, flat
 from riverrun.rows.values import fields_of, show
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 MOST = 1 << 62
 """Counts are less than this; lengths of windows are at most this."""
@@ -73,6 +75,50 @@ def _twice(name: str, what: str) -> PlanError:
         hint="name them apart: new=pl.col(...)",
         column=name,
     )
+
+
+def by_one_mapping(method: Method) -> Method:
+    """Mark a method that takes one mapping of old names to new ones and nothing else: any other call is refused, and
+    the hint writes the mapping to use."""
+
+    what = method.__name__
+
+    @wraps(method)
+    def call(collection: Any, /, *given: Any, **named: Any) -> Any:
+        if len(given) == 1 and not named and isinstance(given[0], Mapping):
+            return method(collection, given[0])
+        if named:
+            said = ", ".join(f"{name}=" for name in named)
+        else:
+            said = " and ".join(map(type_in_words, given)) or "nothing"
+        wanted = _meant_mapping(collection.columns, given, named) or {"old": "new"}
+        shown = ", ".join(f'"{old}": "{new}"' for old, new in wanted.items())
+        raise PlanError(
+            "plan.column",
+            f"cannot {what} columns of {collection._name} by {said}: names are given as one mapping, of old names to "
+            "new ones",
+            hint=f"{what}({{{shown}}})",
+        )
+
+    return cast(Method, call)
+
+
+def _meant_mapping(
+    columns: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, str]:
+    """The old and new names that a call means, as far as it can be told: in pandas the mapping is an argument called
+    columns, in Spark old and new name are two arguments, and ``select(new="old")`` names the new column first."""
+    wanted: dict[str, str] = {}
+    if len(given) == 2 and all(isinstance(each, str) for each in given):
+        wanted[given[0]] = given[1]
+    for mapping in (*given, *named.values()):
+        if isinstance(mapping, Mapping):
+            wanted |= {old: new for old, new in mapping.items() if isinstance(old, str)}
+    for new, old in named.items():
+        if isinstance(old, str):
+            swapped = new in columns and old not in columns
+            wanted |= {new: old} if swapped else {old: new}
+    return wanted
 
 
 def type_in_words(value: object) -> str:

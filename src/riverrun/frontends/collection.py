@@ -34,6 +34,7 @@ from riverrun.frontends.arguments import (
     MOST,
     RowsOf,
     as_ticks,
+    by_one_mapping,
     check_callable,
     function_name,
     is_count,
@@ -142,37 +143,17 @@ class Collection(Rows):
         wanted |= named_columns(columns, named, self.columns, "with_columns", attempt)
         return self._project(wanted, attempt)
 
-    def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Collection:
-        """The same rows with some columns under new names: ``rename({"old": "new"})``, or ``rename(new="old")``.
-
-        `names` maps old names to new ones. In `named`, the new name comes first, as in ``select``.
+    @by_one_mapping
+    def rename(self, names: Mapping[str, str], /) -> Collection:
+        """The same rows with some columns under new names; `names` maps old names to new ones, as in Polars.
 
         >>> import polars as pl, riverrun as rr
         >>> edges = rr.Dataflow("g").input("edges", {"src": pl.Int64, "dst": pl.Int64})
-        >>> edges.rename({"src": "start"}).columns, edges.rename(end="dst").columns
-        (['start', 'dst'], ['src', 'end'])
+        >>> edges.rename({"src": "start"}).columns
+        ['start', 'dst']
         """
-        if names is not None and not isinstance(names, Mapping):
-            raise PlanError(
-                "plan.column",
-                f"cannot rename {self._name} by {type_in_words(names)}: names are given as a mapping, or as keywords",
-                hint='rename({"old": "new"}), or rename(new="old")',
-            )
-        attempt, pairs = f"rename columns of {self._name}", list((names or {}).items())
-        new_to_old: Mapping[str, Any] = named
-        columns = self.columns
-        existing = set(columns)
-        for new, old in new_to_old.items():
-            if isinstance(old, str) and old not in existing and new in existing:
-                raise PlanError(
-                    "plan.column_unknown",
-                    f"cannot {attempt}: column {old!r} does not exist; there are: {', '.join(columns)}",
-                    hint=f"the new name comes first: rename({old}={new!r}); or rename({{{new!r}: {old!r}}})",
-                    column=old,
-                )
-            name = old if isinstance(old, str) else one_column(old, columns, attempt)
-            pairs.append((name, new))
-        checked = checked_columns([old for old, _ in pairs], columns, attempt, least=0)
+        attempt, pairs = f"rename columns of {self._name}", list(names.items())
+        checked = checked_columns([old for old, _ in pairs], self.columns, attempt, least=0)
         new_names = {
             old: new_name(new, attempt) for old, (_, new) in zip(checked, pairs, strict=True)
         }
@@ -824,11 +805,12 @@ class Collection(Rows):
 
     # -- loops
 
+    @formerly(limit="rounds=, the number of rounds after which the loop stops")
     def iterate(
         self,
         body: Callable[..., Collection],
         *,
-        limit: int | None = None,
+        rounds: int | None = None,
         at: pl.Expr | str | None = None,
         name: str | None = None,
         patience: int = PATIENCE,
@@ -836,9 +818,9 @@ class Collection(Rows):
         """The result of applying `body` again and again, starting with these rows, until nothing changes any more.
 
         `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
-        It may use any collection from outside, and contain other loops. With a `limit`, it is applied at most so many
-        times. A loop without a limit that still changes after `patience` rounds is an error. `name` is what the loop is
-        called.
+        It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
+        times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
+        is called.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
@@ -852,7 +834,7 @@ class Collection(Rows):
         >>> once(lambda numbers: numbers.iterate(doubled), numbers=[{"n": 3}]).rows()
         [(3,), (6,)]
         """
-        return iterate(self, body, limit=limit, at=at, name=name, patience=patience)
+        return iterate(self, body, rounds=rounds, at=at, name=name, patience=patience)
 
     # -- inside
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from riverrun.attributes import missing_attribute
 from riverrun.engine.coordinator.membership import Policy
-from riverrun.errors import PlanError
+from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import not_a_collection
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.elsewhere import DATAFLOW
@@ -66,6 +66,9 @@ class Dataflow:
         self._builder = PlanBuilder(name)
         self._inputs: dict[str, Collection] = {}
         self._outputs: dict[str, Collection] = {}
+        self._states: dict[str, State] = {}
+        self._lines: dict[tuple[str, str], str] = {}
+        """For each input, output and state, by its kind and name: the user's line that declares it."""
         self._plan: tuple[int, Plan] | None = None
 
     def input(
@@ -97,6 +100,7 @@ class Dataflow:
             raise PlanError(
                 "plan.name", f"cannot name an input {CLOCK!r}", hint="that name is ours"
             )
+        self._check_free(name, "input")
         if key is None:
             collection = Collection(
                 self._builder, self._builder.add(Input(name), [], [columns], name=name)
@@ -107,7 +111,7 @@ class Dataflow:
                 collection = moved._add(
                     CheckRows(name), [moved], columns, f"{name}:rows", all_columns
                 )
-            self._inputs[name] = collection
+            self._declare(name, "input", self._inputs, collection)
             return collection
         if checked:
             raise PlanError(
@@ -134,11 +138,15 @@ class Dataflow:
         port = self._builder.add(Input(name, key_columns), [], [commands], name=name)
         moved = Collection(self._builder, port)._exchanged(key_columns)
         last_rows = moved._add(Upsert(key_columns), [moved], columns, f"{name}:rows", key_columns)
-        self._inputs[name] = last_rows
+        self._declare(name, "input", self._inputs, last_rows)
         return last_rows
 
     def output(self, name: str, collection: Collection) -> None:
-        """Declare a result: a run can read the `collection` under this `name`."""
+        """Declare a result: a run can read the `collection` under this `name`.
+
+        A name is one thing to read. So an output is called as no state is; and as an input only if it has the rows of
+        that input: ``flow.output("shops", shops)``.
+        """
         if not isinstance(collection, Collection):
             raise not_a_collection("plan.output", f"output {name!r}", collection)
         if collection._builder is not self._builder:
@@ -154,19 +162,13 @@ class Dataflow:
                 hint="output what iterate gives",
             )
         check_name(name)
-        if name in self._outputs:
-            raise PlanError(
-                "plan.name_taken",
-                f"cannot output {name!r} twice: a name is one output",
-                hint="give another name",
-                name=name,
-            )
+        self._check_free(name, "output", beside_input=self._is_input(name, collection))
         arranged = collection
         if collection._keyed is None:
             arranged = collection._arranged(tuple(collection.columns), name=f"{name}:result")
         columns = without_optional(collection.schema)
         arranged._add(Output(name), [arranged], columns, f"{name}:output")
-        self._outputs[name] = collection
+        self._declare(name, "output", self._outputs, collection)
 
     def vertex(
         self,
@@ -205,9 +207,10 @@ class Dataflow:
     ) -> State:
         """Declare a state: values by key and time, which streams update and fetch from.
 
-        `name` is what the state is called. `key` and `value` are the columns of its keys and of its values. `time` is
-        the type of its times, in a column called "time"; or a mapping of one name to a type. `start` promises that no
-        update comes before that time, so fetches up to it need not wait.
+        `name` is what the state is called: under this name a run can read the state's entries. `key` and `value` are
+        the columns of its keys and of its values. `time` is the type of its times, in a column called "time"; or a
+        mapping of one name to a type. `start` promises that no update comes before that time, so fetches up to it need
+        not wait.
 
         `compact` is the rule of what compaction leaves of old values, those that no fetch will ask for any more:
         ``rr.rules.keep_latest``, ``rr.rules.fold`` (increments are added up), ``rr.rules.drop_before(span)`` or
@@ -220,10 +223,49 @@ class Dataflow:
         `replies_first`, a fetch whose time has already passed is answered when it arrives, before the records behind
         it; without, it is answered with its epoch.
         """
-        return add_state(
+        check_name(name)
+        self._check_free(name, "state")
+        state = add_state(
             Collection, self._builder, self._builder.root, name, key, value, time, start, compact, compaction,
             sweep, accelerate, replies_first,
         )  # fmt: skip
+        self._declare(name, "state", self._states, state)
+        return state
+
+    def _is_input(self, name: str, collection: Collection) -> bool:
+        """Whether a collection has the rows of the input called `name`: it is that input, or the input shown to
+        people."""
+        if name not in self._inputs:
+            return False
+        nodes, port = self._builder.nodes, collection._port
+        while nodes[port.node].operator.passes_all:
+            (port,) = nodes[port.node].inputs
+        return port == self._inputs[name]._port
+
+    def _check_free(self, name: str, kind: str, *, beside_input: bool = False) -> None:
+        """Refuse a name under which something was declared; an input does not count with `beside_input`."""
+        for other in ("state", "output") if beside_input else ("input", "state", "output"):
+            where = self._lines.get((other, name))
+            if where is None:
+                continue
+            line, hint = users_line(), "give one of them another name"
+            if (other, kind) == ("state", "output"):
+                hint += f"; the entries of the state need no output: run.read({name!r})"
+            elif (other, kind) == ("input", "output"):
+                hint += "; an output is called as an input only if it is that input: "
+                hint += f"flow.output({name!r}, flow.inputs[{name!r}])"
+            raise PlanError(
+                "plan.name_taken",
+                f"cannot declare the {kind} {name!r} at {line}: there is the {other} {name!r} already, at {where}, and "
+                "a name means one thing",
+                hint=hint,
+                name=name,
+                line=line,
+            )
+
+    def _declare(self, name: str, kind: str, those: dict[str, Any], declared: Any) -> None:
+        those[name] = declared
+        self._lines[kind, name] = users_line()
 
     def clock(self) -> Collection:
         """A collection that has one row for each epoch, with the number of the epoch in the column `epoch`.
@@ -251,16 +293,17 @@ class Dataflow:
         return self._plan[1]
 
     def schema(self, name: str) -> pa.Schema:
-        """The columns of the input or output called `name`."""
-        collections: dict[Any, Collection] = {**self._inputs, **self._outputs}
-        if type(name) is not str or name not in collections:
+        """The columns of the input, output or state called `name`."""
+        declared: dict[Any, Collection | State] = {**self._inputs, **self._outputs, **self._states}
+        if type(name) is not str or name not in declared:
             raise PlanError(
                 "plan.name_unknown",
-                f"cannot tell the columns of {name!r}: the inputs and outputs are: {', '.join(collections) or 'none'}",
-                hint="check the spelling, or declare it: flow.input(...), flow.output(...)",
+                f"cannot tell the columns of {name!r}: the inputs, outputs and states are: "
+                f"{', '.join(declared) or 'none'}",
+                hint="check the spelling, or declare it: flow.input(...), flow.output(...), flow.state(...)",
                 name=name,
             )
-        return collections[name].schema
+        return declared[name].schema
 
     @property
     def inputs(self) -> dict[str, Collection]:
@@ -271,6 +314,11 @@ class Dataflow:
     def outputs(self) -> dict[str, Collection]:
         """The outputs, by name."""
         return dict(self._outputs)
+
+    @property
+    def states(self) -> dict[str, State]:
+        """The shared states outside of all loops, by name."""
+        return dict(self._states)
 
     def explain(self) -> str:
         """The plan as text: for each node its operator, the line of the program, and the state that it keeps."""
@@ -314,10 +362,10 @@ class Dataflow:
 
         *Checkpoints.* With a `checkpoint` path or URL, what is committed survives the process, and a later run with the
         same path goes on from there. A checkpoint is made `every` so many epochs, or every timedelta; `retain` is how
-        many checkpoints are kept. `history` is how many epochs back results can be read. With `synced`, a commit to a
-        local disk returns when its epoch would survive a power cut; on an object store every commit does so. While the
-        storage is full or cannot be reached, commits wait, and everything else goes on; with `storage_timeout`, in
-        seconds or as a timedelta, a longer wait ends the run.
+        many checkpoints are kept. `history` is how many epochs back outputs and states can be read. With `synced`, a
+        commit to a local disk returns when its epoch would survive a power cut; on an object store every commit does
+        so. While the storage is full or cannot be reached, commits wait, and everything else goes on; with
+        `storage_timeout`, in seconds or as a timedelta, a longer wait ends the run.
 
         *Resuming.* A path that another run uses is refused; `take_over` takes the path from that run, which then ends.
         `from_checkpoint` is the number of an older checkpoint to start from, when the newest is damaged: the epochs
@@ -340,13 +388,13 @@ class Dataflow:
         pair of files is a certificate and its key.
 
         Options that belong together are dataclasses: ``checkpoint=rr.options.Checkpoint("path", every=100)``,
-        ``recovery=rr.options.Recovery("spread", silence=10)``, ``security=rr.options.Security(tls=True)``. The fields
-        of the three can also be given here by themselves, as `short` forms: ``checkpoint="path", every=100``.
+        ``recovery=rr.options.Recovery("spread", silence=10)``, ``security=rr.options.Security(tls=True)``. Their fields
+        can also be given here by themselves, as `short` forms: ``checkpoint="path", every=100, recovery="spread"``.
         """
-        if not self._outputs:
+        if not self._outputs and not self._states:
             raise PlanError(
                 "plan.no_output",
-                f"cannot run {self.name!r}: it has no output, so nothing could be read",
+                f"cannot run {self.name!r}: it has no output and no state, so nothing could be read",
                 hint='flow.output("name", collection)',
             )
         options = run_options(
@@ -375,4 +423,5 @@ class Dataflow:
 
     def __repr__(self) -> str:
         inputs, outputs = ", ".join(self._inputs), ", ".join(self._outputs)
-        return f"<Dataflow {self.name!r}: inputs {inputs or 'none'}; outputs {outputs or 'none'}>"
+        states = f"; states {', '.join(self._states)}" if self._states else ""
+        return f"<Dataflow {self.name!r}: inputs {inputs or 'none'}; outputs {outputs or 'none'}{states}>"

@@ -139,6 +139,7 @@ COLLECTION = {
     **dict.fromkeys(
         ("withColumnRenamed", "withColumnsRenamed", "rename_columns"), 'rename({"old": "new"})'
     ),
+    "toDF": 'rename({"old": "new"}), or select(new="old")',
     **dict.fromkeys(("selectExpr", "select_expr", "sql"), 'select(pl.sql_expr("a + 1 AS b"))'),
     **dict.fromkeys(("cast", "astype"), 'with_columns(a=pl.col("a").cast(pl.Int64))'),
     **dict.fromkeys(

@@ -46,6 +46,7 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
+from riverrun.attributes import formerly
 from riverrun.errors import PlanError, SchemaError, users_line
 from riverrun.frontends.arguments import is_count, not_a_collection
 from riverrun.frontends.collection import Collection
@@ -330,20 +331,21 @@ class Loop:
             raise not_a_collection("plan.loop", "enter a loop", collection)
         return collection._into(self.scope)
 
-    def feedback(self, schema: Any, limit: int | None = None) -> Back:
+    @formerly(limit="rounds=, as in iterate(rounds=)")
+    def feedback(self, schema: Any, rounds: int | None = None) -> Back:
         """The rows that come back from the round before: a collection with the columns of `schema`.
 
-        The rows that go back are named later, when they have been computed: ``back.connect(collection)``. With a
-        `limit`, rows go back at most so many times.
+        The rows that go back are named later, when they have been computed: ``back.connect(collection)``. With
+        `rounds`, rows go back at most so many times.
         """
         columns = as_schema(schema, "declare what goes back in a loop")
-        if limit is not None and not is_count(limit, 0):
+        if rounds is not None and not is_count(rounds, 0):
             raise PlanError(
-                "plan.limit",
-                f"cannot go back {show(limit)} times: a limit is a whole number from 0 on",
+                "plan.rounds",
+                f"cannot go back with rounds={show(rounds)}: that is a whole number from 0 on",
                 hint="leave it out to go on until nothing comes back",
             )
-        port = self._builder.add(Feedback(limit), [], [columns], scope=self.scope)
+        port = self._builder.add(Feedback(rounds), [], [columns], scope=self.scope)
         return Back(self._builder, port)
 
     def state(

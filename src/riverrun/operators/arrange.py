@@ -158,7 +158,9 @@ class Output(Operator):
 
 
 class Tap(Arranged):
-    """An output on a worker: keeps the last epochs readable.
+    """What can be read by a name, on a worker, an output or a shared state: keeps the last epochs readable.
+
+    The tap of an output is the actor of the output's node. A shared state has a tap beside its own actor.
 
     **The beginning is readable.** An execution that begins at boundary e can read its outputs as of e - 1, whatever was
     compacted before. An arrangement without an output may have had all times advanced to e, but its content at the
@@ -214,11 +216,10 @@ class Tap(Arranged):
     def check_readable(self, epoch: int) -> None:
         """Refuse an epoch that is older than all readable ones."""
         if epoch < self.oldest:
-            assert isinstance(self.node.operator, Output)
             raise TimeViolation(
                 "time.compacted",
-                f"cannot read {self.node.operator.name!r} as of epoch {epoch}: only those from {self.oldest} on are "
-                "kept",
+                f"cannot read {self.node.operator.public_name!r} as of epoch {epoch}: only those from {self.oldest} on "
+                "are kept",
                 hint="run with a longer history=; an output that was added can be read from the epoch before it was",
                 epoch=epoch,
             )
@@ -260,11 +261,10 @@ class Tap(Arranged):
     def _difference(self, epoch: int, ranges: Sequence[Range] | None) -> list[Changes]:
         """The changes of an epoch before this execution: its rows, less the rows of the epoch before."""
         if epoch and epoch <= self.oldest:
-            assert isinstance(self.node.operator, Output)
             raise TimeViolation(
                 "time.compacted",
-                f"cannot tell the changes of {self.node.operator.name!r} in epoch {epoch}: the run has started anew "
-                f"since, and can look back to epoch {self.oldest} only",
+                f"cannot tell the changes of {self.node.operator.public_name!r} in epoch {epoch}: the run has started "
+                f"anew since, and can look back to epoch {self.oldest} only",
                 hint="run with a longer history=, by one more than the epochs whose changes are asked for",
                 epoch=epoch,
             )

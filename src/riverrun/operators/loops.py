@@ -213,7 +213,7 @@ class Returning(Actor):
             f"the loop {self.loop!r} ({self.node.line}) still changes after "
             f"{rounds} rounds; {changes.rows} rows changed in the last one, for instance "
             f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown]}",
-            hint="make the body reach a fixed point, or give iterate a limit of rounds, or more patience",
+            hint="make the body reach a fixed point; or stop it with a result, by rounds=; or give it more patience=",
             node=self.node.name,
             loop=self.loop,
             line=self.node.line,

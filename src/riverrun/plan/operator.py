@@ -77,6 +77,9 @@ class Role(Enum):
     """One row comes in for each epoch: the engine feeds it to the actor."""
     OUTPUT = "output"
     """A result that can be read from outside. The actor shows the arrangement that is the node's only input."""
+    STATE = "shared state"
+    """Values that streams update and fetch from. The actor keeps them as an arrangement. Outside of all loops, its
+    content can be read from outside, as an output can."""
     PROBE = "probe"
     """A place whose frontier a run can tell. Rows pass unchanged."""
     INSPECT = "inspect"
@@ -171,7 +174,8 @@ class Operator:
 
     @property
     def public_name(self) -> str:
-        """The name that users know an input, an output or a probe by; empty for every other operator."""
+        """The name that users know an input, an output, a shared state or a probe by; empty for every other
+        operator."""
         return ""
 
     @property

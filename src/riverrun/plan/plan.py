@@ -140,6 +140,22 @@ class Plan:
         return self._public(Role.OUTPUT)
 
     @cached_property
+    def states(self) -> dict[str, Node]:
+        """The shared states outside of all loops, by the name that users know the state by."""
+        return {name: node for name, node in self._public(Role.STATE).items() if node.depth == 1}
+
+    @cached_property
+    def readable(self) -> dict[str, Node]:
+        """The nodes whose rows can be read from outside, by name: the outputs, and the shared states outside of all
+        loops. The rows of an output lie in the arrangement that the node's only input gives, those of a state in the
+        arrangement of the node itself (`arranged`)."""
+        return {**self.states, **self.outputs}
+
+    def arranged(self, node: Node) -> Node:
+        """The node that keeps the rows of a readable node, under its own name."""
+        return self.nodes[node.inputs[0].node] if node.operator.role is Role.OUTPUT else node
+
+    @cached_property
     def probes(self) -> dict[str, Node]:
         """The nodes whose frontier a run can tell, by the name that users know the probe by."""
         return self._public(Role.PROBE)

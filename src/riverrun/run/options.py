@@ -4,7 +4,8 @@ Options that belong together are a dataclass: `Checkpoint`, `Recovery` and `Secu
 ``rr.options``. `Dataflow.run` hands its arguments to `run_options`; a `Run` starts from the `RunOptions` that it gets.
 Laws:
 
-- **Short forms.** Each field of the three dataclasses is also an argument of `Dataflow.run`:
+- **Short forms.** Each field of the three dataclasses, except the first of `Checkpoint` and of `Recovery`, which the
+  arguments of these names take, is also an argument of `Dataflow.run`:
   ``flow.run(checkpoint="path", every=100)`` is ``flow.run(checkpoint=rr.options.Checkpoint("path", every=100))``.
 - **Said once.** A field that is given by itself and whose dataclass is given too is refused.
 - **Checked first.** An option without a possible meaning is refused before a process, a file or a thread is made.
@@ -44,10 +45,13 @@ from riverrun.runtime.health.signs import Balance
 from riverrun.storage.store import Storage
 
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_RENAMED = {
+_ELSEWHERE = {
     "patience": "the seconds that a storage which fails is waited for are storage_timeout=",
+    "path": "the path of the checkpoints is checkpoint={value}",
+    "policy": "what is done about a lost worker is recovery={value}",
 }
-"""What options were called before, and what they are called now."""
+"""Names that are not options of a run, and how what they mean is said. The first fields of `Checkpoint` and `Recovery`
+have no short form: the argument that takes the dataclass takes their values too."""
 
 
 class _Options:
@@ -239,12 +243,12 @@ def run_options(
     **others: Any,
 ) -> RunOptions:
     """The options of a run: the arguments of `Dataflow.run`, of which `short` are those given by their short forms."""
+    for name, value in short.items():
+        if name not in _HOMES or name in _ELSEWHERE:
+            raise _unknown(name, value)
     if isinstance(recovery, str) and recovery != "replace":
         short = {**short, "policy": recovery}
         recovery = None
-    for name, value in short.items():
-        if name not in _HOMES:
-            raise _unknown(name, value)
     return RunOptions(
         checkpoint=_checkpoint(checkpoint, short),
         recovery=_completed(Recovery, None if recovery == "replace" else recovery, short),
@@ -292,9 +296,9 @@ def _completed(kind: type[_OptionsT], value: object, short: Mapping[str, Any]) -
 
 
 def _unknown(name: str, value: object) -> PlanError:
-    known = sorted({*_HOMES, *RunOptions.__slots__} - {"path", "policy"})
-    if name in _RENAMED:
-        hint = _RENAMED[name]
+    known = sorted({*_HOMES, *RunOptions.__slots__} - _ELSEWHERE.keys())
+    if name in _ELSEWHERE:
+        hint = _ELSEWHERE[name].format(value=show(value))
     else:
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}=?" if close else f"the options are {', '.join(known)}"

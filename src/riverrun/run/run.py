@@ -59,6 +59,7 @@ from riverrun.interrupts import Interrupt, acquire, check, deferred, held, try_a
 from riverrun.operators.shared.rules import as_time
 from riverrun.plan.explain import explain
 from riverrun.plan.kernels_needed import kernels_of
+from riverrun.plan.operator import Role
 from riverrun.plan.picture.svg import to_svg
 from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain
@@ -98,7 +99,7 @@ _ELSEWHERE = {
     "flush": "commit()",
     "output": "outputs are declared before the run: flow.output(name, collection)",
     "input": "inputs are declared before the run: flow.input(name, schema)",
-    "subscribe": "for_each_epoch(output, function)",
+    "subscribe": "for_each_epoch(name, function)",
 }
 TRIES = 3
 NARROW = 8  # columns up to which Arrow copies a batch quicker by joining it to nothing than by writing and reading it
@@ -187,7 +188,7 @@ class Run:
         self._last: _Committing | None = None  # the last call of `commit` or `Commit.wait`
         self._history = options.history
         self._inlets = {name: Inlet(node, plan) for name, node in plan.inputs.items()}
-        self._outputs = plan.outputs
+        self._readable = plan.readable
         self._followers = Followers()
         recovery = options.recovery
         durability: dict[str, Any] = {"policy": recovery.policy, "application": plan.name}
@@ -485,16 +486,19 @@ class Run:
     @formerly(as_of="run.read(name, epoch=...), as in run.changes")
     @_in_turn
     def read(self, name: str, epoch: int | None = None) -> Result:
-        """The output or state called `name` as of an `epoch` within ``history``, by default the last complete epoch."""
-        self._output(name, "read")
+        """The output or state called `name` as of an `epoch` within ``history``, by default the last complete epoch.
+
+        The rows of a state are those of its ``entries()``.
+        """
+        self._named(name, "read")
         self._check_open("read")
         return self._at(epoch, f"read {name!r}", name, self._cluster.read)
 
     @_in_turn
     def changes(self, name: str, epoch: int | None = None) -> Result:
-        """The changes of an `epoch`, by default the last complete one, to the output called `name`: its rows that came
-        or went, with a column `diff`."""
-        self._output(name, "tell the changes of")
+        """The changes of an `epoch`, by default the last complete one, to the output or state called `name`: its rows
+        that came or went, with a column `diff`."""
+        self._named(name, "tell the changes of")
         self._check_open("tell changes")
         return self._at(epoch, f"tell the changes of {name!r}", name, self._cluster.changes)
 
@@ -527,61 +531,68 @@ class Run:
         assert self._cluster.frames is not None
         return self._cluster.frames.of_lent(self._serving.lend(result))
 
-    def schema(self, output: str) -> pa.Schema:
-        """The columns of an `output`, as results have them."""
-        return shown_schema(self._output(output, "describe").schemas[0])
+    @formerly(output="run.schema(name)")
+    def schema(self, name: str) -> pa.Schema:
+        """The columns of the output or state called `name`, as results have them."""
+        return shown_schema(self._named(name, "describe").schemas[0])
 
     # -- results that go on by themselves
 
+    @formerly(output="run.for_each_epoch(name, function)")
     def for_each_epoch(
         self,
-        output: str,
+        name: str,
         function: Callable[[Followed, int], object],
         *,
         start: int | str = "all",
     ) -> Sink:
-        """Call ``function(changes, epoch)`` for every epoch of an `output`, in order, in a thread of its own.
+        """Call ``function(changes, epoch)`` for every epoch of the output or state called `name`, in order, in a thread
+        of its own.
 
         The function is called for complete epochs first: epoch by epoch, where ``history`` goes back to epoch 0;
         otherwise once, with all rows and ``changes.from_epoch == 0``. With ``start="now"`` it is called for epochs to
         come only; with a number, from that epoch on. After a crash the function may be called again for an epoch,
         with the same number.
         """
-        self._output(output, "follow")
-        return self._follow(output, Function(function, self.plan.name, output), start)
+        self._named(name, "follow")
+        return self._follow(name, Function(function, self.plan.name, name), start)
 
-    def write_parquet(self, output: str, path: str | Path) -> Sink:
-        """Keep the changes of an `output` at `path`, a directory or a URL: a Parquet file for each epoch that has any.
+    @formerly(output="run.write_parquet(name, path)")
+    def write_parquet(self, name: str, path: str | Path) -> Sink:
+        """Keep the changes of the output or state called `name` at `path`, a directory or a URL: a Parquet file for
+        each epoch that has any.
 
-        Files have the columns of the output, `diff` and `epoch`. The sum of the diffs up to an epoch is the result as
+        Files have the columns of the rows, `diff` and `epoch`. The sum of the diffs up to an epoch is the result as
         of that epoch. A resumed run goes on where the files end, and writes the missing changes.
         """
-        schema = shown_schema(self._output(output, "write").schemas[0])
+        schema = shown_schema(self._named(name, "write").schemas[0])
         return self._follow(
-            output, ParquetDirectory(path, self.plan.name, output, schema, self._identity)
+            name, ParquetDirectory(path, self.plan.name, name, schema, self._identity)
         )
 
+    @formerly(output="run.write_delta(name, path)")
     def write_delta(
         self,
-        output: str,
+        name: str,
         path: str | Path,
         *,
         mode: str = "changes",
         key: str | Sequence[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Sink:
-        """Keep an `output` in the Delta table at `path`, each epoch that changes something in one commit.
+        """Keep the output or state called `name` in the Delta table at `path`, each epoch that changes something in one
+        commit.
 
         `storage_options` are those of the package ``deltalake``, for tables in an object store.
 
         ``mode="changes"`` appends the changes, with `diff` and `epoch`. ``mode="mirror"`` keeps the table equal to the
         result: with a ``key``, columns that tell the rows apart, by merging the changes; without, by writing it anew.
         """
-        schema = shown_schema(self._output(output, "write").schemas[0])
+        schema = shown_schema(self._named(name, "write").schemas[0])
         table = DeltaTable(
-            path, self.plan.name, output, schema, mode, key, storage_options, self._identity
+            path, self.plan.name, name, schema, mode, key, storage_options, self._identity
         )
-        return self._follow(output, table)
+        return self._follow(name, table)
 
     def _follow(self, output: str, place: Destination, start: int | str = "all") -> Sink:
         sink: Sink | None = None
@@ -705,11 +716,16 @@ class Run:
     # -- the run itself
 
     def status(self) -> dict[str, Any]:
-        """Where the run stands: epochs, workers, checkpoints, and how large each state is.
+        """Where the run stands: epochs, workers, checkpoints, and how large each output and each state is.
 
         ``epoch`` is the last complete one, as `epoch` of the run is, and ``next`` the number that the next commit gets;
-        ``epoch`` of ``checkpoint`` is the last epoch that the checkpoint holds. None stands for no epoch. Sizes are
-        left out while a worker recovers, or while another thread has its turn and waits.
+        ``epoch`` of ``checkpoint`` is the last epoch that the checkpoint holds, and ``writing`` that of the checkpoint
+        which is being written. None stands for no epoch.
+
+        ``outputs`` has the `rows` and `bytes` of each output: how many changes are kept, at least as many as there are
+        rows. ``states`` has the same of each state: of shared states, by their names, and of those that the run keeps
+        for itself. Outputs that are kept in one place have the same figures. Sizes are left out while a worker
+        recovers, or while another thread has its turn and waits.
         """
         self._mark.check("tell the status", self._owner)
         with deferred():
@@ -736,10 +752,15 @@ class Run:
                 figures |= {what: t if t is None else as_time(t, kind) for what, t in known.items()}
         status = {**cluster.status(), "states": states}
         status["epoch"] = status["completed"] - 1 if status["completed"] else None
-        covered = status["checkpoint"]["epoch"]
-        status["checkpoint"] = {
-            **status["checkpoint"],
-            "epoch": covered - 1 if covered > 0 else None,
+        ends = {name: status["checkpoint"][name] for name in ("epoch", "writing")}
+        status["checkpoint"] |= {
+            name: end - 1 if end and end > 0 else None for name, end in ends.items()
+        }
+        kept_in = {name: self.plan.arranged(node).name for name, node in self.plan.outputs.items()}
+        status["outputs"] = {
+            name: {figure: states[kept][figure] for figure in ("rows", "bytes")}
+            for name, kept in kept_in.items()
+            if kept in states
         }
         status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
         status["commit"] = None if self._last is None else self._last.status(self._cluster)
@@ -860,17 +881,30 @@ class Run:
             )
         return self._inlets[name]
 
-    def _output(self, name: Any, what: str) -> Node:
+    def _named(self, name: Any, what: str) -> Node:
+        """The node whose rows are called `name`: an output, or a shared state."""
         self._mark.check(f"{what} {name!r}", self._owner)
-        if not isinstance(name, str) or name not in self._outputs:
-            raise PlanError(
-                "plan.output_unknown",
-                f"cannot {what} {name!r}: the outputs are: {', '.join(self._outputs) or 'none'}",
-                hint="check the spelling, or declare it: flow.output(name, collection). What is declared after "
-                "flow.run() is in the next run",
-                output=name,
-            )
-        return self._outputs[name]
+        if isinstance(name, str) and name in self._readable:
+            return self._readable[name]
+        hint = "check the spelling, or declare it: flow.output(name, collection). What is declared after flow.run() "
+        hint += "is in the next run"
+        if isinstance(name, str) and name in self._inlets:
+            hint = "it is an input, whose rows are not kept: declare an output, flow.output(name, collection)"
+        elif isinstance(name, str) and name in self._states_in_loops:
+            hint = "it is a state in a loop: declare an output of what leaves the loop, flow.output(name, "
+            hint += "loop.leave(state.entries()))"
+        states = f"; the states are: {', '.join(self.plan.states)}" if self.plan.states else ""
+        raise PlanError(
+            "plan.output_unknown",
+            f"cannot {what} {name!r}: the outputs are: {', '.join(self.plan.outputs) or 'none'}{states}",
+            hint=hint,
+            output=name,
+        )
+
+    @property
+    def _states_in_loops(self) -> set[str]:
+        states = (node.operator for node in self.plan.nodes if node.operator.role is Role.STATE)
+        return {state.public_name for state in states}
 
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 

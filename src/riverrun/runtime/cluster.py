@@ -639,10 +639,12 @@ class Cluster(ABC):
         error = None if message.error is None else message.error.message
         if isinstance(message, Scaled):
             self.events.record("scaled", workers=message.workers, error=error)
-        elif error is None:
-            self.events.record("checkpoint", number=message.number, epoch=message.epoch - 1)
+            return
+        last = message.epoch - 1 if message.epoch else None
+        if error is None:
+            self.events.record("checkpoint", number=message.number, epoch=last)
         else:
-            self.events.record("trouble", what="a checkpoint", epoch=message.epoch - 1, error=error)
+            self.events.record("trouble", what="a checkpoint", epoch=last, error=error)
 
     def _execute(self, instruction: Any) -> Outcome:
         """Execute an instruction to the storage."""

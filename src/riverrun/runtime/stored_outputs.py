@@ -1,4 +1,5 @@
-"""Stored outputs: what a checkpoint says of a plan's outputs, and rows read from a checkpoint while no run is alive.
+"""Stored outputs: what a checkpoint says of all that can be read of a plan, its outputs and shared states; and rows
+read from a checkpoint while no run is alive.
 
 A run writes what `describe_outputs` returns into each of its checkpoints. `run.checkpoints` and `spark.checkpoints`
 read rows by `portions`. The laws of `engine.reading` hold, and:
@@ -14,14 +15,14 @@ local disk are mapped; those of other storages are in memory meanwhile.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from riverrun.engine.reading import Portion, ViewPortion
 from riverrun.errors import CheckpointError
-from riverrun.plan.plan import Plan
+from riverrun.plan.plan import Node, Plan
 from riverrun.rows.conditions import Where
 from riverrun.rows.records import narrowed
 from riverrun.state.types import shown_schema
@@ -31,20 +32,25 @@ from riverrun.version import __version__
 
 
 def describe_outputs(plan: Plan) -> dict[str, Any]:
-    """What every checkpoint of a run says about the run's program and outputs, as JSON."""
-    outputs = {
-        name: {
-            "state": plan.nodes[node.inputs[0].node].name,
-            "columns": node.schemas[0].names,
-            "schema": base64.b64encode(node.schemas[0].serialize()).decode(),
+    """What every checkpoint of a run says about the run's program, outputs and shared states, as JSON."""
+
+    def described(readable: Mapping[str, Node]) -> dict[str, Any]:
+        return {
+            name: {
+                "state": plan.arranged(node).name,
+                "columns": node.schemas[0].names,
+                "schema": base64.b64encode(node.schemas[0].serialize()).decode(),
+            }
+            for name, node in readable.items()
         }
-        for name, node in plan.outputs.items()
-    }
-    return {"riverrun": __version__, "program": plan.name, "outputs": outputs}
+
+    about = {"outputs": described(plan.outputs), "shared": described(plan.states)}
+    return {"riverrun": __version__, "program": plan.name, **about}
 
 
 class StoredPortion(Portion):
-    """The rows of a stored output in a range of hashes; or of a stored state, with how often each row is there."""
+    """The rows of what is stored under a name, in a range of hashes; or of any state that a run keeps, with how often
+    each row is there."""
 
     def __init__(self, checkpoints: Checkpoints, stored: StoredState, low: int, high: int) -> None:
         self.schema = shown_schema(stored.columns)

@@ -9,9 +9,10 @@
     spark.read.format("riverrun").option("checkpoint", "/path").load("counts")
 
 The data source "riverrun" (`source`) calls this module when it is given a path: a text with a "/" in it, which names of
-outputs have not. Options: `output`, needed where there are several; `epoch`, which a checkpoint at the path must hold,
-by default the last one; `number`, the number of a checkpoint; `state`, the name of any state, read in place of an
-output, with a last column for how often each row is there; `columns`. Laws:
+outputs have not. Options: `output`, the name of an output or shared state, needed where there are several outputs;
+`epoch`, which a checkpoint at the path must hold, by default the last one; `number`, the number of a checkpoint;
+`state`, the name of what a step of the program keeps, read in place of an output, with a last column for how often each
+row is there; `columns`. Laws:
 
 - **One checkpoint.** A query reads one checkpoint, chosen when the query is planned.
 - **Read where tasks run.** Each task opens the storage itself, on its executor, and reads a range of hashes; with

@@ -1,4 +1,4 @@
-"""The data source "riverrun": outputs of live runs as DataFrames of Spark, and their changes as streams.
+"""The data source "riverrun": outputs and shared states of live runs as DataFrames, and their changes as streams.
 
 ::
 

@@ -24,7 +24,7 @@ time, which is also how many it holds in memory (of a local disk: mapped).
 >>> checkpoints = Checkpoints("memory:///")
 >>> manifest = checkpoints.save({"stock": stock.view()}, about={"epoch": 1})
 >>> [(each.number, each.epoch, each.states, each.rows) for each in look(checkpoints).checkpoints]
-[(1, 1, 1, 2)]
+[(1, 0, 1, 2)]
 >>> verify(checkpoints).whole
 (1,)
 >>> checkpoints.storage.delete(manifest.files)
@@ -74,7 +74,7 @@ class CheckpointFound:
     number: int
     published: datetime | None
     epoch: int | None = None
-    """The checkpoint has the epochs below this one."""
+    """The last epoch that the checkpoint holds; None where it holds none, or does not say."""
     workers: int | None = None
     states: int = 0
     rows: int = 0
@@ -224,7 +224,7 @@ def _summary(manifest: Manifest, published: datetime | None) -> CheckpointFound:
     return CheckpointFound(
         number=manifest.number,
         published=published,
-        epoch=about.get("epoch"),
+        epoch=last_epoch(about),
         workers=about.get("workers"),
         states=len(manifest.states),
         rows=sum(block.rows for share in shares for block in share.blocks),
@@ -232,6 +232,16 @@ def _summary(manifest: Manifest, published: datetime | None) -> CheckpointFound:
         fresh=sum(f.size for f in files.values() if _number_of(f.name) == manifest.number),
         version=manifest.version,
     )
+
+
+def last_epoch(about: Mapping[str, Any]) -> int | None:
+    """The last epoch that a checkpoint holds, given what it says of itself: there it names the epoch after that.
+
+    >>> last_epoch({"epoch": 3}), last_epoch({"epoch": 0}), last_epoch({})
+    (2, None, None)
+    """
+    following = about.get("epoch")
+    return following - 1 if following else None
 
 
 def _number_of(name: str) -> int:

@@ -1,7 +1,9 @@
 """Reading a state from a checkpoint, as of an epoch, with no run alive.
 
-`rr.read_checkpoint` and Spark's data source read stored outputs through this module. A run says in its checkpoints
-which outputs it has, and which state each is in (`about["outputs"]`). Laws:
+`rr.read_checkpoint` and Spark's data source read what is stored through this module. A run says in its checkpoints
+which outputs and which shared states it has, and which of the states in the checkpoint has the rows of each
+(`about["outputs"]`, `about["shared"]`). These names are those of the run; the others are of states that only the run
+itself uses. Laws:
 
 - **Held epochs.** A checkpoint *holds* the epochs of a state that it can tell apart: those from the state's `since` up
   to, not including, its `upper`. The last complete epoch is always held: that is the state as it stands.
@@ -57,7 +59,7 @@ class StoredState:
     state: str
     epoch: int
     output: str | None
-    """The name of the output; None where the state itself was asked for."""
+    """The name of the output or shared state; None where some other state was asked for."""
     columns: pa.Schema
     shares: tuple[Share, ...]
 
@@ -107,7 +109,16 @@ def held(shares: tuple[Share, ...]) -> range:
 
 def outputs(manifest: Manifest) -> Mapping[str, Mapping[str, Any]]:
     """The outputs that a checkpoint says it has: the state, columns and schema of each."""
-    listed = manifest.about.get("outputs", {})
+    return _listed(manifest, "outputs")
+
+
+def shared(manifest: Manifest) -> Mapping[str, Mapping[str, Any]]:
+    """The shared states that a checkpoint says it has: as `outputs` has them."""
+    return _listed(manifest, "shared")
+
+
+def _listed(manifest: Manifest, what: str) -> Mapping[str, Mapping[str, Any]]:
+    listed = manifest.about.get(what, {})
     return listed if isinstance(listed, dict) else {}
 
 
@@ -119,12 +130,16 @@ def choose(
     epoch: int | None = None,
     number: int | None = None,
 ) -> StoredState:
-    """The state to read: by default the only output, as of the newest epoch that the newest checkpoint holds."""
+    """The state to read: by default the only output, as of the newest epoch that the newest checkpoint holds.
+
+    `output` is the name of an output or of a shared state; `state` that of any other state in the checkpoint.
+    """
     if output is not None and state is not None:
         raise CheckpointError(
             "checkpoint.output",
-            f"cannot read output {output!r} and state {state!r} at once",
-            hint="an output has its rows; a state also how often each is there",
+            f"cannot read {output!r} and state {state!r} at once",
+            hint="name the output or shared state alone; state= is for states inside a program, which have no other "
+            "name",
         )
     ranges: list[tuple[int, range]] = []
     for manifest in _candidates(checkpoints, number):
@@ -166,25 +181,35 @@ def _candidates(checkpoints: Checkpoints, number: int | None) -> Iterator[Manife
 def _meant(
     manifest: Manifest, output: str | None, state: str | None
 ) -> tuple[str, pa.Schema, str | None]:
-    """The name of the state to read, its columns, and the output that it is, if any."""
+    """The name of the state to read, its columns, and the output or shared state that it is, if any."""
+    known, states = outputs(manifest), shared(manifest)
     if state is not None:
+        if state in states:
+            raise CheckpointError(
+                "checkpoint.state",
+                f"cannot read {state!r} by state=: it is a shared state, and is read by its name, as an output is",
+                hint=f"rr.read_checkpoint(path, {state!r}); in the shell --output {state}; in Spark "
+                f'.option("output", "{state}")',
+                state=state,
+            )
         if state not in manifest.states:
             raise _unknown("state", state, manifest, manifest.states)
         schema = manifest.states[state][0].schema
         return state, with_count(schema), None
-    known = outputs(manifest)
     if output is None:
-        if len(known) != 1:
+        alone = known or states
+        if len(alone) != 1:
             raise CheckpointError(
                 "checkpoint.output",
                 f"cannot tell which output of checkpoint {manifest.number} to read: it has: "
-                f"{', '.join(known) or 'none that it tells of'}",
+                f"{', '.join(alone) or 'none that it tells of'}",
                 hint="say which output"
-                if known
+                if alone
                 else "say which state: riverrun checkpoints lists them",
-                outputs=list(known),
+                outputs=list(alone),
             )
-        (output,) = known
+        (output,) = alone
+    known = {**states, **known}
     if output not in known:
         raise _unknown("output", output, manifest, known)
     about = known[output]

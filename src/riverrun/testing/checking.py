@@ -109,7 +109,9 @@ def check_dataflow(
     >>> from riverrun.testing import check_dataflow
     >>> flow = rr.Dataflow("friends")
     >>> likes = flow.input("likes", {"who": str, "whom": str})
-    >>> flow.output("mutual", likes.join(likes.rename(whom="who", who="whom"), on=["who", "whom"]))
+    >>> flow.output(
+    ...     "mutual", likes.join(likes.rename({"who": "whom", "whom": "who"}), on=["who", "whom"])
+    ... )
     >>> check_dataflow(
     ...     flow, {"likes": [{"who": "a", "whom": "b"}, {"who": "b", "whom": "a"}]}
     ... ).exempt

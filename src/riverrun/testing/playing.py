@@ -229,7 +229,7 @@ class _Player:
 
     def read(self, epoch: int | None = None) -> Results:
         """The results as of an epoch, in memory."""
-        results = {name: self._run.read(name, epoch) for name in self._run._outputs}
+        results = {name: self._run.read(name, epoch) for name in self._run.plan.outputs}
         for result in results.values():
             len(result)
         return results

@@ -62,13 +62,13 @@ class Sum:
 
     terms: tuple[tuple[int, str], ...]
     inner: Sum | None
-    limit: int | None
+    rounds: int | None
     patience: int = PATIENCE
 
     def __str__(self) -> str:
         text = "x" + "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in self.terms)
         within = f" + (loop: {self.inner}) - x" if self.inner else ""
-        return text + within + (f", at most {self.limit} rounds" if self.limit else "")
+        return text + within + (f", at most {self.rounds} rounds" if self.rounds else "")
 
     def around(self, start: Any, other: Any, patience: int) -> Any:
         """The loop that starts with some rows."""
@@ -83,7 +83,7 @@ class Sum:
                 parts += [self.inner.around(x, other, patience), x.negate()]
             return parts[0].concat(*parts[1:])
 
-        return start.iterate(body, limit=self.limit, patience=patience)
+        return start.iterate(body, rounds=self.rounds, patience=patience)
 
     def __call__(self, edges: Any) -> Any:
         patience = self.patience if isinstance(edges, Bag) else self.patience + 4
@@ -108,8 +108,8 @@ def draw_sum(source: random.Random, depth: int = 1) -> Sum:
         terms.pop()
     source.shuffle(terms)
     inner = draw_sum(source, depth - 1) if depth > 1 else None
-    limit = source.choice([None, None, None, 3])
-    return Sum(tuple(terms), inner, limit)
+    rounds = source.choice([None, None, None, 3])
+    return Sum(tuple(terms), inner, rounds)
 
 
 def rests(program: Sum, epochs: Iterable[Sequence[Any]]) -> bool:

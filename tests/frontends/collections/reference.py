@@ -103,8 +103,7 @@ class Bag:
         present: dict[str, Any] = {name: name for name in self.columns}
         return self.select(**present | {_output_name(c): c for c in _flat(columns)} | named)
 
-    def rename(self, **named: str) -> Bag:
-        names = {old: new for new, old in named.items()}
+    def rename(self, names: Mapping[str, str]) -> Bag:
         return self.select(**{names.get(name, name): name for name in self.columns})
 
     def drop(self, *columns: str) -> Bag:
@@ -242,14 +241,14 @@ class Bag:
     # -- loops
 
     def iterate(
-        self, body: Callable[..., Bag], *, limit: int | None = None, at: Any = None,
+        self, body: Callable[..., Bag], *, rounds: int | None = None, at: Any = None,
         name: str | None = None, patience: int | None = None,
     ) -> Bag:  # fmt: skip
-        if limit == 0:
+        if rounds == 0:
             return self
-        last = (patience or PATIENCE) if limit is None else limit - 1
-        rounds = [0] * len(self.rows) if at is None else self._cells(at)
-        joins = dict(zip(self.rows, (min(r, last) for r in rounds), strict=True))
+        last = (patience or PATIENCE) if rounds is None else rounds - 1
+        enters = [0] * len(self.rows) if at is None else self._cells(at)
+        joins = dict(zip(self.rows, (min(r, last) for r in enters), strict=True))
         result, before = Bag(self.schema, {}), None
         for number in range(last + 1):
             fresh = Bag(self.schema, {r: n for r, n in self.rows.items() if joins[r] == number})
@@ -260,7 +259,7 @@ class Bag:
             before = current.rows, entered.rows
             result = body(current) if at is None else body(current, entered)
             result = result.select(*self.columns)
-        if limit is None:
+        if rounds is None:
             raise Restless("the reference does not come to rest")
         return result
 

@@ -26,7 +26,7 @@ UNKNOWN_COLUMN = {
     "select_expression": lambda rows: rows.select(c=pl.col("aa") + 1),
     "with_columns": lambda rows: rows.with_columns(c=pl.col("aa")),
     "filter": lambda rows: rows.filter(pl.col("aa") > 1),
-    "rename": lambda rows: rows.rename(c="aa"),
+    "rename": lambda rows: rows.rename({"aa": "c"}),
     "drop": lambda rows: rows.drop("aa"),
     "explode": lambda rows: rows.explode("aa"),
     "windows": lambda rows: rows.windows("aa", 5),
@@ -102,7 +102,7 @@ UNFIT = {
     "arithmetic_of_strings": lambda rows: rows.select(c=b / 2),
     "filter_of_a_number": lambda rows: rows.filter(a + 1),
     "round_of_strings": lambda rows: rows.iterate(lambda r, s: s, at="b"),
-    "negative_limit": lambda rows: rows.iterate(lambda r: r, limit=-1),
+    "negative_rounds": lambda rows: rows.iterate(lambda r: r, rounds=-1),
     "no_patience": lambda rows: rows.iterate(lambda r: r, patience=0),
     "body_with_other_columns": lambda rows: rows.iterate(lambda r: r.select("a")),
     "body_with_other_types": lambda rows: rows.iterate(lambda r: r.select(a="b", b="a")),
@@ -185,7 +185,7 @@ def diverges_without_state(rows):
 
 
 def diverges_inside(rows):
-    return rows.select("a").iterate(diverges, limit=2)
+    return rows.select("a").iterate(diverges, rounds=2)
 
 
 WHILE_RUNNING = {

@@ -35,7 +35,7 @@ PROGRAMS = {
     "select_expressions": lambda rows: rows.select(a * 2, b.str.len_bytes(), one=pl.lit(1)),
     "select_same": lambda rows: rows.select("a", "b", "x"),
     "with_columns": lambda rows: rows.with_columns(a=a * 2, missing=x.is_null()),
-    "rename_and_drop": lambda rows: rows.rename(q="a", a="x").drop("b"),
+    "rename_and_drop": lambda rows: rows.rename({"a": "q", "x": "a"}).drop("b"),
     "filter": lambda rows: rows.filter((a > 1) | b.is_null()),
     "filter_all": lambda rows: rows.filter(pl.lit(False)),
     "flat_map_tuples": lambda rows: rows.flat_map(repeated, {"a": pl.Int64, "n": pl.Int64}),

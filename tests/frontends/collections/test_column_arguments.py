@@ -107,7 +107,6 @@ COLLECTIONS: dict[str, Argument] = {
     "select.named": Argument(lambda rows, columns: rows.select(x=columns), COMPUTABLE, VALUES),
     "with_columns.columns": Argument(spread("with_columns"), f"{ANY}, empty", UNPACKED),
     "with_columns.named": Argument(lambda rows, columns: rows.with_columns(x=columns), COMPUTABLE, VALUES),
-    "rename.named": Argument(lambda rows, columns: rows.rename(x=columns), ONE),
     "drop.columns": Argument(spread("drop"), f"{NAMES}, empty", UNPACKED),
     "explode.column": Argument(lambda rows, columns: _listed(rows).explode(columns), ONE),
     "windows.column": Argument(lambda rows, columns: rows.windows(columns, 2), ONE),
@@ -402,16 +401,6 @@ def test_rename_by_a_mapping(form):
     check_refusal(refused.value, form, ONE)
 
 
-def test_rename_one_column_twice():
-    rows = rr.Dataflow("drawn").input("rows", SCHEMA)
-    for give in (
-        lambda: rows.rename(x="alpha", y="alpha"),
-        lambda: rows.rename({"alpha": "x"}, y="alpha"),
-    ):
-        with pytest.raises(rr.PlanError, match="given twice"):
-            give()
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_a_column_of_a_result(form):
     columns, kind = FORMS[form]
@@ -496,11 +485,11 @@ def test_an_algorithm_without_one_of_its_columns(name, missing):
 
 OTHERS = {
     "Collection": "others function schema other name step size offset after epochs late suffix how state rule "
-    "closed idle progress requests side body limit patience predicates times",
+    "closed idle progress requests side body rounds patience predicates times",
     "Grouped": "function schema many name k descending collection",
     "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
     "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",
-    "Run": "timeout name epoch wait rows kind output function start probe workers frame mode stream checkpoint "
+    "Run": "timeout name epoch wait rows kind function start probe workers frame mode stream checkpoint "
     "trigger path storage_options",
     "Result": "name schema portions epoch spark",
 }

@@ -220,7 +220,7 @@ def test_distinct_of_some_columns_in_a_loop(seed):
         def step(known):
             return known.concat(rows, known.with_columns(x=(x + 1) % 4)).distinct("a", "x")
 
-        return rows.iterate(step, limit=6)
+        return rows.iterate(step, rounds=6)
 
     check(program, ROWS, seed=seed)
 

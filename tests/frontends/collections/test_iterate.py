@@ -91,7 +91,7 @@ def three_deep(edges):
 
         return a.iterate(middle).concat(edges.select(src="dst", dst="src")).distinct()
 
-    return edges.distinct().iterate(outer, limit=3)
+    return edges.distinct().iterate(outer, rounds=3)
 
 
 def three_deep_not_monotone(edges):
@@ -102,11 +102,11 @@ def three_deep_not_monotone(edges):
             def inner(c):
                 return step(c, edges).anti_join(a, on=["src", "dst"]).concat(b).distinct()
 
-            return b.iterate(inner, limit=3).anti_join(a.select("src"), on="src").concat(edges)
+            return b.iterate(inner, rounds=3).anti_join(a.select("src"), on="src").concat(edges)
 
-        return a.iterate(middle, limit=2).select(src="dst", dst="src").distinct()
+        return a.iterate(middle, rounds=2).select(src="dst", dst="src").distinct()
 
-    return edges.distinct().iterate(outer, limit=3)
+    return edges.distinct().iterate(outer, rounds=3)
 
 
 def mutual(edges):
@@ -132,7 +132,7 @@ def to_zero_in_two(edges):
         lambda rows: rows.iterate(lambda r: r.select(src=down(src), dst="dst")).select(
             src="dst", dst="src"
         ),
-        limit=3,
+        rounds=3,
     )
 
 
@@ -162,7 +162,7 @@ FIXED_POINTS = {
     ),
     "topped": lambda edges: edges.iterate(
         lambda rows: step(rows, edges).concat(edges).distinct().group_by("src").top(2, by="dst"),
-        limit=6,
+        rounds=6,
     ),
     "applied": lambda edges: edges.iterate(
         lambda rows: (
@@ -171,9 +171,9 @@ FIXED_POINTS = {
             .group_by("src")
             .apply(lambda group: group["dst"].max(), {"dst": pl.Int64})
         ),
-        limit=6,
+        rounds=6,
     ),
-    "two_loops_in_a_row": lambda edges: components(edges).rename(src="node", dst="label").iterate(
+    "two_loops_in_a_row": lambda edges: components(edges).rename({"node": "src", "label": "dst"}).iterate(
         lambda rows: step(rows, edges).concat(rows).distinct()
     ),
     "two_results": lambda edges: {"all": reachable(edges), "labels": components(edges)},
@@ -198,14 +198,14 @@ def test_nested_loops(program, seed):
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7])
 def test_limits(limit, workers):
     def walks(edges):
-        return edges.iterate(lambda rows: step(rows, edges), limit=limit)
+        return edges.iterate(lambda rows: step(rows, edges), rounds=limit)
 
     def limited(edges):
-        return edges.iterate(lambda rows: step(rows, edges).concat(rows).distinct(), limit=limit)
+        return edges.iterate(lambda rows: step(rows, edges).concat(rows).distinct(), rounds=limit)
 
     def sums(edges):
         return edges.iterate(
-            lambda rows: rows.concat(edges).group_by("src").agg(dst=rr.sum(dst % 5)), limit=limit
+            lambda rows: rows.concat(edges).group_by("src").agg(dst=rr.sum(dst % 5)), rounds=limit
         )
 
     for seed in range(2):
@@ -218,14 +218,14 @@ def test_limits(limit, workers):
 def test_limits_and_priorities(limit):
     def limited(edges):
         return edges.iterate(
-            lambda rows, seeds: step(rows, edges).concat(seeds).distinct(), at="src", limit=limit
+            lambda rows, seeds: step(rows, edges).concat(seeds).distinct(), at="src", rounds=limit
         )
 
     def without_seeds(edges):  # what the body leaves out is not there
         return edges.iterate(
             lambda rows, seeds: seeds.filter(dst > 1).concat(step(rows, seeds)).distinct(),
             at=src * 2,
-            limit=limit,
+            rounds=limit,
         )
 
     for seed in range(4):
@@ -244,7 +244,7 @@ def test_priorities_in_a_nested_loop():
                 .concat(edges)
                 .distinct()
             ),
-            limit=2,
+            rounds=2,
         )
 
     for seed in range(4):
@@ -358,7 +358,7 @@ def random_loop(source, depth, limits=False):
                 return changing(draw, inside, around_it).distinct()
             return inside.concat(rows, variable).distinct()
 
-        return rows.iterate(body, limit=limit)
+        return rows.iterate(body, rounds=limit)
 
     return program
 

@@ -170,7 +170,7 @@ def test_a_join_with_a_collection_from_outside_a_loop():
                 .select("k", v=pl.coalesce("v_r", "v"))
                 .distinct()
             ),
-            limit=3,
+            rounds=3,
         )
 
     for seed in range(4):

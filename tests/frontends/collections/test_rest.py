@@ -49,7 +49,7 @@ RESTFUL = {
     "inside_another": lambda edges: edges.distinct().iterate(
         lambda x: x.iterate(exchanged, patience=20).concat(edges).distinct(), patience=20
     ),
-    "with_a_limit": lambda edges: edges.distinct().iterate(exchanged, limit=4),
+    "with_a_limit": lambda edges: edges.distinct().iterate(exchanged, rounds=4),
     "by_priority": lambda edges: edges.distinct().iterate(
         lambda x, seeds: exchanged(seeds.concat(x, x.distinct().negate())), at="src", patience=40
     ),

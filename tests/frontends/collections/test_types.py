@@ -331,7 +331,7 @@ def test_polars_sees_the_declared_type(case: Case) -> None:
     flow = rr.Dataflow("types")
     kind = case.kind if not isinstance(case.kind, pa.DataType) else None
     rows = flow.input("rows", {"g": pl.Int64, "x": case.kind})
-    flow.output("rows", rows.filter(pl.col("x").is_not_null()).with_columns(y=pl.col("x")))
+    flow.output("some", rows.filter(pl.col("x").is_not_null()).with_columns(y=pl.col("x")))
     flow.output("whole", rows.group_by("g").agg(all=pl.col("x")))
     frame = None
     if kind is not None:
@@ -341,7 +341,7 @@ def test_polars_sees_the_declared_type(case: Case) -> None:
         if frame is not None:
             run.insert("rows", frame)
         run.commit()
-        from_run = run.read("rows").to_polars()
+        from_run = run.read("some").to_polars()
         if kind is not None and kind != pl.Categorical:
             assert from_run.schema == {"g": pl.Int64, "x": kind, "y": kind}
             assert run.read("whole").to_polars().schema == {"g": pl.Int64, "all": pl.List(kind)}

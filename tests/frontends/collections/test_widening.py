@@ -96,7 +96,7 @@ def program(pair: Pair) -> rr.Dataflow:
     flow.output("both", both)
     flow.output("counted", both.group_by("k").count())
     for how in ("inner", "left", "right", "full", "semi", "anti"):
-        flow.output(how, left.join(right, on="k", how=how))
+        flow.output(f"{how} join", left.join(right, on="k", how=how))
     for name, start, more in (("narrow loop", left, right), ("wide loop", right, left)):
         grown = start.select("k").iterate(
             lambda x, more=more: x.concat(more._into(x.scope).select("k")).distinct()
@@ -119,12 +119,12 @@ def expected(left: list[Any], right: list[Any]) -> dict[str, list[Any]]:
     return {
         "both": both,
         "counted": [(k, n) for k, n in counts.items()],
-        "inner": pairs,
-        "left": pairs + padded,
-        "right": [(v, k, w) for k, v, w in pairs] + [(None, k, w) for k, w in others],
-        "full": pairs + padded + [(k, None, w) for k, w in others],
-        "semi": [row for row in left if plain(row[0]) in met],
-        "anti": alone,
+        "inner join": pairs,
+        "left join": pairs + padded,
+        "right join": [(v, k, w) for k, v, w in pairs] + [(None, k, w) for k, w in others],
+        "full join": pairs + padded + [(k, None, w) for k, w in others],
+        "semi join": [row for row in left if plain(row[0]) in met],
+        "anti join": alone,
         "narrow loop": everything,
         "wide loop": everything,
         "other loop": [(k,) for k in {plain(k) for k, _ in right}],
@@ -186,7 +186,7 @@ def test_the_common_type_holds_both_whichever_comes_first(pair: Pair) -> None:
         assert share_layout(one.schema.field("k").type, common)
     for how in ("semi", "anti"):
         assert a.join(b, on="k", how=how).schema.field("k").type == left
-    assert a.select("k").join(b.rename(j="k"), left_on="k", right_on="j").columns == ["k"]
+    assert a.select("k").join(b.rename({"k": "j"}), left_on="k", right_on="j").columns == ["k"]
 
 
 REFUSED = [
@@ -364,7 +364,7 @@ def test_dates_stay_dates() -> None:
     assert common_type(pa.date32(), pa.timestamp("us")) is None
     flow = rr.Dataflow("t")
     flow.input("x", {"d": pl.Datetime("us")})
-    flow.output("x", flow.input("y", {"d": pl.Datetime("us")}))
+    flow.output("z", flow.input("y", {"d": pl.Datetime("us")}))
     with flow.run() as run, pytest.raises(rr.SchemaError):
         run.insert("y", pl.DataFrame({"d": [date(2024, 1, 1)]}))
 

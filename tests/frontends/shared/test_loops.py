@@ -108,7 +108,7 @@ def test_neighbours_of_neighbours(seed: int) -> None:
     state = graph_state(flow, source)
     loop = flow.loop(name="hops")
     first = loop.enter(flow.input("asked", ASKED).select("start", "at", here="start"))
-    back = loop.feedback(first.schema, limit=hops)
+    back = loop.feedback(first.schema, rounds=hops)
     hop = first.concat(back).fetch(state, key="here", at="at", rule=rr.rules.within, how="inner")
     back.connect(hop.select("start", "at", here="dst"))
     flow.output("reached", loop.leave(hop.select("start", "at", node="dst")).distinct())
@@ -199,7 +199,7 @@ def test_records_with_several_requests_in_a_loop(seed: int) -> None:
     rows = flow.input("asked", ASKED).with_columns(here=pl.concat_list(pl.col("start")))
     loop = flow.loop(name="sets")
     first = loop.enter(rows)
-    back = loop.feedback(first.schema, limit=3)
+    back = loop.feedback(first.schema, rounds=3)
     asked = first.concat(back).fetch(state, key="here", at="at", rule=rr.rules.within, suffix="_of")
 
     def merged(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -332,7 +332,7 @@ def test_a_round_sees_all_that_was_updated_before_it(
     loop = flow.loop(name="round")
     state = loop.state("s", {"k": pl.Int64}, {"v": pl.Int64}, accelerate=accelerate, start=0)
     first = loop.enter(tokens.with_columns(r=pl.lit(0, pl.Int64)))
-    back = loop.feedback(first.schema, limit=rounds)
+    back = loop.feedback(first.schema, rounds=rounds)
     here = first.concat(back)
     back.connect(here.select("id", r=pl.col("r") + 1))
     key = (pl.col("id") * 7 + pl.col("r")) % keys

@@ -385,14 +385,14 @@ def test_a_null_list_has_no_elements_whatever_lies_under_it(workers):
         "spread", key={"ks": pl.Int64}, value={"id": pl.Int64}, time={"at": pl.Int64}
     )
     masked.update(spread)
-    flow.output("spread", spread.entries().select("ks", "id"))
+    flow.output("spread out", spread.entries().select("ks", "id"))
     with flow.run(workers=workers) as run:
         run.insert("rows", [(k, 1, 10 * k) for k in range(1, 7)] + [(9, 99, 0)])
         run.insert("pairs", [(1, [1, 2], 5), (2, [3, 4], 5), (3, [5, 6], 5)])
         run.commit()
         assert run.read("got").rows() == [(1, []), (2, [30, 40]), (3, [50, 60])]
         assert run.read("exploded").rows() == [(2, 3), (2, 4), (3, 5), (3, 6)]
-        assert run.read("spread").rows() == [(3, 2), (4, 2), (5, 3), (6, 3)]
+        assert run.read("spread out").rows() == [(3, 2), (4, 2), (5, 3), (6, 3)]
 
 
 @pytest.mark.parametrize("listed", [False, True])

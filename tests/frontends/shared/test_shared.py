@@ -481,7 +481,7 @@ def test_a_loop_that_is_closed_later_reports_alike() -> None:
         others = flow.input("others", {"k": pl.Int64})
         loop = flow.loop(name="around")
         start = loop.enter(updates)
-        back = loop.feedback(start.schema, limit=3)
+        back = loop.feedback(start.schema, rounds=3)
         rows = start.concat(back)
         state = loop.state("state", key={"k": pl.Int64}, value={"v": pl.Int64})
         more = rows.join(loop.enter(others), "k").with_columns(time=pl.col("time") + 1)

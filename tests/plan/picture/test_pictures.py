@@ -46,7 +46,7 @@ def step(reached):
     met = reached.join(edges, left_on="node", right_on="src")
     return reached.concat(met.select(node="dst")).distinct()
 roots = edges.select(node="src").distinct()
-flow.output("reached", roots.iterate(step, limit=5, name="walk"))
+flow.output("reached", roots.iterate(step, rounds=5, name="walk"))
 """
 
 NESTED = """

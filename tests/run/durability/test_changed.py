@@ -54,7 +54,7 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
     flow = rr.Dataflow("changing")
     if options["early"]:
         early = flow.input("early", {"k": pl.Int64, "v": pl.Int64})
-        flow.output("early", early.filter(pl.col("v") > 0).group_by("k").count())
+        flow.output("early counts", early.filter(pl.col("v") > 0).group_by("k").count())
     edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
     names = flow.input("names", {"k": pl.Int64, "name": pl.String}, key="k")
     sales = flow.input("sales", {"k": pl.Int64, "v": pl.Int64})
@@ -105,7 +105,7 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
         )
     if options["later"]:
         later = flow.input("later", {"k": pl.Int64, "w": pl.Int64})
-        flow.output("later", later.group_by("k").count())
+        flow.output("later counts", later.group_by("k").count())
         flow.output("with-later", later.join(names, "k"))
     if options["recent"]:
         recent = sales.expire("v", after=options["recent"])
@@ -121,9 +121,9 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
 
         def outer(found: rr.Collection) -> rr.Collection:
             back = found.filter(pl.col("dst") >= least).select(src="dst", dst="src")
-            return found.iterate(inner, limit=3).concat(back).distinct()
+            return found.iterate(inner, rounds=3).concat(back).distinct()
 
-        nested = edges.distinct().iterate(outer, limit=4)
+        nested = edges.distinct().iterate(outer, rounds=4)
         flow.output("nested", nested)
         if options["nested"] == "counted":
             flow.output("nested-sizes", nested.group_by("src").count())

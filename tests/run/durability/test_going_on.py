@@ -29,7 +29,7 @@ def program(kind: str = "before") -> rr.Dataflow:
     flow = rr.Dataflow("shop")
     new_first = kind == "new input first"
     if new_first:
-        flow.output("early", flow.input("early", {"k": pl.Int64}).group_by("k").count())
+        flow.output("early counts", flow.input("early", {"k": pl.Int64}).group_by("k").count())
     items = flow.input("items", {"item": pl.String, "price": pl.Int64}, key="item")
     sales = flow.input("sales", {"item": pl.String, "count": pl.Int64})
     if kind == "shown":

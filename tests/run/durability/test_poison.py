@@ -41,7 +41,7 @@ def check(row: Any) -> Any:
 def program(name: str = "n") -> rr.Dataflow:
     flow = rr.Dataflow("poison")
     rows = flow.input("rows", {"k": pl.Int64}).flat_map(check, {"k": pl.Int64})
-    flow.output("rows", rows)
+    flow.output("passed", rows)
     if name != "n":
         flow.output(name, rows.filter(pl.col("k") > 0))
     return flow
@@ -140,20 +140,20 @@ def test_killed_at_each_point_between_record_and_refusal(
     killed(point, tmp_path, 2 if point in ("refusing", "several") else 1)
     rows, gone = POINTS[point]
     with caplog.at_level(logging.WARNING, "riverrun"), program().run(checkpoint=tmp_path) as run:
-        assert run.read("rows").rows() == rows
+        assert run.read("passed").rows() == rows
         assert refused(run) == gone
         assert sum("never acknowledged" in line for line in caplog.messages) == len(gone)
         completed = run.completed
         insert(run, 5)
         run.commit()
-        assert (5,) in run.read("rows").rows()
+        assert (5,) in run.read("passed").rows()
         insert(run, 13)
         with pytest.raises(rr.OperatorFailed):
             run.commit()
     with program().run(checkpoint=tmp_path) as run:  # the refusal is for good, and said once
         assert refused(run) == []
         assert run.completed == completed + 1
-        assert run.read("rows").rows() == [*rows, (5,)]
+        assert run.read("passed").rows() == [*rows, (5,)]
 
 
 @pytest.mark.parametrize("point", ["noted", "acknowledged"])
@@ -171,7 +171,7 @@ def test_an_epoch_that_was_acknowledged_and_now_fails_stops_the_start(
         assert "2 is not allowed" in str(caught.value)
     DOWN.clear()
     with program().run(checkpoint=tmp_path) as run:
-        assert run.read("rows").rows() == [(1,), (2,)]
+        assert run.read("passed").rows() == [(1,), (2,)]
 
 
 def test_one_that_was_complete_and_never_acknowledged_is_refused_where_it_fails(
@@ -180,7 +180,7 @@ def test_one_that_was_complete_and_never_acknowledged_is_refused_where_it_fails(
     killed("complete", tmp_path)
     DOWN.add(2)
     with program().run(checkpoint=tmp_path) as run:
-        assert (run.completed, run.read("rows").rows(), refused(run)) == (1, [(1,)], [1])
+        assert (run.completed, run.read("passed").rows(), refused(run)) == (1, [(1,)], [1])
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -188,14 +188,14 @@ def test_who_says_so_drops_what_was_acknowledged_and_the_number_stays(
     tmp_path: Path, earlier: bool
 ) -> None:
     with program().run(checkpoint=tmp_path, every=None) as run:
-        sink = run.write_parquet("rows", tmp_path / "sink")
+        sink = run.write_parquet("passed", tmp_path / "sink")
         for key in (1, 2, 3):
             insert(run, key)
             run.commit()
         sink.wait()
     DOWN.add(2 if earlier else 3)
     with program().run(checkpoint=tmp_path, every=None, skip_failing=True) as run:
-        assert run.read("rows").rows() == ([(1,), (3,)] if earlier else [(1,), (2,)])
+        assert run.read("passed").rows() == ([(1,), (3,)] if earlier else [(1,), (2,)])
         assert [event["acknowledged"] for event in run.events("refused")] == [True]
         assert run.completed == 3  # the sink, and whoever committed, know the epoch by its number
         insert(run, 4)
@@ -203,7 +203,7 @@ def test_who_says_so_drops_what_was_acknowledged_and_the_number_stays(
         assert run.epoch == 3
     with program().run(checkpoint=tmp_path, every=None) as run:
         assert run.completed == 4
-        sink = run.write_parquet("rows", tmp_path / "sink")
+        sink = run.write_parquet("passed", tmp_path / "sink")
         sink.wait()
         files = sorted((tmp_path / "sink").glob("*.parquet"))
         # What was written of the epoch that was dropped stays; the epoch that follows is not taken for it.
@@ -217,7 +217,7 @@ def test_of_several_that_nobody_waited_for_each_is_refused_by_itself(tmp_path: P
         run.commit(wait=False)
     abandon(run)
     with program().run(checkpoint=tmp_path, workers=2) as run:
-        assert run.read("rows").rows() == [(1,), (3,), (4,)]
+        assert run.read("passed").rows() == [(1,), (3,), (4,)]
         assert refused(run) == [1, 3, 5]
         assert run.completed == 5  # the number of the last one is free, the others have followers
 
@@ -291,11 +291,11 @@ def test_a_run_that_is_closed_has_noted_all_it_has_acknowledged() -> None:
 def test_workers_elsewhere_refuse_it_too(tmp_path: Path) -> None:
     killed("refusing", tmp_path)
     with ProcessRun(program().plan, Threads, checkpoint=tmp_path, workers=2) as run:
-        assert (run.completed, run.read("rows").rows(), refused(run)) == (1, [(1,)], [1])
+        assert (run.completed, run.read("passed").rows(), refused(run)) == (1, [(1,)], [1])
         insert(run, 2)
         run.commit()
     with program().run(checkpoint=tmp_path) as run:
-        assert run.read("rows").rows() == [(1,), (2,)]
+        assert run.read("passed").rows() == [(1,), (2,)]
 
 
 def test_streams_repeat_the_batch_of_an_epoch_that_is_refused_on_resume(tmp_path: Path) -> None:

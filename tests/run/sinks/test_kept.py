@@ -538,7 +538,7 @@ def test_urls_and_stores(tmp_path):
 
 
 def schema_of(run, output):
-    return run._outputs[output].schemas[0]
+    return run.plan.readable[output].schemas[0]
 
 
 def test_an_object_store_is_gone_on_with(tmp_path):

@@ -60,7 +60,7 @@ def components(
     """
     both = undirected(edges.select("src", "dst"))
     labels = _least_labels(both, nodes_of(edges, nodes), prioritised)
-    return labels.rename(component="label")
+    return labels.rename({"label": "component"})
 
 
 @of_collections
@@ -100,7 +100,7 @@ def strongly_connected_components(
         return _inside(edges, _least_labels(back, back.select(node="dst").distinct()))
 
     inner = edges.iterate(cut)
-    return _least_labels(inner, nodes_of(edges, nodes)).rename(component="label")
+    return _least_labels(inner, nodes_of(edges, nodes)).rename({"label": "component"})
 
 
 def _inside(edges: rr.Collection, labels: rr.Collection) -> rr.Collection:

@@ -126,7 +126,7 @@ def cycles(
     ]  # fmt: skip
     first = starts[0].concat(*starts[1:])
     loop = flow.loop(name=name)
-    back = loop.feedback(first.schema, limit=hops)
+    back = loop.feedback(first.schema, rounds=hops)
     paths = loop.enter(first).concat(back)
     there = paths.fetch(
         graph, key=["n0", "ahead"], since="since", at="time", closed="left", how="inner", name=f"{name} hop",

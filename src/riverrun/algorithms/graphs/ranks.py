@@ -77,7 +77,7 @@ def pagerank(
             .with_columns(rank=rounded(pl.col("rank")))
         )
 
-    return start.iterate(flow_on, limit=rounds)
+    return start.iterate(flow_on, rounds=rounds)
 
 
 @of_collections
@@ -114,4 +114,4 @@ def label_propagation(
         won = votes.group_by("node").agg(label=rr.last("label", by="votes"))
         return won.concat(alone)
 
-    return start.iterate(vote, limit=rounds)
+    return start.iterate(vote, rounds=rounds)

@@ -1,9 +1,9 @@
 """Fixed points: loops inside a dataflow, to any depth.
 
 `Collection.iterate` comes here. ``start.iterate(body)`` applies ``body`` again and again, from the rows of `start`,
-until nothing changes any more, or `limit` times. The body takes the collection of one round and gives the collection of
-the next round. It may use any collection from outside, which is the same in all rounds. Inside a loop, times have one
-more coordinate, the round. Laws:
+until nothing changes any more, or `rounds` times. The body takes the collection of one round and gives the collection
+of the next round. It may use any collection from outside, which is the same in all rounds. Inside a loop, times have
+one more coordinate, the round. Laws:
 
 - **Fixed point.** As of each epoch, the result is that of the loop run from scratch over the rows of the epoch (the
   *oracle* law of ARCHITECTURE). Rows may also be deleted: the loop keeps the changes of every round, not only the last
@@ -12,7 +12,7 @@ more coordinate, the round. Laws:
   workers they lie. So a loop comes to rest with every number of workers, or with none (*cuts invisible*).
 - **Types of the start.** The result of the body has the columns of `start`. Narrower types are widened. For wider types
   the loop is built anew from a `start` widened to these types, so the body is called again.
-- **Patience.** A loop without a limit that still changes after `patience` rounds is an error, which shows some rows
+- **Patience.** A loop without `rounds` that still changes after `patience` rounds is an error, which shows some rows
   that change.
 
 **Priority.** With ``at``, the loop starts empty, and each row of `start` enters at the round that the expression ``at``
@@ -47,6 +47,7 @@ from riverrun.frontends.collections.rows import Rows
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
 from riverrun.plan.plan import Node, Scope
+from riverrun.rows.values import show
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def iterate(
     start: Collection,
     body: Callable[..., Collection],
     *,
-    limit: int | None = None,
+    rounds: int | None = None,
     at: Any = None,
     name: str | None = None,
     patience: int = PATIENCE,
@@ -66,10 +67,10 @@ def iterate(
     builder, line = start._builder, users_line()
     check_callable(body, "iterate")
     _check_arguments(body, 1 if at is None else 2, line)
-    if limit is not None and not is_count(limit, 0):
+    if rounds is not None and not is_count(rounds, 0):
         raise PlanError(
-            "plan.limit",
-            f"cannot iterate {limit!r} rounds ({line}): a limit is a whole number from 0 on",
+            "plan.rounds",
+            f"cannot iterate with rounds={show(rounds)} ({line}): that is a whole number from 0 on",
             hint="leave it out to go on until nothing changes",
         )
     if not is_count(patience):
@@ -78,13 +79,13 @@ def iterate(
             f"cannot iterate with patience={patience!r} ({line}): that is a whole number of rounds from 1 on",
             hint=f"leave it out for {PATIENCE:,} rounds",
         )
-    if limit == 0:
+    if rounds == 0:
         return start
     for _ in range(_WIDENINGS):
-        rounds = None if at is None else _rounds(start, at, line)
+        entering = None if at is None else _entering(start, at, line)
         try:
             with builder.whole_or_not():
-                return _closed(start, body, limit, rounds, name, patience, line)
+                return _closed(start, body, rounds, entering, name, patience, line)
         except _Wider as wider:
             refusal = wider.refusal
             start = widened(start, wider.kinds)
@@ -104,19 +105,19 @@ class _Wider(Exception):
         self.refusal = refusal
 
 
-def _rounds(start: Collection, at: Any, line: str) -> Projection:
+def _entering(start: Collection, at: Any, line: str) -> Projection:
     """The projection that computes the round at which a row of `start` enters."""
-    rounds = compile_columns(
+    entering = compile_columns(
         start.schema, {"round": at}, f"let the rows of {start._name} into a loop"
     )
-    kind = rounds.schema.field(0).type
+    kind = entering.schema.field(0).type
     if not pa.types.is_integer(kind):
         raise PlanError(
             "plan.type",
             f"cannot enter a loop at {at} ({line}): it is {kind}, not a whole number",
             hint="cast it: .cast(pl.Int64)",
         )
-    return rounds
+    return entering
 
 
 def _check_arguments(body: Callable[..., Collection], count: int, line: str) -> None:
@@ -139,8 +140,8 @@ def _check_arguments(body: Callable[..., Collection], count: int, line: str) -> 
 def _closed(
     start: Collection,
     body: Callable[..., Collection],
-    limit: int | None,
-    rounds: Any,
+    rounds: int | None,
+    entering: Any,
     name: str | None,
     patience: int,
     line: str,
@@ -149,13 +150,13 @@ def _closed(
     builder = start._builder
     schema = pa.schema([field.with_nullable(True) for field in start.schema])
     loop = builder.loop(start.scope, name)
-    entered = start._into(loop, rounds, limit)
-    back = start._at(builder.add(Feedback(limit, patience), [], [schema], scope=loop))
-    if rounds is not None:
+    entered = start._into(loop, entering, rounds)
+    back = start._at(builder.add(Feedback(rounds, patience), [], [schema], scope=loop))
+    if entering is not None:
         result = body(back, entered)
     else:
         # The rows of `start` are those of the first round only: from the next on, the body's result.
-        delayed = entered._add(Delay(limit), [entered], schema)
+        delayed = entered._add(Delay(rounds), [entered], schema)
         result = body(entered.concat(delayed.negate(), back))
     if not isinstance(result, Rows):
         raise PlanError(

@@ -35,7 +35,15 @@ from riverrun.operators.expire import ticks_of
 from riverrun.operators.shared.marks import Progressing
 from riverrun.operators.shared.rules import CompactRule, Entries, UpdateFunction, UpdateRule
 from riverrun.operators.shared.sweep import PLACES, Sweep, distinct_keys
-from riverrun.plan.operator import Arranged, Arrangement, Context, Operator, by_time, settle
+from riverrun.plan.operator import (
+    Arranged,
+    Arrangement,
+    Context,
+    Operator,
+    Role,
+    by_time,
+    settle,
+)
 from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Order, Schema
@@ -73,6 +81,7 @@ class Store(Operator):
     """How many rows a turn of the sweep looks at, at the most."""
     hears_progress: bool = True
     kind: ClassVar[str] = "state"
+    role = Role.STATE
     kernels: ClassVar[tuple[str, ...]] = (
         "searching.look_up",
         "bounding.find_between",
@@ -84,6 +93,10 @@ class Store(Operator):
     )
     keeps_state: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
+
+    @property
+    def public_name(self) -> str:
+        return self.state
 
     @property
     def time_column(self) -> str:
