@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.measure import at_most, ratio, scale
+from riverrun.plan.lineage import lineage_of
 from tests.run.shapes import SHAPES
 
 SMALLER = {"deep": 40}  # times have a coordinate for each loop around: the square of this is stored
@@ -29,7 +30,7 @@ def measure(name: str, size: int, workers: int) -> dict[str, float]:
 
     flow = timed("build", lambda: SHAPES[name](size))
     plan = timed("plan", lambda: flow.plan)
-    timed("lineage", lambda: plan.lineage)
+    timed("lineage", lambda: lineage_of(plan))
     timed("explain", flow.explain)
     run = timed("start", lambda: flow.run(workers=workers))
     row = tuple(range(size)) if name == "wide" else (1,)

@@ -144,7 +144,7 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str, str]] = {
         lambda: rr.read_checkpoint("path", "rows", as_of=0),  # type: ignore[call-arg]
         TypeError,
         "as_of=",
-        "rr.read_checkpoint(path, output, epoch=...)",
+        "rr.read_checkpoint(path, name, epoch=...)",
     ),
     "fetch(read=)": (lambda: fetch(read="now"), TypeError, "read=", "fetch_uncommitted(...)"),
     "fetch(wait=)": (

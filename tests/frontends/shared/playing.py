@@ -47,6 +47,11 @@ KEYS: dict[str, tuple[dict[str, Any], list[Row]]] = {
 VALUES = {"v": pl.Int64, "x": pl.Float64}
 
 
+def answers_of(user: Fetch) -> str:
+    """The name of the output with the answers to a stream's requests."""
+    return f"{user.name} answers"
+
+
 @dataclass
 class Program:
     """The program of a state: its spec, which is the model's part, and the options that the model does not need."""
@@ -89,7 +94,7 @@ class Program:
             elif isinstance(user, Report):
                 stream.progress(state, user.side, at="at", late=late, **how)
             else:
-                flow.output(user.name, self._fetched(stream, state, user, late, how))
+                flow.output(answers_of(user), self._fetched(stream, state, user, late, how))
 
     def columns(self, user: Update | Fetch | Report) -> dict[str, Any]:
         time = self.type
@@ -446,7 +451,7 @@ class Comparison:
         if any(count < 0 for count in expected.values()):
             expected = Counter({row: count for row, count in expected.items() if count > 0})
             raise AssertionError(f"{said}: the model took more back than there was: {expected}")
-        counts = counted(run.read(user.name).rows())
+        counts = counted(run.read(answers_of(user)).rows())
         where = f"{said}, {user}"
         assert counts == expected, (
             f"{where}: missing {expected - counts}, too many {counts - expected}"
@@ -454,7 +459,7 @@ class Comparison:
         if again:
             return
         sums = self.added.setdefault(user.name, Counter())
-        for *row, diff in run.changes(user.name).rows():
+        for *row, diff in run.changes(answers_of(user)).rows():
             sums[next(iter(counted([row])))] += diff
         left = {row: count for row, count in sums.items() if count}
         assert left == expected, f"{where}: the changes do not add up"

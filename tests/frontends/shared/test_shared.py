@@ -20,7 +20,14 @@ from riverrun.state.changes import Changes
 from riverrun.storage.checkpoint import Checkpoints
 from tests.frontends.collections.reference import counted
 from tests.frontends.shared.model import Fetch, Model, Reporting, Spec, Update
-from tests.frontends.shared.playing import Comparison, Program, Rows, draw_program, play
+from tests.frontends.shared.playing import (
+    Comparison,
+    Program,
+    Rows,
+    answers_of,
+    draw_program,
+    play,
+)
 from tests.soaking import draws, first_seed, seeds
 
 pytestmark = pytest.mark.drawn
@@ -98,7 +105,7 @@ def test_no_switch_shows(seed: int) -> None:
                 run.commit()
                 rows.accepted(changes)
                 for user in program.spec.of(Fetch):
-                    answers = counted(run.read(user.name).rows())
+                    answers = counted(run.read(answers_of(user)).rows())
                     same = first_answers.setdefault((epoch, user.name), answers)
                     assert answers == same, f"seed={seed}, switches={program.options}, {user}"
 
@@ -134,7 +141,8 @@ def test_how_rows_are_cut_into_epochs_shows_only_in_what_is_late(seed: int) -> N
                 run.insert(name, [row])
             run.commit()
             assert not run.events("late")
-            outcomes.append([counted(run.read(name).rows()) for name in ("f", "g")])
+            names = [answers_of(user) for user in spec.of(Fetch)]
+            outcomes.append([counted(run.read(name).rows()) for name in names])
     assert all(each == outcomes[0] for each in outcomes), f"seed={seed}"
     assert outcomes[0][0].total() == sum(name == "f" for name, _ in stream), "all were answered"
 
