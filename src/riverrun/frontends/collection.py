@@ -45,6 +45,7 @@ from riverrun.frontends.arguments import (
 )
 from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.delta import iterate_delta
+from riverrun.frontends.collections.derivation import Filtered, United, noted
 from riverrun.frontends.collections.expressions import compile_filter
 from riverrun.frontends.collections.groups import Grouped
 from riverrun.frontends.collections.joins import join
@@ -213,7 +214,8 @@ class Collection(Rows):
         for other in conditions[1:]:
             predicate = predicate & other
         compiled = compile_filter(self.schema, predicate, attempt)
-        return self._add(Filter(compiled, one_line(predicate)), [self], self.schema)
+        filtered = self._add(Filter(compiled, one_line(predicate)), [self], self.schema)
+        return noted(filtered, Filtered(self, predicate))
 
     def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Any) -> Collection:
         """The rows that a `function` of whole frames makes: one row for each row, in the same order.
@@ -319,7 +321,7 @@ class Collection(Rows):
         ]
         if len(parts) == 1 and listed:
             return parts[0]
-        return self._add(Concat(), parts, pa.schema(common_fields))
+        return noted(self._add(Concat(), parts, pa.schema(common_fields)), United(parts))
 
     def _repeated(self, times: int) -> Collection:
         """Every row, `times` as often."""

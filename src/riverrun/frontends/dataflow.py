@@ -38,6 +38,7 @@ from riverrun.operators.checked import CheckRows
 from riverrun.operators.sources import CLOCK, Input
 from riverrun.operators.upsert import Upsert
 from riverrun.plan.explain import explain
+from riverrun.plan.optimizer import optimized
 from riverrun.plan.picture.dot import to_dot
 from riverrun.plan.picture.svg import to_svg
 from riverrun.plan.plan import Plan, PlanBuilder, check_name
@@ -289,7 +290,7 @@ class Dataflow:
         """The plan of what was written so far, checked."""
         size = len(self._builder.nodes)
         if self._plan is None or self._plan[0] != size:
-            self._plan = size, self._builder.build()
+            self._plan = size, optimized(self._builder.build())
         return self._plan[1]
 
     def schema(self, name: str) -> pa.Schema:

@@ -210,6 +210,11 @@ class Operator:
         """A text that differs from those of all operators that give other results (the *identity* law)."""
         return self.describe()
 
+    def renumbered(self, places: Mapping[int, int]) -> Operator:
+        """The same operator in a plan whose nodes have other numbers: `places` has the new number of each node. For
+        operators that know other nodes by their numbers."""
+        return self
+
     def check(self, plan: Plan, node: Node) -> None:
         """Raise a `PlanError` if the node cannot do its work in this plan. Called when the plan is whole."""
 

@@ -112,6 +112,17 @@ class Node:
         return f"<Node {self.name!r}: {self.operator.describe()}>"
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Two ways to the same rows: a loop, and a node outside of it that gives what the loop gives."""
+
+    loop: Scope
+    leave: Port
+    """Where the rows leave the loop."""
+    instead: Port
+    """Where they are given without the loop."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A whole program. Build it with `PlanBuilder`."""
@@ -119,6 +130,8 @@ class Plan:
     name: str
     nodes: tuple[Node, ...]
     scopes: tuple[Scope, ...]
+    choices: tuple[Choice, ...] = ()
+    """Where the program can take one of two ways. The optimizer takes one (`plan.optimizer`)."""
 
     @cached_property
     def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
@@ -382,6 +395,9 @@ class PlanBuilder:
     name: str
     nodes: list[Node] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=lambda: [Scope(0, "")])
+    choices: list[Choice] = field(default_factory=list)
+    misfits: dict[int, str] = field(default_factory=dict)
+    """Why a loop, by the number of its scope, has no other way than its nodes."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Nodes that front ends add once and use again, such as arrangements and rows that entered a loop, by their own
     keys."""
@@ -411,13 +427,14 @@ class PlanBuilder:
     def whole_or_not(self) -> Iterator[None]:
         """Forget all that was added inside the ``with`` block when the block raises: the builder is as it was
         before."""
-        nodes, scopes = list(self.nodes), len(self.scopes)
+        nodes, scopes, choices = list(self.nodes), len(self.scopes), len(self.choices)
         shared, waiting = dict(self.shared), dict(self._open)
         names, numbers = set(self._names), dict(self._numbers)
         try:
             yield
         except BaseException:
             del self.scopes[scopes:]
+            del self.choices[choices:]
             self.nodes[:] = nodes
             self.shared, self._open = shared, waiting
             self._names, self._numbers = names, numbers
@@ -509,7 +526,7 @@ class PlanBuilder:
                 node=node.name,
                 line=node.line,
             )
-        plan = Plan(self.name, tuple(self.nodes), tuple(self.scopes))
+        plan = Plan(self.name, tuple(self.nodes), tuple(self.scopes), tuple(self.choices))
         _ = plan.topology
         for node in plan.nodes:
             node.operator.check(plan, node)

@@ -65,6 +65,7 @@ from riverrun.frontends.collections.loops import (
     check_limits,
 )
 from riverrun.frontends.collections.rows import Rows, deepest
+from riverrun.frontends.collections.shapes import Misfit, offer_arrays, spread_of_send
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
@@ -208,7 +209,16 @@ class _DeltaLoop:
         elif delta.scope is loop:
             _go_on_from(delta, accepted, before)
         workset.close(following, _METHOD, self._line)
-        return solution.close(following_solution, _METHOD, self._line).leave()
+        result = solution.close(following_solution, _METHOD, self._line).leave()
+        if sends and rounds is None:
+            try:
+                shape = spread_of_send(
+                    self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
+                )  # fmt: skip
+                offer_arrays(shape, loop, result, patience)
+            except Misfit as misfit:
+                result._builder.misfits[loop.number] = str(misfit)
+        return result
 
     def _called(
         self, body: Callable[..., Any], solution: Collection, workset: Collection

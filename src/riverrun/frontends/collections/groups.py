@@ -28,6 +28,7 @@ from riverrun.frontends.arguments import (
 )
 from riverrun.frontends.collections.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collections.arithmetic import Arithmetic
+from riverrun.frontends.collections.derivation import Best, noted
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
 from riverrun.frontends.collections.expressions.tree import read, selects
 from riverrun.frontends.collections.rows import one_line
@@ -161,6 +162,10 @@ class Grouped:
         first_rows = collection._reduced(
             Reduce(self.key, (part,), text), [arranged], schema, self.name
         )
+        rest = [column for column in collection_.columns if column not in self.key]
+        if k == 1 and len(set(directions)) == 1 and listed[: len(rest)] == rest:
+            best = {column: column for column in rest}
+            noted(first_rows, Best(collection_, self.key, best, directions[0], whole=True))
         return first_rows.select(*collection_.columns)
 
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
@@ -356,6 +361,10 @@ class _ReduceBuilder:
         reduced = collection._reduced(
             operator, self.inputs, pa.schema([*keys, *self.result_fields]), name
         )
+        kinds = {getattr(aggregate, "kind", None) for aggregate in self.wanted.values()}
+        if kinds in ({"min"}, {"max"}):
+            columns = {column: aggregate.column for column, aggregate in self.wanted.items()}
+            noted(reduced, Best(collection, key, columns, kinds == {"max"}, whole=False))
         columns, overflows = self._computed(reduced, results)
         attempt = f"aggregate {collection._name}"
         if not overflows:

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import is_one_of, not_a_collection
+from riverrun.frontends.collections.derivation import Paired, noted
 from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.widening import common_kind, widened
 from riverrun.operators.join import Join
@@ -139,7 +140,8 @@ def _pairs(
         ]
     )
     on = tuple(zip(left_key, right_key, strict=True))
-    return left._add(Join(tuple(names.values()), on), sides, schema)
+    joined = left._add(Join(tuple(names.values()), on), sides, schema)
+    return noted(joined, Paired(left, left_key, right, right_key, names))
 
 
 def _semi(

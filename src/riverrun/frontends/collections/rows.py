@@ -23,6 +23,7 @@ import polars as pl
 import pyarrow as pa
 
 from riverrun.errors import PlanError, users_line
+from riverrun.frontends.collections.derivation import Entered, Projected, noted
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.names import describe_stream, step_of
 from riverrun.operators.arrange import Arrange, Consolidate
@@ -101,7 +102,8 @@ class Rows:
             name if isinstance(value, str) and value == name else f"{name}={one_line(value)}"
             for name, value in wanted.items()
         )
-        return self._add(Project(projection, text), [self], projection.schema)
+        projected = self._add(Project(projection, text), [self], projection.schema)
+        return noted(projected, Projected(self, dict(wanted)))
 
     def _into(self, scope: Scope, at: Any = None, limit: int | None = None) -> Self:
         """The same rows inside a loop, or inside a loop of that loop."""
@@ -126,7 +128,7 @@ class Rows:
         port = self._builder.add(Enter(at, limit), [outer._port], [self.schema], scope=scope)
         entered = self._at(port)
         if at is None:
-            shared[key] = entered
+            shared[key] = noted(entered, Entered(outer))
         return entered
 
     def _exchanged(self, key: tuple[str, ...], combine: bool = False) -> Self:

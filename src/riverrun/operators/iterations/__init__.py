@@ -1,1 +1,7 @@
-"""Operators of iterations: what only the loops of `frontends.collections.delta` need."""
+"""Iterations: operators of loops in which each key has one row.
+
+`spread` runs a whole loop on arrays, in one node: the best value spreads along edges (components, shortest and widest
+paths, reachability). Its core is `spreading`, whose parts are `slots` (numbers for keys), `adjacency` (edges), `starts`
+(start values) and `messages` (what a value becomes along an edge); the loops over rows are in
+`state.kernels.iterations`. `only_row` is a part of the reduce of a loop on collections.
+"""

@@ -41,7 +41,8 @@ Cost: a lookup, 100 to 300 ns, for each request; gathering the values that were 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -157,6 +158,10 @@ class Fetch(Operator):
     @property
     def adds_up(self) -> bool:
         return False
+
+    def renumbered(self, places: Mapping[int, int]) -> Fetch:
+        progress = None if self.progress is None else places[self.progress]
+        return replace(self, store=places[self.store], progress=progress)
 
     def check(self, plan: Plan, node: Node) -> None:
         if self.progress is None or self.bounds.wait is None:

@@ -22,7 +22,7 @@ Cost: updates cost as much as in any arrangement; compaction a lookup of the key
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -121,6 +121,9 @@ class Store(Operator):
 
     def with_updater(self, updater: Updater) -> Store:
         return replace(self, updaters=(*self.updaters, updater))
+
+    def renumbered(self, places: Mapping[int, int]) -> Store:
+        return replace(self, progress=places[self.progress])
 
     def check(self, plan: Plan, node: Node) -> None:
         if not self.updaters:

@@ -69,11 +69,12 @@ SETTINGS = (
 
 @cache
 def fingerprint(folder: Path) -> bytes:
-    """The contents of all sources in a folder."""
+    """The contents of all sources in a folder, and in the folders inside it."""
     digest = blake2b(digest_size=DIGEST)
-    for source in sorted(folder.glob("*.py")):
+    for source in sorted(folder.rglob("*.py")):
         content = source.read_bytes()
-        digest.update(f"{source.name}\n{len(content)}\n".encode())
+        name = source.relative_to(folder).as_posix()
+        digest.update(f"{name}\n{len(content)}\n".encode())
         digest.update(content)
     return digest.digest()
 
@@ -135,7 +136,8 @@ class Shelf:
         # Of a package in a zip file, or without its sources, or of a function that was typed in, nothing says whether a
         # file is stale: no files are used.
         self.sources_are_known = source.is_file() and any(_HERE.glob("*.py"))
-        sources = source.parent
+        # All kernels of this folder, and of the folders inside it, are beside each other.
+        sources = _HERE if source.is_relative_to(_HERE) else source.parent
         self.name = folder_name(sources, processor)
         self._beside = sources / FOLDER
         self._own = _own_folder()
