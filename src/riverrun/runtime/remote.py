@@ -146,8 +146,8 @@ class RemoteCluster(Cluster):
         "grow" adds workers, up to `most`.
         """
         options = Durability(**durability)
-        if isinstance(options.checkpoint, Storage):
-            raise TypeError("workers open the storage themselves: give a path or URL")
+        # Workers open the storage themselves: `run.options` refuses an opened one.
+        assert not isinstance(options.checkpoint, Storage)
         super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
         self._health = Health(self.events, balance, most)
         self._silence = silence
