@@ -778,7 +778,7 @@ class RemoteCluster(Cluster):
             # It was lost meanwhile.
             if self._closed or not self._coordinator.roster.knows(incarnation):
                 Thread(target=link.close, daemon=True).start()
-                return {"leave": "it was applicant up before it began"}
+                return {"leave": "it was given up before it began"}
             line = QuestionLine(Asker(applicant["address"], self._credentials))
             self._peers.connect(incarnation, link, line)
             self._tell_peers()
