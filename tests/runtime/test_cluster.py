@@ -334,28 +334,30 @@ def test_what_was_waited_for_is_noted_as_acknowledged(start: Start, tmp_path: Pa
 def test_offsets_are_those_of_what_was_accepted(start: Start, tmp_path: Path) -> None:
     cluster, model = start(2, checkpoint=tmp_path, every=None), Model(14)
     assert cluster.offsets == {}
-    commit(cluster, model, offsets={"a": 3, "b": {"part-0": 7}})
-    commit(cluster, model, offsets={"a": 4})
+    commit(cluster, model, offsets={"a": ["one", 3], "b": ["part", 7]})
+    commit(cluster, model, offsets={"a": ["one", 4]})
+    accepted = {"a": [["one", 4]], "b": [["part", 7]]}
     with pytest.raises(OperatorFailed):
-        cluster.wait(cluster.submit(POISONED, offsets={"a": 99}))
-    assert cluster.offsets == {"a": 4, "b": {"part-0": 7}}
+        cluster.wait(cluster.submit(POISONED, offsets={"a": ["one", 99]}))
+    assert cluster.offsets == accepted
     cluster.hold_epochs()
-    bad = cluster.submit(POISONED, offsets={"a": 99, "d": 1})
+    bad = cluster.submit(POISONED, offsets={"a": ["two", 99], "d": ["one", 1]})
     good = cluster.submit(model.draw())  # so the refused one keeps its number
     with pytest.raises(OperatorFailed):
         cluster.wait(bad)
     cluster.wait(good)
-    assert cluster.offsets == {"a": 4, "b": {"part-0": 7}}
+    assert cluster.offsets == accepted
     cluster.checkpoint()
     commit(cluster, model)
-    commit(cluster, model, offsets={"c": [1]})
+    commit(cluster, model, offsets={"a": ["three", 0], "c": ["one", 1]})
     cluster.close()
+    accepted |= {"a": [["one", 4], ["three", 0]], "c": [["one", 1]]}
     cluster = start(1, checkpoint=tmp_path)
-    assert cluster.offsets == {"a": 4, "b": {"part-0": 7}, "c": [1]}
+    assert cluster.offsets == accepted
     cluster.checkpoint()
     cluster.close()
     cluster = start(2, checkpoint=tmp_path)
-    assert cluster.offsets == {"a": 4, "b": {"part-0": 7}, "c": [1]}
+    assert cluster.offsets == accepted
     check(cluster, model, changes=False)
 
 

@@ -20,7 +20,8 @@ import riverrun as rr
 from riverrun.errors import PlanError, RiverrunError, TransportError
 from riverrun.runtime import processes
 from riverrun.runtime.machine import available_cores, available_memory
-from tests.runtime.launchers import gone_by
+from riverrun.storage.store import open_storage
+from tests.runtime.launchers import Launched, Threads, gone_by
 from tests.soaking import SOAK, draws, first_seed
 from tests.spark.programs import (
     PROGRAMS,
@@ -347,6 +348,22 @@ def test_what_does_not_go_together_is_refused() -> None:
     ):
         with pytest.raises(PlanError, match=said):
             flow.run(**options)
+
+
+@pytest.mark.parametrize(
+    "on", ["processes", "spark", Launched(Threads)], ids=["processes", "spark", "own"]
+)
+def test_an_opened_storage_is_refused_where_workers_open_it_themselves(on: object) -> None:
+    """Before a process, a file or a Spark session is made."""
+    storage = open_storage("memory:///")
+    checkpoint: Any
+    for checkpoint in (storage, rr.options.Checkpoint(storage, every=1)):
+        with pytest.raises(PlanError) as caught:
+            counting().run(on=on, checkpoint=checkpoint)
+        assert caught.value.code == "plan.run"
+        assert "each worker opens the storage itself" in caught.value.message
+        assert "MemoryStore" in caught.value.message
+        assert "checkpoint='s3://bucket/path'" in str(caught.value)
 
 
 def test_streams_are_sparks() -> None:

@@ -54,10 +54,10 @@ def test_what_is_saved_is_restored(storage: Watched) -> None:
     spine.work(25)
     views = {"one": replace(spine.view(), name="one"), "two": replace(other.view(), name="two")}
     assert sum(len(batch.blocks) > 1 for batch in views["one"].batches)
-    manifest = Checkpoints(storage).save(views, about={"epoch": 5, "offsets": {"in": 17}})
+    manifest = Checkpoints(storage).save(views, about={"epoch": 5, "workers": 17})
     reader = Checkpoints(storage)
     assert reader.latest() == manifest
-    assert reader.latest().about == {"epoch": 5, "offsets": {"in": 17}}  # type: ignore[union-attr]
+    assert reader.latest().about == {"epoch": 5, "workers": 17}  # type: ignore[union-attr]
     for name, view in views.items():
         restored = reader.restore(name)
         assert (restored.name, restored.schema) == (name, view.schema)

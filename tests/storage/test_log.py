@@ -462,6 +462,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
         '{"kind": "epoch", "epoch": 0, "parcels": {"a": [{}]}}',
         '{"kind": "epoch", "epoch": 0, "parcels": {"a": [{"file": "manifests/1", "rows": 1, "holder": 1}]}}',
         '{"kind": "epoch", "epoch": 0, "offsets": 3}',
+        '{"kind": "epoch", "epoch": 0, "offsets": {"a": 3}}',
+        '{"kind": "epoch", "epoch": 0, "offsets": {"a": ["query", "3"]}}',
         '{"kind": "epoch", "epoch": 0, "reported": []}',
         '{"kind": "refused", "epoch": 0}',
         '{"kind": "opened", "void": "all"}',

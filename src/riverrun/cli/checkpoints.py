@@ -236,8 +236,8 @@ def _show_one(options: argparse.Namespace, manifest: Manifest) -> int:
             str(each["since"]), str(each["upper"]), str(each["shares"]), ", ".join(each["columns"]),
         )  # fmt: skip
     _print(table)
-    for stream, offset in about.get("offsets", {}).items():
-        _say(f"stream {stream}: {json.dumps(offset)}")
+    for stream, queries in about.get("offsets", {}).items():
+        _say(f"stream {stream}: {json.dumps(queries)}")
     if about.get("application"):
         _say(f"application: {json.dumps(about['application'])}")
     if program:

@@ -1,11 +1,15 @@
 """The instance: one worker's share of a running plan, with its actors, their states, and all work under way.
 
-A `worker` has one instance for each execution. Sans I/O: rows and messages go in (`feed`, `receive`), work is done in
-bounded steps (`work`), messages come out (`take`). An instance is made from the states of a boundary or of a
-checkpoint, so all work that was under way before is gone with the old instance.
+An *actor* is the living part of a node on one worker: the node's state, and the changes that wait there for their time
+to be complete. Linear operators and exchanges have no actor. A `worker` makes an instance at the start of each
+*execution*: when the run starts, and again after a loss, a refused epoch or a move of shards. An instance starts from
+the states at a *boundary* between two epochs, pinned in memory or read from a checkpoint; all work that was under way
+is gone with the old instance. Sans I/O: rows and messages go in (`feed`, `receive`), work is done in bounded steps
+(`work`), messages come out (`take`).
 
-It consists of a `schedule`, which says which actor is run next; of a `wiring`, which leads changes from an actor to the
-nodes that take them; and of its beginning (`backfill`), which brings the states to the boundary at which it begins.
+An instance consists of a `schedule`, which says which actor is run next; of a `wiring`, which leads changes from an
+actor, through linear operators and exchanges, to the actors that take them; and of a beginning (`backfill`): where a
+changed program goes on from a checkpoint, it builds the states that the checkpoint lacks; otherwise it does nothing.
 """
 
 from __future__ import annotations

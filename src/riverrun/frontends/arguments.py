@@ -1,7 +1,10 @@
 """Arguments of the methods of collections: columns in any form, functions, spans of time, other collections.
 
-Each function here brings one kind of argument to one form, or refuses the argument. The refusal names the attempt and
-the value, and its hint says what to write. All modules of the front ends use these functions.
+All modules of the front ends that take such arguments use these functions. A function here either brings an argument to
+one form (`named_columns`, `as_ticks`), or refuses a wrong argument (`check_callable`, `not_a_collection`), or tests or
+names a value (`is_count`, `type_in_words`). The error of a refusal says what the user attempted ("cannot select ...")
+and the value, and its hint says what to write. `RowsOf` works later, in the run: it wraps the user's function of
+``flat_map``, and refuses a result that is not rows. Names of existing columns are checked in `rows.column_names`.
 """
 
 from __future__ import annotations

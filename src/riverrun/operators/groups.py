@@ -2,8 +2,10 @@
 
 `operators.aggregates` has the cheaper parts and the interface (`GroupPart`). Law:
 
-- **Order of values.** The rows of a group are handed over in the order of their values, and a group is never evaluated
-  differently for being alone. So a result does not depend on how rows arrived or were cut into batches.
+- **Order of values.** The rows of a group are handed over in the order of their values. Polars computes some
+  expressions in another way where there is one group only, so a group that is alone is evaluated beside a copy of
+  itself. So a result depends neither on how rows arrived or were cut into batches nor on which other groups have
+  changed.
 
 Cost: the size of the groups touched, not of the change.
 """

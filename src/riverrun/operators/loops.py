@@ -1,8 +1,9 @@
 """Loops: rows enter a loop, go around in it, and leave it.
 
-Inside a loop a time has one coordinate more, the round. `Enter` appends round 0, `Feedback` and `Delay` lead to the
-next round, `Leave` removes the round. All changes that left, of whichever round, add up to the content of the last
-round. Laws:
+Inside a loop a time has one coordinate more, the round. `Enter` appends the round: 0, or for entering by priority a
+number that an expression computes for each row. `Feedback` and `Delay` lead to the next round, and drop rows that would
+come to the `limit`; `Leave` removes the round. All changes that left, of whichever round, add up to the content of the
+last round. Laws:
 
 - **Feedback closes a cycle.** Only `Feedback` leads back to the start of a cycle; a plan with another cycle is refused.
 - **Patience.** A loop without a limit that still changes after `patience` rounds fails with the error

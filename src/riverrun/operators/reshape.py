@@ -1,7 +1,8 @@
 """Linear operators that change the shape of rows: null columns, wider types, list elements, windows over a time column.
 
-They are linear as those of `operators.linear` are: each change by itself, no state. `Windows` and `Fits` refuse an
-epoch in which a value leaves its type.
+They are linear as those of `operators.linear` are: each change by itself, no state. All but `Pad` refuse epochs:
+`Widen` where a value is beyond the wider type, `Unfold` where the lists of a row have different lengths, `Windows`
+where a window starts before the first value of the column's type, `Fits` where a computation left its type.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Upsert: rows that replace the row with the same key.
+"""The upsert operator: rows that replace the row with the same key.
 
-It follows every input with a key. The input are commands (`rows.commands`): a row to be put or a key to be deleted,
-each with a sequence number. The output are the changes: the old row removed, the new row added; it is arranged by
-key. Law:
+Every input with a key is followed by an exchange by key, and then by this operator. The operator takes commands
+(`rows.commands`): each command puts a row or deletes the row of a key, and has a number, unique within its epoch. The
+operator gives changes: the old row of a key removed, the new row added, nothing where both are equal. The rows are
+arranged by key. Law:
 
-- **Last command.** As of an epoch, a key has the row of its last command, or no row if that was a deletion. By the laws
-  of commands, **last counts** and **no two numbers** of `rows.commands`, neither cutting nor order of arrival shows.
+- **Last command.** Of the commands for a key up to epoch e, the last is the one with the greatest number in the latest
+  epoch. As of e, the key has the row that this command puts, or no row if the command is a deletion. So neither the
+  batches that the commands of an epoch are cut into nor their order of arrival shows (the laws *last counts* and *no
+  two numbers* of `rows.commands`).
 
 Cost: sorting the commands of an epoch by key, and one lookup for each key among them.
 """

@@ -313,7 +313,8 @@ def check_on(options: RunOptions, carrier: Carrier, workers: int) -> None:
     """Refuse options that make no sense at the place where the workers are to live, or with this number of workers."""
     check_count("workers", workers, hint='leave it out, or give workers=1 or workers="auto"')
     check_count("history", options.history)
-    _check_place(carrier, timeout=options.timeout, tls=options.security.tls, seed=options.seed)
+    path = None if options.checkpoint is None else options.checkpoint.path
+    _check_place(carrier, options.timeout, options.security.tls, options.seed, path)
     _check_balance(options.recovery, workers, carrier, is_durable=options.checkpoint is not None)
 
 
@@ -423,7 +424,7 @@ def check_timeout(seconds: object, attempt: str, *, zero: bool = True, hint: str
         )
 
 
-def _check_place(carrier: Carrier, *, timeout: object, tls: Any, seed: object) -> None:
+def _check_place(carrier: Carrier, timeout: object, tls: Any, seed: object, path: Any) -> None:
     """Options that make sense in some places only."""
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise PlanError(
@@ -443,6 +444,13 @@ def _check_place(carrier: Carrier, *, timeout: object, tls: Any, seed: object) -
             "plan.run",
             f"cannot run with a seed {carrier.place}: workers take turns as they come",
             hint="leave out the seed, or `on`",
+        )
+    if isinstance(path, Storage) and "storage" not in carrier.takes:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with checkpoint={show(path)} {carrier.place}: an opened storage is of one process, and each "
+            "worker opens the storage itself",
+            hint="give the path or URL of the storage: checkpoint='s3://bucket/path'; or leave out `on`",
         )
 
 

@@ -314,7 +314,7 @@ class Cluster(ABC):
 
     @property
     def offsets(self) -> dict[str, Any]:
-        """For each input that is a stream, how far the stream was accepted."""
+        """For each stream, its queries and the number of the last batch of each that was accepted, as pairs."""
         return dict(self._coordinator.offsets)
 
     def submit(
@@ -328,8 +328,8 @@ class Cluster(ABC):
         """Accept the input of the next epoch; return the number of the epoch, with `logged` when the input is in the
         log.
 
-        `offsets` say how far streams have come with this epoch: JSON that is logged with it. `parcels` name rows that
-        workers have already.
+        `offsets` have, for each stream with a batch in this epoch, the id of the query and the number of the batch,
+        ``{"eu": ["1c9e", 7]}``; they are logged with the epoch. `parcels` name rows that workers have already.
         """
         coordinator = self._coordinator
         with interrupts.deferred(), self._changed:

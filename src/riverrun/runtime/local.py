@@ -538,7 +538,7 @@ class LocalCarrier(Carrier):
     """The carrier for ``on=None``: workers take turns in the thread of whoever waits."""
 
     place = "in this process"
-    takes = frozenset({"seed"})
+    takes = frozenset({"seed", "storage"})
 
     def start(self, request: ClusterRequest) -> Cluster:
         return LocalCluster(

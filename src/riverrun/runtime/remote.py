@@ -146,8 +146,8 @@ class RemoteCluster(Cluster):
         "grow" adds workers, up to `most`.
         """
         options = Durability(**durability)
-        if isinstance(options.checkpoint, Storage):
-            raise TypeError("workers open the storage themselves: give a path or URL")
+        # Workers open the storage themselves: `run.options` refuses an opened one.
+        assert not isinstance(options.checkpoint, Storage)
         super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
         self._health = Health(self.events, balance, most)
         self._silence = silence
@@ -778,7 +778,7 @@ class RemoteCluster(Cluster):
             # It was lost meanwhile.
             if self._closed or not self._coordinator.roster.knows(incarnation):
                 Thread(target=link.close, daemon=True).start()
-                return {"leave": "it was applicant up before it began"}
+                return {"leave": "it was given up before it began"}
             line = QuestionLine(Asker(applicant["address"], self._credentials))
             self._peers.connect(incarnation, link, line)
             self._tell_peers()

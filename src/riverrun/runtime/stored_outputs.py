@@ -1,10 +1,13 @@
-"""Stored outputs: what a checkpoint says of all that can be read of a plan, its outputs and shared states; and rows
-read from a checkpoint while no run is alive.
+"""Stored outputs: what a checkpoint says of the outputs and shared states of a run, and their rows, read from a
+checkpoint while no run is alive.
 
-A run writes what `describe_outputs` returns into each of its checkpoints. `run.checkpoints` and `spark.checkpoints`
-read rows by `portions`. The laws of `engine.reading` hold, and:
+A run writes what `describe_outputs` returns into each of its checkpoints. `storage.reader` finds a state in a
+checkpoint, and cuts the state into ranges of hashes (`StoredState.cuts`); a `StoredPortion` has the rows of one range.
+`run.checkpoints` takes all `portions`, and in `spark.checkpoints` each task makes the portion that the task reads. A
+portion may also be of a state that is neither output nor shared: then a last column says how often each row is there.
+The laws of `engine.reading` hold, and:
 
-- **Whole.** The portions of all `cuts` together are the output, or the state, as of the epoch of the checkpoint.
+- **Whole.** The portions of all cuts together are the output, or the state, as of the epoch of the `StoredState`.
 - **Damage is named.** Where a file is damaged, the error names the file, and says how to find a checkpoint that is
   whole.
 

@@ -1,12 +1,14 @@
 """Launching: a worker is a Spark job with a single task, which lasts as long as the worker.
 
 Spark gives the slot, the executor and the interpreter; the rendezvous at the driver says which worker the task is
-(`runtime.worker_process`). A job is started through ``DataFrame.mapInArrow`` on a range of one row, in a thread of its
-own, under a tag by which the job can be cancelled. Law:
+(`runtime.worker_process`). `SparkLauncher` starts a job through ``DataFrame.mapInArrow`` on a range of one row, in a
+thread of its own, under a tag by which the job can be cancelled. The task calls `work`, with the program and, unless
+the session is local, the compiled kernels of the plan. Law:
 
 - **Stopped for good.** A job that is stopped ends, even if Spark does not know the job yet, for instance while its
-  function is being pickled. Spark cancels only jobs that it knows, so the launcher cancels again until the job is over;
-  a job without a waiting run would keep its thread, and wait for a slot, for good.
+  function is being pickled. Spark cancels only jobs that it knows, so the launcher cancels again until the job is over,
+  for a minute at most: by then Spark knows the job. A job that nobody waits for would keep its thread, and wait for a
+  slot, for good.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Shipping: running this package's code in tasks of Spark, on executors where the package may not be installed.
 
-A task gets a function of plain Python, which first makes the package importable: it takes the installed package if the
-version is the same, and otherwise unpacks the package that travels with the function. The packages that this one needs
-(pyarrow, numba, ...) must be installed on executors; a task where one is missing names it.
+Workers (`launcher`), tasks that hand rows in (`ingest`) and tasks of the data source (`source`) are started through
+`task` or `loader`. A task gets a function of plain Python, which first makes the package importable: it takes the
+installed package if `riverrun.__version__` is that of the driver, and otherwise unpacks the package that travels with
+the function. (In a local session nothing travels.) The packages that this one needs (pyarrow, numba, ...) must be
+installed on executors; a task where one is missing names it.
 
-The package is unpacked once for each version, below the temporary folder. A process locks the folder that it uses for
-as long as it lives. A process that unpacks another version later removes folders that no process has locked.
+The package is unpacked below the temporary folder, once for each content: the folder is named by a digest of the
+sources. A process locks the folder that it uses for as long as it lives. A process that unpacks later removes folders
+of other contents that are older than an hour and that no process has locked.
 """
 
 from __future__ import annotations

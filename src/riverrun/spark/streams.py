@@ -3,7 +3,9 @@
 ``run.stream`` comes here; the query hands its batches over through Spark's ``foreachBatch``. Laws:
 
 - **Each batch once.** The id of the query and the number of the batch are logged with the epoch that has the batch's
-  rows. A batch of the same query with that number or a lower one is a repetition, and is left out, also after a resume.
+  rows. A batch of the same query with that number or a lower one is a repetition, and is left out, also after a resume,
+  and after other queries have fed the stream. (Another checkpoint folder is another query. Of the queries of one
+  stream, the run knows the last 16: `engine.coordinator.epochs`.)
 - **Failures repeat, losses do not.** A batch whose epoch is refused fails the query, which repeats the batch when it is
   started again. A batch whose rows cannot be handed over, since workers or executors are lost, is tried again while the
   query goes on (the lost-tasks-run-again law of `ingest`).
@@ -164,5 +166,5 @@ def _check_trigger(name: str, trigger: Mapping[str, Any]) -> None:
 
 def has(cluster: SparkCluster, stream: str, query: str, number: int) -> bool:
     """Whether an epoch has this batch already."""
-    known = cluster.offsets.get(stream)
-    return known is not None and known[0] == query and number <= known[1]
+    offsets = cluster.offsets.get(stream, [])
+    return any(known == query and number <= last for known, last in offsets)

@@ -2,12 +2,14 @@
 
 As a rule nothing is missing: a wheel brings its kernels, `make setup` compiles them for a checkout, and the files of
 compiled kernels stay on a machine. Kernels are missing on the first start of a source tree, or on a processor below the
-baseline. Then ``flow.run()`` has this module compile the kernels of its plan, a Spark worker the kernels named by its
-driver, and ``python -m riverrun kernels`` all kernels in `entries`.
+baseline. Then ``flow.run()`` has `make_ready` compile the kernels of its plan, a worker the kernels named by its
+driver, and ``python -m riverrun kernels`` all kernels in `entries`. `make_ready` returns when they are compiled. (A
+kernel that is missing alone is left to its first call.) For workers on other machines, `carry` gives the compiled files
+as bytes.
 
-Numba compiles one function at a time in a process, so there is a helper process for each core. Every helper gets the
-whole list and takes the first kernel that is neither compiled nor being compiled; the locks of `kernels.compiling`
-ensure that a kernel is compiled once. Helpers write files and report nothing else. Law:
+Numba compiles one function at a time in a process, so there is a helper process for each core, and 8 at most. Every
+helper gets the whole list and takes the first kernel that is neither compiled nor being compiled; the locks of
+`kernels.compiling` ensure that a kernel is compiled once. Helpers write files and report nothing else. Law:
 
 - **Nothing depends on helpers.** Where they cannot be started, or are ended, a kernel is compiled when it is called.
 

@@ -1,6 +1,7 @@
-"""A spine: the state of one operator on one worker, as a chain of batches that merge in the background.
+"""A spine: one state of an operator on one worker, as a chain of batches that merge in the background.
 
-An operator appends a batch for each time that is complete, and reads the spine through views. Two frontiers describe a
+Most operators that keep something have one spine; a vertex has one for each of its tables. The operator appends a batch
+for each time that is complete, and reads the spine through views. Two frontiers describe a
 state: before `upper` no change will come any more, and before `since` versions can no longer be told apart. A state
 can be read as of every time in [since, upper). Laws:
 

@@ -40,6 +40,7 @@ from riverrun.state.schema import Order, Schema
 from riverrun.state.shards import END
 from riverrun.state.soundness import read_json
 from riverrun.state.types import type_text
+from riverrun.storage.records import is_offset
 from riverrun.storage.store import checksum
 from riverrun.version import __version__
 
@@ -254,6 +255,9 @@ def _check_about(about: Any) -> dict[str, Any]:
     for key in _OBJECTS:
         if not isinstance(about.get(key, {}), dict):
             raise ValueError(f"its {key} is {type(about[key]).__name__}, not an object")
+    for known in about.get("offsets", {}).values():
+        if not (is_offset(known) or (isinstance(known, list) and all(map(is_offset, known)))):
+            raise ValueError("its offsets are no numbers of batches")
     return about
 
 

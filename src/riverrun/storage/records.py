@@ -146,6 +146,8 @@ def _check_header(header: Any) -> Mapping[str, Any]:
     for key in ("parcels", "offsets", "fingerprint"):
         if not isinstance(header.get(key, {}), dict):
             raise ValueError(f"its {key} are no object")
+    if not all(map(is_offset, header.get("offsets", {}).values())):
+        raise ValueError("its offsets are no numbers of batches")
     void = header.get("void", [])
     if not (isinstance(void, list) and all(map(_is_count, void))):
         raise ValueError("what it declares void is no list of positions")
@@ -165,6 +167,16 @@ def _is_parcel(parcel: Any) -> bool:
         and _is_count(parcel["holder"])
         and all(isinstance(parcel[key], str) for key in ("name", "checksum"))
         and (file is None or (isinstance(file, str) and _PARCEL.fullmatch(file) is not None))
+    )
+
+
+def is_offset(value: Any) -> bool:
+    """Whether a value of JSON is the id of a stream's query and the number of a batch."""
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and _is_count(value[1])
     )
 
 

@@ -1,4 +1,6 @@
-"""The eight laws of operators, and the check that a program keeps them.
+"""The eight laws of operators: what each demands, the error of a broken one, and the outcome of a check.
+
+`checking` is what users call, and `trials` tries the laws; both take these words from here.
 
 ========== ========================================================================================
 law        what the law demands, and how it is tried

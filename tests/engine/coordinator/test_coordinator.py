@@ -11,7 +11,7 @@ import pytest
 
 from riverrun.engine.coordinator.checkpointing import CheckpointSaver
 from riverrun.engine.coordinator.coordinator import Coordinator, Phase
-from riverrun.engine.coordinator.epochs import Backlog, BacklogEntry
+from riverrun.engine.coordinator.epochs import QUERIES, Backlog, BacklogEntry
 from riverrun.engine.messages import (
     CLIENT,
     ORIGIN,
@@ -728,3 +728,28 @@ def test_of_rows_that_were_recalled_and_not_done_one_epoch_at_a_time_is_kept() -
         assert [backlog[epoch].dropped for epoch in range(4)] == [e not in there for e in range(4)]
     backlog.recalled(4, rows)
     assert backlog[3].inputs == rows
+
+
+def test_the_last_batch_of_each_query_of_a_stream_is_known() -> None:
+    backlog = Backlog(0)
+    batches = [("one", 0), ("one", 1), ("two", 0), ("one", 2), ("refused", 0)]
+    for epoch, (query, number) in enumerate(batches):
+        backlog.add(epoch, BacklogEntry(epoch, {}, offsets={"s": [query, number]}))
+    backlog[4].refuse()
+    known = {"s": [["two", 0], ["one", 2]]}
+    assert backlog.offsets_before(2) == {"s": [["one", 1]]}
+    for floor in range(6):  # whether the epochs have left the backlog or not
+        backlog.forget(floor)
+        assert backlog.offsets_before(5) == known
+    for at in range(QUERIES - 1):
+        backlog.add(5 + at, BacklogEntry(5 + at, {}, offsets={"s": [f"query {at}", 7]}))
+    offsets = backlog.offsets_before(100)["s"]
+    assert (len(offsets), offsets[0], offsets[-1][1]) == (QUERIES, ["one", 2], 7)
+    assert backlog.offsets_before(5) == known
+
+
+def test_offsets_of_a_checkpoint_of_an_earlier_version_count() -> None:
+    assert Backlog(0, {"s": ["one", 3]}).offsets_before(0) == {"s": [["one", 3]]}
+    assert Backlog(0, {"s": [["one", 3], ["two", 0]]}).offsets_before(0) == {
+        "s": [["one", 3], ["two", 0]]
+    }

@@ -310,4 +310,4 @@ def test_streams_repeat_the_batch_of_an_epoch_that_is_refused_on_resume(tmp_path
     assert cluster._lease is not None
     cluster._lease.stop()
     with program().run(checkpoint=tmp_path) as run:
-        assert run._cluster.offsets == {"stream": ["query", 0]}
+        assert run._cluster.offsets == {"stream": [["query", 0]]}

@@ -238,11 +238,17 @@ def test_a_batch_that_comes_again_is_recognised(spark: SparkSession, tmp_path: P
             query("two")  # another query is not a repetition
             take(batch(1), 0)
             assert run.completed == 4
+            query("one")  # its folder is in use again
+            take(batch(4), 2)
+            assert run.completed == 4
+            query("two")
         with counting().flow.run(on=spark, workers=1, checkpoint=path) as run:
             take = run.stream("a", Grabbed([]), checkpoint=tmp_path / "mine").take
             take(batch(1), 0)  # logged before
             assert run.completed == 4
             take(batch(5), 1)
+            query("one")
+            take(batch(4), 2)
             assert run.completed == 5
             expected = counts([(1, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)])
             assert run.read("out").rows() == expected

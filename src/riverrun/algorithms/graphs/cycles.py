@@ -1,18 +1,19 @@
 """Cycles in a graph whose edges have times: for each new edge, the cycles that it closes.
 
-Users find it as `rr.graphs.cycles`. Edges are in a shared state, by either end, and each new edge reads that state as
-of its own time. Simple paths are followed from the two ends of the new edge towards each other, hop by hop in a loop:
-ahead from `dst`, back from `src`. Where two such halves meet, they make a cycle. The halves that go back are a state
-too, in which the halves that go ahead are looked up. So a cycle of 5 nodes takes paths of 2 hops, not of 4. With the
-messages of a college in a window of a week, that is 1.3 (10 edges an epoch) to 1.6 (100) times as many edges in a
-second of CPU as paths from one end with a lookup of the last edge.
+Users find it as `rr.graphs.cycles`. Edges are in a shared state twice, under `src` and under `dst`, and each new edge
+reads that state as of its own time. Simple paths are followed from the two nodes of the new edge towards each other,
+hop by hop in a loop: ahead from `dst`, back from `src`. Where two such halves meet, they make a cycle. The halves that
+go back are a state too, in which the halves that go ahead are looked up. So a cycle of 5 nodes takes paths of 2 hops,
+not of 4. With the messages of a college in a window of a week, that is 1.3 (10 edges an epoch) to 1.6 (100) times as
+many edges in a second of CPU as paths from `dst` alone with a lookup of the last edge.
 
 Laws, for a new edge (src, dst, time) of time T:
 
 - **Closed cycles.** The new edge closes a cycle of length n when there are n pairwise different nodes src, dst, ...
   such that an edge leads from each to the next and from the last to the first, and all of these edges but the new one
-  have times in [T - span, T), where `span` is the span of length n. The window is closed at its start and open at its
-  end. An edge with an end counts only if its end is after T; an edge that ends at or before its own time never counts.
+  have times in [T - span, T), where `span` is the span of length n. So the window has its first time in it, and not T.
+  Where edges have a time from which on they are not there any more (the column ``end=``), an edge counts only if that
+  time is after T; an edge for which that time is not after its own `time` never counts.
 - **Equal times.** Edges of equal time do not see each other. So a cycle belongs to its latest edge; if several of its
   edges are latest, the cycle is not in the result. Where that matters, give edges different times.
 - **Cycles of nodes.** A cycle is a list of nodes, not of edges: several edges from one node to another in the window

@@ -1,7 +1,8 @@
-"""Neighbourhoods: how dense a graph is around its nodes, by triangles, clustering and cores.
+"""Neighbourhoods: how dense a graph is around its nodes, by triangles, clustering coefficients and k-cores.
 
-Users find them in `rr.graphs`. All of them look at a graph of neighbours: two nodes are neighbours when an edge joins
-them, in either direction or both. Self loops are left out.
+Users find them in `rr.graphs`. Two nodes are neighbours when an edge joins them, in either direction or both. Only
+`clustering_coefficient` tells directions apart, unless ``directed=False``: between two neighbours it counts each
+direction that has an edge. Self loops are left out, and repeated edges count once.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class Coordinator:
 
     @property
     def offsets(self) -> dict[str, Any]:
-        """How far each stream has come, by the epochs that were submitted and not refused."""
+        """How far the queries of each stream have come, by the epochs that were submitted and not refused."""
         return self._backlog.offsets_before(self.next)
 
     def checkpoint(self) -> None:

@@ -9,8 +9,10 @@ checkpoint path and finds the epoch in the log there. An epoch leaves when no re
   (`Recall`), and `recalled` puts them back, outside of the budget. Of the recalled epochs that were not done yet only
   the last one has its rows: when the run goes back and another epoch is recalled, the rows of the one before are
   dropped again. Without a log no rows are dropped.
-- **Refused offsets do not count.** `offsets_before(epoch)` is, for each stream that feeds an input, the last offset in
-  the earlier epochs that were not refused, those that have left the backlog included.
+- **Refused offsets do not count.** An epoch may have offsets: for a stream that feeds an input, the id of the query
+  that reads the stream, and the number of the query's batch. `offsets_before(epoch)` has the last batch of each query
+  in the earlier epochs that were not refused, those that have left the backlog included. Of the queries of one stream,
+  the `QUERIES` whose batches came last are known.
 
 In the example the log has epochs 0 and 1, at the positions 1 and 2. The budget has room for the rows of epoch 0 only,
 until those of epoch 1, the record at position 2, are recalled.
@@ -19,10 +21,10 @@ until those of epoch 1, the record at position 2, are recalled.
 >>> backlog = Backlog(0, keep=20)
 >>> for epoch in range(2):
 ...     rows = {"n": pa.record_batch({"n": [1, 2]})}
-...     backlog.add(epoch, BacklogEntry(epoch + 1, rows, offsets={"s": epoch}))
+...     backlog.add(epoch, BacklogEntry(epoch + 1, rows, offsets={"s": ["query", epoch]}))
 ...     backlog.drop_rows(epoch)
 >>> [backlog[epoch].dropped for epoch in range(2)], backlog.offsets_before(2)
-([False, True], {'s': 1})
+([False, True], {'s': [['query', 1]]})
 >>> backlog.recalled(2, {"n": pa.record_batch({"n": [1, 2]})})
 >>> backlog[1].dropped
 False
@@ -40,6 +42,9 @@ from riverrun.engine.messages import Inputs, Parcels
 from riverrun.state.shards import Shards
 from riverrun.storage.takeover import KEEP
 
+QUERIES = 16
+"""Of so many queries of a stream the last batch is known."""
+
 
 @dataclass(slots=True)
 class BacklogEntry:
@@ -50,6 +55,7 @@ class BacklogEntry:
     inputs: Inputs
     parcels: Parcels = field(default_factory=dict)
     offsets: Mapping[str, Any] = field(default_factory=dict)
+    """For each stream with a batch in the epoch: the id of the query, and the number of the batch."""
     refused: bool = False
     shares: tuple[Shards, list[Inputs]] | None = None
     """The rows of each worker, where they were cut already, and the shards by which they were cut."""
@@ -78,10 +84,15 @@ class Backlog:
     def __init__(
         self, epoch: int, offsets: Mapping[str, Any] | None = None, keep: int | None = None
     ) -> None:
-        """Start at an epoch. `offsets` say how far each stream had come before it; `keep` is the budget of rows."""
+        """Start at an epoch. `offsets` say how far each stream had come before it; `keep` is the budget of rows.
+
+        Earlier versions kept the last query of a stream only, not a list: ``{"s": ["query", 1]}``.
+        """
         self._entries: dict[int, BacklogEntry] = {}
         self._oldest = epoch
-        self._settled = dict(offsets or {})
+        self._settled: dict[str, list[Any]] = {}
+        for stream, known in (offsets or {}).items():
+            self._settled[stream] = [known] if known and isinstance(known[0], str) else list(known)
         self._keep = KEEP if keep is None else keep
         self._budgeted_bytes = 0
         self._recalled: BacklogEntry | None = None
@@ -105,16 +116,17 @@ class Backlog:
             entry = self._entries.pop(self._oldest)
             self._budgeted_bytes -= entry.budgeted_bytes
             if not entry.refused:
-                self._settled.update(entry.offsets)
+                _count_in(entry.offsets, self._settled)
             self._oldest += 1
 
-    def offsets_before(self, epoch: int) -> dict[str, Any]:
-        """How far each stream had come before an epoch (*refused offsets do not count*)."""
+    def offsets_before(self, epoch: int) -> dict[str, list[Any]]:
+        """How far the queries of each stream had come before an epoch (*refused offsets do not count*), the query whose
+        batch came last at the end."""
         offsets = dict(self._settled)
         for number in sorted(self._entries):
             entry = self._entries[number]
             if number < epoch and not entry.refused:
-                offsets.update(entry.offsets)
+                _count_in(entry.offsets, offsets)
         return offsets
 
     def drop_rows(self, epoch: int) -> None:
@@ -141,3 +153,10 @@ class Backlog:
                 entry.inputs = {name: inputs[name] for name in entry.input_names}
                 entry.dropped, entry.shares = False, None
                 self._recalled = entry
+
+
+def _count_in(news: Mapping[str, Any], offsets: dict[str, list[Any]]) -> None:
+    """Add the offsets of one epoch to those of the epochs before."""
+    for stream, (query, number) in news.items():
+        others = [known for known in offsets.get(stream, []) if known[0] != query]
+        offsets[stream] = [*others, [query, number]][-QUERIES:]

@@ -1,14 +1,17 @@
-"""The log writer: records on their way to the log, one at a time, for as long as that takes.
+"""The log writer: records on their way to the log, one at a time.
 
 The coordinator's part of the log, sans I/O. The coordinator adds a record for each submitted epoch and for each
-refusal, and sends the storage the records that the log writer hands out. Laws:
+refusal, and sends the storage the records that the log writer hands out. The log writer also says what people are told
+of records that wait (`remind`, `status`), and makes the error that ends the run when a record has waited for longer
+than `storage_timeout`. Laws:
 
 - **In order.** The storage has one record at a time, and gets the next record when the one before is known to be in the
   log. So a record is in the log only if all records before it are.
-- **Outages are waited out.** A record that could not be appended is handed to the storage again, the same at the same
-  position. Where only the answer was lost, appending it again does nothing (the *repeatable* law of `storage.log`). An
-  error that is no outage (`retry.is_outage`) ends the run: somebody else's record at the position, or a defect.
-- **Never withdrawn.** A record that waits is written in the end, also when whoever waited for it has given up.
+- **Outages are waited out.** After an error that is an outage (`retry.is_outage`), the coordinator sends the storage
+  the same record again, at the same position, until the record is in the log or `storage_timeout` is over. Where only
+  the answer was lost, appending the record again does nothing (the *repeatable* law of `storage.log`). Any other error
+  ends the run: somebody else's record is at the position, or there is a defect.
+- **Never withdrawn.** A record that waits stays in the queue, also when whoever waited for the record has given up.
 
 >>> log = LogWriter(position=1, owner=0)
 >>> first, second = (log.add({"kind": "epoch", "epoch": epoch}, {}) for epoch in (0, 1))

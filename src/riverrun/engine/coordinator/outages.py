@@ -1,9 +1,10 @@
 """Outages: for a while the storage does not do something, and people are told so.
 
 The coordinator has one `Outage` for writing the log and one for reading what a lost worker had. During an outage
-nothing is given up, unless the user has set `storage_timeout`: the carrier of messages executes a failed instruction
-again, after the pauses of `retry`, which also says which errors are outages, and the run goes on with all that does not
-need the storage. Sans I/O: the time comes in as an argument, and each text for people goes out as a `Notice`. Laws:
+nothing is given up, unless the user has set `storage_timeout`: a failed instruction is sent to the storage again, and
+the run goes on with all that does not need the storage. The cluster delivers a failure only after a pause (`retry`,
+which also says which errors are outages). Sans I/O: the time comes in as an argument, and each text for people goes out
+as a `Notice`. Laws:
 
 - **Reminders.** People are told when an outage begins, again every 10 s, and when it is over, if they were told of it.
 - **Begins with the first failure.** `since` is the time of the first failure that no success has followed. A storage

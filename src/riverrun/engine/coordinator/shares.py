@@ -3,7 +3,8 @@
 The coordinator calls `shares_of` for every epoch of a run that has several workers. An input whose rows are all
 exchanged by the same key right away has an `InputRoute`: each of its rows goes to the worker that owns the hash of that
 key, so the exchange need not move the row again. The rows of every other input are cut into equal parts. Which worker
-takes a row in makes no difference to results.
+takes a row in makes no difference to results. Rows of Spark's DataFrames lie at workers already, in parcels:
+`share_of_parcels` gives each parcel to the worker that holds it, and deals out those whose holder is gone.
 
 >>> import pyarrow as pa
 >>> from riverrun.state.shards import Shards

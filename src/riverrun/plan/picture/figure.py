@@ -1,9 +1,10 @@
 """A figure: the content of a drawing of a plan. It has boxes, arrows between boxes, and texts for both.
 
-`svg`, `dot` and `plan.explain` draw it. A plan has more nodes than a person wants to look at, so some share a box or
-have none:
+`svg` and `dot` draw it. `plan.explain`, which writes a line for each node, takes from here the order of the lines
+(`in_order`), the chains of nodes that are one pass (`fused`), and texts. A plan has more nodes than a person wants to
+look at, so in a figure some share a box or have none:
 
-- a chain of linear operators is one box, since it is one pass over the rows (`fused`);
+- a chain of linear operators is one box, since it is one pass over the rows;
 - an exchange is an arrow: rows travel between workers along it;
 - the nodes with which every loop starts (rows of the first round, then rows that came back) are one box.
 
@@ -24,7 +25,7 @@ Laws:
 >>> [[node.name for node in box.nodes] for box in Figure(builder.build()).boxes]
 [['items'], ['negate-1', 'negate-2']]
 
-Cost: linear in nodes and edges; `in_order` adds a logarithm.
+Cost: linear in nodes and edges; `in_order`, the topological order of the nodes, adds a logarithm.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The client of a process of a run: asks it questions, fetches rows from it, hands rows to it.
 
 The driver, tasks of Spark and workers use it; the other end is an `endpoint`. The module is light, like `codec.plain`,
-and needs no engine. There are three ways to ask, each on top of the one before:
+and needs no engine. A process that is stopped, or a machine that is cut off, breaks no connection, so a caller could
+wait for ever; but the coordinator notices in the end that a worker is gone, and *gives the worker up*. There are four
+parts:
 
-- An `Asker` is for any number of threads: each call has a connection of its own, which a later call uses again.
-- A `QuestionLine` asks a worker that may be *given up* during the wait. A process that is stopped, or a machine that is
-  cut off, breaks no connection, so a caller would wait for ever. The coordinator notices that the worker is gone, and
-  closes the line.
-- `fetch_loans` fetches rows that workers *lend* (they keep them under a number, a *loan*), also when those workers are
-  lost meanwhile: the workers that then have the rows lend them anew.
+- An `Asker` asks questions, fetches rows (`rows`) and hands rows in (`begin_upload`), for any number of threads: each
+  call has a connection of its own, which a later call uses again.
+- A `QuestionLine` asks one worker questions through an `Asker`. When the worker is given up, the line is closed.
+- `watched` passes on rows that a thread fetches, until a function `gone` says that their worker was given up.
+- `fetch_loans` gives the rows that workers *lend* (they keep them under a number, a *loan*), also when such workers are
+  lost meanwhile. The caller says how the rows of a loan are fetched, and which loans take the place of a lost one.
 
 Laws:
 

@@ -9,10 +9,10 @@ The coordinator and the workers send their messages on links; the receiving end 
   waits: two processes whose windows are full would wait for each other's.
 - **Adaptive.** A frame leaves at once when no other waits before it. Small frames that wait travel together in one
   write, and credit with them.
-- **Nobody waits.** `send` writes the bytes that the kernel takes at once; a thread, which the link has from then on,
-  writes the rest. A receiver that is stopped or cut off holds up this thread only, and the kernel breaks a link whose
-  receiver takes nothing for long. A link that is made with `broken` is opened by a thread too: messages that are sent
-  meanwhile wait here, and `broken` is called when the link cannot be opened, or breaks later.
+- **Nobody waits.** `send` writes the bytes that the operating system takes at once; a thread, which the link has from
+  then on, writes the rest. A receiver that is stopped or cut off holds up this thread only, and the operating system
+  breaks a link whose receiver takes nothing for long. A link that is made with `broken` is opened by a thread too:
+  messages that are sent meanwhile wait here, and `broken` is called when the link cannot be opened, or breaks later.
 
 Cost, between two processes of a machine with two cores that others kept busy: 90 to 110 microseconds for a message and
 one back (130 with TLS); 0.4 to 0.6 GB/s of numbers and 0.4 to 0.5 of text (0.15 to 0.3 with TLS), made, sent, read and

@@ -12,10 +12,10 @@ All kernels are declared with `@kernel`, and nothing else in the package compile
   for locks of kernels which that kernel calls, and no kernel calls itself by way of others. (Where no file can be
   locked, several processes may compile one kernel, which costs time and nothing else.)
 
-A kernel is loaded at its first call, or earlier: a new worker is told which kernels the plan needs and which other
-workers have called (`used` lists those of a process), and loads them in a thread in the background (`load`). Loading
-early changes no result. Where files are missing, `state.preparing` compiles the kernels of a plan in several processes
-at once, before the plan runs.
+A kernel is loaded at its first call, or earlier: workers tell the driver which kernels they have called (`used`), a new
+worker is told the names of these kernels and of those that the plan needs, and a thread of the new worker loads them in
+the background (`load`). Loading early changes no result. Where files are missing, `state.preparing` compiles the
+kernels of a plan in several processes at once, before the plan runs.
 
 A kernel is compiled once for each combination of argument types. Numba by itself would also compile a kernel anew for
 each constant in a call; that is switched off, as LLVM makes use of constants anyway where it inlines the call.

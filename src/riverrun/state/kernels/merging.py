@@ -1,12 +1,21 @@
 """Merging two sorted blocks: order kept, times advanced, equal changes added up.
 
-`state.merge` calls `merge_step` and `merge_words`. A step stops after a number of rows that the caller gives, between
-two groups; a *group* are the changes of one (key, value), which differ only in time. Times come as codes. A `map` has
-the code in the result of each code, or -1 for changes to be left out; several codes may become one, which is
-compaction. Law:
+`state.merge` calls the kernels here for two blocks (sorted pieces of a state: `state.block`), again and again; each
+call stops after a number of rows that the caller gives, or where a block ends:
 
-- **Sums stay.** For every time t that the map keeps apart, the sum of diffs per (key, value) over the codes at or
-  before t is unchanged: each group is gathered whole from both sides, and diffs are added up only within one new code.
+- `merge_step` merges any two blocks. For each row of the result, `merge_step` writes from which block and row it comes,
+  its hash, its diff, and where the result has several times its code; the caller copies the columns. `kernels.packing`
+  merges small blocks with `merge_step`.
+- `merge_words` merges two blocks whose changes have one and the same time in the result and differ in one int64 column
+  only, and writes hashes and column to their place at once. Given other blocks, it does nothing.
+
+A *group* is the changes of one (key, value), which differ only in time; no call stops inside a group. Each block has a
+table of times, and the *code* of a change is the position of its time in that table. For each block, `merge_step` takes
+a *map* from the block's codes to codes of the result, -1 for changes to be left out. Several codes may become one: that
+is compaction. Law:
+
+- **Sums stay.** For every time t that the maps keep apart, the sum of diffs per (key, value) over the codes at or
+  before t is unchanged: each group is gathered whole from both blocks, and diffs are added up only within one new code.
 
 Cost: 3 ns a row where hashes differ, one exact comparison where they are equal.
 """

@@ -1,7 +1,10 @@
-"""The times after a given time at which keys change: the times of the changes that are not at or before that time.
+"""The times at which the values of some keys may change after a given time t: the joins of t with the times of those
+changes of the keys that are not at or before t.
 
-`View.later` uses it, by which a reduce in a loop looks ahead. Only the runs that have such a change are searched, and
-only the times of the changes of the keys are looked at: in a loop a view has dozens of times, and a key a few of them.
+`View.later` uses it, by which a reduce in a loop looks ahead. `find_later` gives the joins, and for each key which of
+them are its own; `group_later` turns that around. The view's blocks come in *runs*: a run is the blocks of one batch.
+Only the runs that have a change not at or before t are searched, and only the times of the changes of the keys are
+looked at: in a loop a view has dozens of times, and a key a few of them.
 
 Cost: a lookup for each key in each such run, and two or three comparisons for each change of the keys there.
 """
