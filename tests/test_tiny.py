@@ -45,6 +45,7 @@ def test_public_names_are_pinned():
         "graphs",
         "last",
         "learning",
+        "loops",
         "max",
         "mean",
         "min",

@@ -13,7 +13,7 @@ from riverrun.attributes import missing_name
 from riverrun.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from riverrun import graphs, learning, options, rules
+    from riverrun import graphs, learning, loops, options, rules
     from riverrun.errors import (
         CheckpointError,
         OperatorFailed,
@@ -70,6 +70,7 @@ __all__ = [
     "graphs",
     "last",
     "learning",
+    "loops",
     "max",
     "mean",
     "min",
@@ -114,7 +115,7 @@ _HOMES = {
     "riverrun.frontends.shared.state": ("State",),
     "riverrun.run": ("Commit", "Result", "Run", "Sink", "read_checkpoint"),
 }
-_NAMESPACES = ("graphs", "learning", "options", "rules", "testing")
+_NAMESPACES = ("graphs", "learning", "loops", "options", "rules", "testing")
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -128,6 +129,7 @@ _NAMES = {
         "shortest_paths", "strongly_connected_components", "triangle_counts", "triangles", "undirected",
     ),
     "learning": ("Model", "ftrl"),
+    "loops": ("greatest", "least"),
     "options": ("Checkpoint", "Recovery", "Security"),
     "testing": (
         "CHECKPOINT", "COMMIT", "CRASH", "KILL", "LAWS", "REFUSE", "SCALE", "Checked", "Draw", "LawBroken",

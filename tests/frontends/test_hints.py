@@ -128,6 +128,7 @@ COLLECTIONS: dict[str, tuple[Program, list[Any]]] = {
     "process": (lambda x, _: flow_of(x).vertex(Same, {"rows": x}, {"v": pl.Int64}), [(10,)]),
     "pipe": (lambda x, _: counted(x), [(4,)]),
     "withColumn": (lambda x, _: x.with_columns(v=v + 1).select("v").distinct().count(), [(3,)]),
+    "toDF": (lambda x, _: x.select(value="v").group_by().agg(rr.max("value")), [(5,)]),
     "withColumnRenamed": (lambda x, _: x.rename({"v": "w"}).group_by().agg(rr.max("w")), [(5,)]),
     "selectExpr": (lambda x, _: x.select(pl.sql_expr("v + 1 AS w")).distinct(), [(2,), (3,), (6,)]),
     "cast": (lambda x, _: x.select(v=pl.col("v").cast(pl.Int32)).distinct(), [(1,), (2,), (5,)]),

@@ -115,8 +115,9 @@ class Instance:
     def _start_actors(
         self, shards: Shards, history: int, first: int, spill: Mapping[str, Any]
     ) -> None:
-        """Start the actors, in the order of nodes, and the taps of shared states. Outputs are not connected yet."""
-        for node in self.plan.nodes:
+        """Start the actors, after those whose arrangements they read, and the taps of shared states. Outputs are not
+        connected yet."""
+        for node in self.plan.in_reading_order:
             if not node.operator.has_actor:
                 continue
             read = node.inputs if node.operator.reads_arrangements else ()

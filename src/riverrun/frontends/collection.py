@@ -43,7 +43,9 @@ from riverrun.frontends.arguments import (
     not_a_collection,
     type_in_words,
 )
+from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.co_groups import co_group
+from riverrun.frontends.collections.delta import iterate_delta
 from riverrun.frontends.collections.expressions import compile_filter
 from riverrun.frontends.collections.groups import Grouped
 from riverrun.frontends.collections.joins import join
@@ -919,6 +921,62 @@ class Collection(Rows):
         [(3,), (6,)]
         """
         return iterate(self, body, rounds=rounds, at=at, name=name, patience=patience)
+
+    def iterate_delta(
+        self,
+        workset: Collection,
+        *,
+        key: str | Sequence[str],
+        body: Callable[..., tuple[Collection, Collection]] | None = None,
+        send: Callable[..., Collection] | None = None,
+        better: Better | None = None,
+        missing: str = "drop",
+        rounds: int | None = None,
+        name: str | None = None,
+        patience: int = PATIENCE,
+    ) -> Collection:
+        """These rows, one for each `key`, improved round by round by rows that take their place, until none does.
+
+        These rows are the *solution* at the start, and `workset` has the rows that the first round works on. A round
+        costs what it changes, where one of `iterate` may have to look at everything. Give one of two functions:
+
+        - ``body(solution, workset)`` returns the delta, which are rows to take the place of rows of the solution, and
+          the workset of the next round. Where it makes the workset of its delta, it gets the rows that were accepted.
+        - ``send(accepted)`` returns the next workset; the delta is the workset itself. The workset has the columns of
+          the solution: messages to keys.
+
+        A row of the delta takes the place of the row with its key if it is `better`: ``rr.loops.least("distance")`` or
+        ``rr.loops.greatest("width")``; other columns decide between equally good rows, the smaller first. Without
+        `better`, a row takes the place of every other row, and two different rows for one key are an error. A row whose
+        key is not in the solution is dropped; with ``missing="add"`` it comes in.
+
+        With `rounds`, there are at most so many rounds. A loop without `rounds` that still changes after `patience`
+        rounds is an error. `name` is what the loop is called.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> def distances(roads):
+        ...     start = roads.filter(src=1).select(node="src", distance=pl.lit(0)).distinct()
+        ...
+        ...     def send(near):
+        ...         there = near.join(roads, left_on="node", right_on="src")
+        ...         return there.select(node="dst", distance=pl.col("distance") + pl.col("length"))
+        ...
+        ...     least = rr.loops.least("distance")
+        ...     return start.iterate_delta(
+        ...         send(start), key="node", send=send, better=least, missing="add"
+        ...     )
+        >>> roads = [
+        ...     {"src": 1, "dst": 2, "length": 9},
+        ...     {"src": 1, "dst": 3, "length": 2},
+        ...     {"src": 3, "dst": 2, "length": 4},
+        ... ]
+        >>> sorted(once(distances, roads=roads).rows())
+        [(1, 0), (2, 6), (3, 2)]
+        """
+        return iterate_delta(
+            self, workset, key, body, send, better, missing, rounds, name, patience
+        )
 
     # -- inside
 

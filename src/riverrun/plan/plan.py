@@ -272,6 +272,29 @@ class Plan:
         return node.depth + node.operator.steps_out
 
     @cached_property
+    def in_reading_order(self) -> list[Node]:
+        """The nodes in their order, except that a node comes after those whose arrangements it reads."""
+        placed: set[int] = set()
+        order: list[Node] = []
+        for first in self.nodes:
+            waiting = [first]
+            while waiting:
+                node = waiting.pop()
+                if node.number in placed:
+                    continue
+                missing = [
+                    self.nodes[port.node]
+                    for at, port in enumerate(node.inputs)
+                    if node.operator.reads(at) and port.node not in placed
+                ]
+                if missing:
+                    waiting += [node, *missing]
+                    continue
+                placed.add(node.number)
+                order.append(node)
+        return order
+
+    @cached_property
     def cycles(self) -> list[list[int]]:
         """The strongly connected components of the plan: lists of nodes that lead to each other, most of length one.
 
@@ -456,6 +479,17 @@ class PlanBuilder:
         self.nodes[node.number] = replace(
             node, inputs=(*node.inputs, source), operator=operator or node.operator
         )
+
+    def lead_elsewhere(self, old: Port, new: Port, arranged: Port | None, below: int) -> None:
+        """Let the nodes with numbers `below` that take from `old` take from `new`; those that read the arrangement of
+        `old` read that of `arranged`."""
+        for node in self.nodes[:below]:
+            if old in node.inputs:
+                inputs = [
+                    port if port != old else (arranged or new) if node.operator.reads(at) else new
+                    for at, port in enumerate(node.inputs)
+                ]
+                self.nodes[node.number] = replace(node, inputs=tuple(inputs))
 
     def operator_at(self, port: Port, kind: type[OperatorKind]) -> OperatorKind:
         """The operator of a node, for callers who added that node and know of which class its operator is."""

@@ -280,6 +280,76 @@ class Bag:
             raise Restless("the reference does not come to rest")
         return result
 
+    def iterate_delta(
+        self, workset: Bag, *, key: Any, body: Any = None, send: Any = None, better: Any = None,
+        missing: str = "drop", rounds: int | None = None, name: str | None = None,
+        patience: int | None = None,
+    ) -> Bag:  # fmt: skip
+        """`body` is a `Body`: its two halves are called one by one, the second with the rows that were accepted."""
+        if rounds == 0:
+            return self
+        keys = _listed(key)
+        by, descending = ([], []) if better is None else better.order(self.columns, keys)
+
+        def best(rows: Bag) -> Bag:
+            if by:
+                return rows.group_by(*keys).top(1, by=by, descending=descending)
+            only = rows.distinct()
+            if any(len(group) > 1 for group in only.group_by(*keys).groups().values()):
+                raise TwoRows
+            return only
+
+        solution = best(self)
+        known = solution.select(*keys)
+        before = None
+        for _ in range((patience or PATIENCE) if rounds is None else rounds):
+            if before == (solution.rows, workset.rows):
+                return solution
+            before = solution.rows, workset.rows
+            delta = workset if body is None else body.step(solution, workset)
+            delta = delta.select(*self.columns)
+            if missing == "drop":
+                delta = delta.semi_join(known, on=keys)
+            delta = best(delta)
+            if by:
+                merged = best(solution.concat(delta))
+            else:
+                merged = delta.concat(solution.without_keys(delta, keys))
+            gone = solution.rows
+            accepted = Bag(self.schema, {row: 1 for row in merged.rows if row not in gone})
+            solution = Bag(self.schema, dict.fromkeys(merged.rows, 1))
+            workset = (send(accepted) if body is None else body.go_on(accepted)).select(
+                *workset.columns
+            )
+        if rounds is None:
+            raise Restless("the reference does not come to rest")
+        return solution
+
+    def without_keys(self, other: Bag, keys: Sequence[str]) -> Bag:
+        """The rows whose key `other` does not have; a null equals a null."""
+        mine, theirs = self.select(*keys).columns, set(other.select(*keys).rows)
+        places = [self.columns.index(name) for name in mine]
+        return Bag(
+            self.schema,
+            {r: n for r, n in self.rows.items() if tuple(r[at] for at in places) not in theirs},
+        )
+
+
+class TwoRows(AssertionError):
+    """Two different rows for one key, where nothing says which one is better."""
+
+
+class Body:
+    """A body of a delta iteration in two halves: `step` gives the delta, `go_on` makes the next workset of it."""
+
+    def __init__(self, step: Callable[..., Any], go_on: Callable[..., Any]) -> None:
+        self.step = step
+        self.go_on = go_on
+
+    def __call__(self, solution: Any, workset: Any) -> Any:
+        delta = self.step(solution, workset)
+        return delta, self.go_on(delta)
+
 
 class Groups:
     """A bag, and the columns by which its rows are grouped."""

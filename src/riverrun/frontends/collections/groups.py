@@ -168,7 +168,8 @@ class Grouped:
 
         def __getattr__(self, name: str) -> Any:
             otherwise = _HINT
-            if hasattr(Collection, name) and name not in GROUPS:
+            collection = vars(self).get("collection")  # not there yet while a copy is made
+            if hasattr(type(collection), name) and name not in GROUPS:
                 otherwise = f"groups are no rows yet: agg(...).{name}(...), or count(), top(...), apply(...) before it"
             raise missing_attribute(self, "group", name, GROUPS, otherwise)
 

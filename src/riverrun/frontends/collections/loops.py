@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,7 +47,7 @@ from riverrun.frontends.collections.expressions import Projection, compile_colum
 from riverrun.frontends.collections.rows import Rows
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
-from riverrun.plan.plan import Node, Scope
+from riverrun.plan.plan import Node, Port, Scope
 from riverrun.rows.values import show
 from riverrun.state.types import common_type, share_layout, type_text
 
@@ -66,41 +67,50 @@ def iterate(
     """See `Collection.iterate`."""
     builder, line = start._builder, users_line()
     check_callable(body, "iterate")
-    _check_arguments(body, 1 if at is None else 2, line)
-    if rounds is not None and not is_count(rounds, 0):
-        raise PlanError(
-            "plan.rounds",
-            f"cannot iterate with rounds={show(rounds)} ({line}): that is a whole number from 0 on",
-            hint="leave it out to go on until nothing changes",
-        )
-    if not is_count(patience):
-        raise PlanError(
-            "plan.patience",
-            f"cannot iterate with patience={patience!r} ({line}): that is a whole number of rounds from 1 on",
-            hint=f"leave it out for {PATIENCE:,} rounds",
-        )
+    taken = "the rows of the round" + ("" if at is None else " and those that have entered")
+    spelling = "iterate(lambda rows: ...); with at=, iterate(lambda rows, entered: ..., at=...)"
+    check_arguments(body, 1 if at is None else 2, "iterate", taken, spelling, line)
+    check_limits("iterate", rounds, patience, line)
     if rounds == 0:
         return start
-    for _ in range(_WIDENINGS):
+    for _ in range(WIDENINGS):
         entering = None if at is None else _entering(start, at, line)
         try:
             with builder.whole_or_not():
                 return _closed(start, body, rounds, entering, name, patience, line)
-        except _Wider as wider:
+        except Wider as wider:
             refusal = wider.refusal
             start = widened(start, wider.kinds)
     raise refusal
 
 
-_WIDENINGS = 4
+WIDENINGS = 4
 """How often a loop is built anew for wider columns; after that, the types are taken to grow for ever."""
 
 
-class _Wider(Exception):
-    """The body gives wider columns than the loop starts with, so the loop is to be built anew with `kinds`."""
+def check_limits(method: str, rounds: Any, patience: Any, line: str) -> None:
+    """Refuse limits of a loop that are no numbers of rounds."""
+    if rounds is not None and not is_count(rounds, 0):
+        raise PlanError(
+            "plan.rounds",
+            f"cannot {method} with rounds={show(rounds)} ({line}): that is a whole number from 0 on",
+            hint="leave it out to go on until nothing changes",
+        )
+    if not is_count(patience):
+        raise PlanError(
+            "plan.patience",
+            f"cannot {method} with patience={patience!r} ({line}): that is a whole number of rounds from 1 on",
+            hint=f"leave it out for {PATIENCE:,} rounds",
+        )
 
-    def __init__(self, kinds: dict[str, pa.DataType], refusal: PlanError) -> None:
+
+class Wider(Exception):
+    """The body gives wider columns than `start`, with which the loop starts. So the loop is to be built anew, from a
+    start with the types `kinds`."""
+
+    def __init__(self, start: Rows, kinds: dict[str, pa.DataType], refusal: PlanError) -> None:
         super().__init__()
+        self.start = start
         self.kinds = kinds
         self.refusal = refusal
 
@@ -120,17 +130,18 @@ def _entering(start: Collection, at: Any, line: str) -> Projection:
     return entering
 
 
-def _check_arguments(body: Callable[..., Collection], count: int, line: str) -> None:
-    """Refuse a body that cannot be called with `count` arguments."""
+def check_arguments(
+    body: Callable[..., Any], count: int, method: str, arguments: str, spelling: str, line: str
+) -> None:
+    """Refuse a function of a round that cannot be called with `count` arguments, which are `arguments`."""
     try:
         inspect.signature(body).bind(*range(count))
     except TypeError:
-        arguments = "the rows of the round" + (" and those that have entered" if count == 2 else "")
         raise PlanError(
             "plan.loop_body",
-            f"cannot iterate {function_name(body)} ({line}): it is called with {arguments}, and does not take "
+            f"cannot {method} {function_name(body)} ({line}): it is called with {arguments}, and does not take "
             f"{'one argument' if count == 1 else 'two arguments'}",
-            hint="iterate(lambda rows: ...); with at=, iterate(lambda rows, entered: ..., at=...)",
+            hint=spelling,
             line=line,
         ) from None
     except ValueError:  # a builtin, whose parameters Python does not know
@@ -148,16 +159,9 @@ def _closed(
 ) -> Collection:
     """Build the loop, from checked arguments."""
     builder = start._builder
-    schema = pa.schema([field.with_nullable(True) for field in start.schema])
     loop = builder.loop(start.scope, name)
-    entered = start._into(loop, entering, rounds)
-    back = start._at(builder.add(Feedback(rounds, patience), [], [schema], scope=loop))
-    if entering is not None:
-        result = body(back, entered)
-    else:
-        # The rows of `start` are those of the first round only: from the next on, the body's result.
-        delayed = entered._add(Delay(rounds), [entered], schema)
-        result = body(entered.concat(delayed.negate(), back))
+    rows = Variable.entering(start, loop, rounds, patience, entering)
+    result = body(rows.inside) if entering is None else body(rows.inside, rows.entered)
     if not isinstance(result, Rows):
         raise PlanError(
             "plan.loop_open",
@@ -166,32 +170,93 @@ def _closed(
             hint="return the collection that the next round starts with",
             line=line,
         )
-    if not loop.is_inside(result.scope) or result.columns != start.columns:
-        if sorted(result.columns) != sorted(start.columns):
-            raise _other_columns(start, result, line)
-        result = result.select(*start.columns)
-    result = widened(result, _kinds_of_next(start, result, line))
-    result = result._into(loop)
-    if passes_no_state(builder.nodes, result._port.node, back._port.node):
-        # A row and its negation would go around for ever, since nothing on the way adds them up. They may lie on
-        # different workers: the row with the rows of the round, its negation where its group is.
-        result = result._added_up_by_row()
-    builder.close(back._port, result._port)
-    port = builder.add(Leave(), [result._port], [schema], scope=start.scope)
-    return start._at(port)
+    return rows.close(result, "iterate", line).leave()
 
 
-def _kinds_of_next(start: Collection, result: Collection, line: str) -> dict[str, pa.DataType]:
+@dataclass(frozen=True)
+class Variable:
+    """Rows of a loop that every round makes anew: `start` in the first round, then what the round before gave."""
+
+    start: Collection
+    loop: Scope
+    entered: Collection
+    """The rows of `start` inside the loop: in the first round, or each from the round on at which it enters."""
+    inside: Collection
+    """The rows of a round."""
+    back: Port
+    """The feedback that leads to the next round."""
+
+    @classmethod
+    def entering(
+        cls,
+        start: Collection,
+        loop: Scope,
+        rounds: int | None,
+        patience: int,
+        at: Projection | None = None,
+    ) -> Variable:
+        """A variable that starts as the rows of `start`. With `at`, it starts empty, and rows enter by priority: they
+        are in `entered` only."""
+        builder = start._builder
+        schema = pa.schema([field.with_nullable(True) for field in start.schema])
+        entered = start._into(loop, at, rounds)
+        back = start._at(builder.add(Feedback(rounds, patience), [], [schema], scope=loop))
+        inside = back
+        if at is None:
+            # The rows of `start` are those of the first round only: from the next on, the body's result.
+            delayed = entered._add(Delay(rounds), [entered], schema)
+            inside = entered.concat(delayed.negate(), back)
+        return cls(start, loop, entered, inside, back._port)
+
+    def fitting(self, result: Collection, method: str, line: str) -> Collection:
+        """What a body gave for the next round, in the columns and types of `start`, inside the loop."""
+        if not self.loop.is_inside(result.scope) or result.columns != self.start.columns:
+            if sorted(result.columns) != sorted(self.start.columns):
+                raise _other_columns(self.start, result, method, line)
+            result = result.select(*self.start.columns)
+        result = widened(result, _kinds_of_next(self.start, result, method, line))
+        return result._into(self.loop)
+
+    def close(self, result: Collection, method: str, line: str) -> ClosedVariable:
+        """Lead `result` to the next round."""
+        builder = self.start._builder
+        result = self.fitting(result, method, line)
+        if passes_no_state(builder.nodes, result._port.node, self.back.node):
+            # A row and its negation would go around for ever, since nothing on the way adds them up. They may lie on
+            # different workers: the row with the rows of the round, its negation where its group is.
+            result = result._added_up_by_row()
+        builder.close(self.back, result._port)
+        return ClosedVariable(self, result)
+
+
+@dataclass(frozen=True)
+class ClosedVariable:
+    """A variable with the rows that lead to its next round."""
+
+    variable: Variable
+    next: Collection
+
+    def leave(self) -> Collection:
+        """The rows of the last round, outside of the loop."""
+        start = self.variable.start
+        schema = pa.schema([field.with_nullable(True) for field in start.schema])
+        port = start._builder.add(Leave(), [self.next._port], [schema], scope=start.scope)
+        return start._at(port)
+
+
+def _kinds_of_next(
+    start: Collection, result: Collection, method: str, line: str
+) -> dict[str, pa.DataType]:
     """The types of the next round: those of `start`. Raises `_Wider` if the body gives values that these do not
     hold."""
     kinds: dict[str, pa.DataType] = {}
     for mine, its in zip(start.schema, result.schema, strict=True):
         kind = common_type(mine.type, its.type)
         if kind is None:
-            raise _other_columns(start, result, line)
+            raise _other_columns(start, result, method, line)
         kinds[mine.name] = kind
     if not all(share_layout(start.schema.field(name).type, kind) for name, kind in kinds.items()):
-        raise _Wider(kinds, _other_columns(start, result, line))
+        raise Wider(start, kinds, _other_columns(start, result, method, line))
     return kinds
 
 
@@ -225,13 +290,13 @@ def takes_rows_back(nodes: Sequence[Node], end: int, loop: Scope) -> bool:
     return False
 
 
-def _other_columns(start: Collection, result: Collection, line: str) -> PlanError:
+def _other_columns(start: Collection, result: Collection, method: str, line: str) -> PlanError:
     def described(collection: Collection) -> str:
         return ", ".join(f"{field.name}: {type_text(field.type)}" for field in collection.schema)
 
     return PlanError(
         "plan.columns_differ",
-        f"cannot iterate ({line}): the loop starts with {described(start)} and its body gives {described(result)}",
+        f"cannot {method} ({line}): the loop starts with {described(start)} and its body gives {described(result)}",
         hint="select the same columns, of the same types, at the end of the body",
         line=line,
     )

@@ -1,0 +1,1 @@
+"""Operators of iterations: what only the loops of `frontends.collections.delta` need."""
