@@ -42,7 +42,7 @@ OPTIONS: dict[str, list[Any]] = {
     "later": [False, True],  # an input that was not there
     "recent": [0, 2, 3],
     "by_recent": [False, True],
-    "met": ["none", "all", "inner", "kept"],
+    "of_both": ["none", "all", "inner", "kept"],
     "nested": ["none", "none", "plain", "other", "counted"],
 }
 
@@ -84,11 +84,11 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
             "sums",
             some.group_by("k").apply(lambda rows: rows["v"].sum() * least, {"made": pl.Int64}),
         )
-    if options["met"] != "none":
-        inner = options["met"] == "inner"
-        keeps = ["name"] if options["met"] == "kept" else []
+    if options["of_both"] != "none":
+        inner = options["of_both"] == "inner"
+        keeps = ["name"] if options["of_both"] == "kept" else []
         columns = {"name": pl.String, "total": pl.Int64}
-        flow.output("met", names.co_group(some, "k", total_of, columns, inner=inner, keeps=keeps))
+        flow.output("of-both", names.co_group(some, "k", total_of, columns, inner=inner, keeps=keeps))
     if options["outer"]:
         flow.output("outer", names.join(some, "k", how="left"))
         flow.output("alone", names.anti_join(edges, left_on="k", right_on="src"))
