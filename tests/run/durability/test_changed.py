@@ -88,7 +88,9 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
         inner = options["of_both"] == "inner"
         keeps = ["name"] if options["of_both"] == "kept" else []
         columns = {"name": pl.String, "total": pl.Int64}
-        flow.output("of-both", names.co_group(some, "k", total_of, columns, inner=inner, keeps=keeps))
+        flow.output(
+            "of-both", names.co_group(some, "k", total_of, columns, inner=inner, keeps=keeps)
+        )
     if options["outer"]:
         flow.output("outer", names.join(some, "k", how="left"))
         flow.output("alone", names.anti_join(edges, left_on="k", right_on="src"))
