@@ -159,6 +159,30 @@ class Reached(EdgesProgram):
         return dict.fromkeys(labels.items(), 1)
 
 
+class Met(EdgesProgram):
+    """The edges into and out of each node, counted, with a function of both that keeps a column."""
+
+    name = "met"
+    columns = ("node", "into", "out")
+
+    def build(self, edges: Any) -> Any:
+        columns = {"src": pl.Int64, "dst": pl.Int64}
+        checked = edges.flat_map(refuse_poison, columns, keeps=["src", "dst"])
+
+        def count(key: Any, into: pl.DataFrame, out: pl.DataFrame) -> list[tuple[int, int]]:
+            return [(into.height, out.height)]
+
+        into, out = checked.select(node="dst", at="src"), checked.select(node="src", at="dst")
+        return into.co_group(out, "node", count, {"into": pl.Int64, "out": pl.Int64})
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        counts: dict[int, list[int]] = {}
+        for edge, count in edges.items():
+            for side, node in enumerate(edge):
+                counts.setdefault(node, [0, 0])[1 - side] += count
+        return {(node, *both): 1 for node, both in counts.items()}
+
+
 class Strong(EdgesProgram):
     """The strong component of each node: a loop around two loops."""
 
@@ -248,6 +272,6 @@ def shared(name: str) -> Callable[[], SharedProgram]:
 
 
 FLOWS: dict[str, Callable[[], Program]] = {
-    **{program.name: program for program in (Degrees, Paths, Reached, Strong)},
+    **{program.name: program for program in (Degrees, Paths, Reached, Met, Strong)},
     **{name: shared(name) for name in SHARING},
 }

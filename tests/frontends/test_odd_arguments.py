@@ -68,6 +68,16 @@ ARGUMENTS = {
     "agg.named": (lambda w, o: w.rows.group_by("b").agg(x=o), "expression"),
     "join.other": (lambda w, o: w.rows.join(o, on="a"), ""),
     "join.how": (lambda w, o: w.rows.join(w.rows, on="a", how=o), ""),
+    "co_group.other": (lambda w, o: w.rows.co_group(o, "a", len, {"z": pl.Int64}), ""),
+    "co_group.function": (lambda w, o: w.rows.co_group(w.rows, "a", o, {"z": pl.Int64}), "class"),
+    "co_group.inner": (
+        lambda w, o: w.rows.co_group(w.rows, "a", len, {"z": pl.Int64}, inner=o),
+        "true",
+    ),
+    "co_group.name": (
+        lambda w, o: w.rows.co_group(w.rows, "a", len, {"z": pl.Int64}, name=o),
+        "text none",
+    ),
     "iterate.rounds": (lambda w, o: w.rows.iterate(lambda r: r, rounds=o), "zero none"),
     "iterate.patience": (lambda w, o: w.rows.iterate(lambda r: r, patience=o), ""),
     "iterate.name": (lambda w, o: w.rows.iterate(lambda r: r, name=o), "text none"),

@@ -81,6 +81,10 @@ def with_functions() -> Plan:
     flow.output("mapped", sales.inspect(print).map_batches(lambda rows: rows, SALES))
     flow.output("flat", sales.flat_map(lambda row: [row], SALES))
     flow.output("by", sales.group_by("k").apply(lambda rows: rows.height, {"n": pl.Int64}))
+    met = sales.co_group(
+        sales, "k", lambda key, a, b: a.drop("k"), {"v": pl.Int64, "at": pl.Int64}, keeps="v"
+    )
+    flow.output("met", met)
     flow.output("echo", flow.vertex(Echo, {"rows": sales}, SALES, name="echo"))
     state = flow.state("state", {"k": pl.Int64}, {"v": pl.Int64}, time={"at": pl.Int64})
     sales.update(state)

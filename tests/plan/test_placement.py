@@ -18,7 +18,14 @@ from riverrun.plan.operator import Columns, Placement
 from riverrun.plan.placement import _placed, placements, staying
 from riverrun.plan.plan import Node, Plan, Port
 from riverrun.state.changes import Changes
-from tests.frontends.collections.checking import Comparison, Rows, build, feed, from_scratch
+from tests.frontends.collections.checking import (
+    Comparison,
+    Rows,
+    build,
+    check,
+    feed,
+    from_scratch,
+)
 from tests.soaking import Shown, seeds
 
 pytestmark = pytest.mark.drawn
@@ -61,6 +68,11 @@ class Drawing:
                     ".group_by('b', 'a').count().select('a', 'b')",
                     ".distinct()",
                     ".consolidate()",
+                    ".flat_map(lambda r: [(r['a'], r['b'] // 2)] * 2, AB, keeps='a')",
+                    ".flat_map(lambda r: [(r['b'], r['b'])], AB, keeps='b')",
+                    ".map_batches(lambda f: f.select(a=pl.col('a') // 2, b='b'), AB, keeps='b')",
+                    ".map_batches(lambda f: f, AB, keeps=['b', 'a'])",
+                    ".group_by('a').apply(lambda g: g['b'].max(), {'b': pl.Int64}, keeps='b')",
                 )
             )
         if draw < 0.55:
@@ -74,7 +86,16 @@ class Drawing:
         return self.loop(made, depth)
 
     def pairs(self, made: str, others: str) -> str:
-        """Pairs of rows of `made` and of `others` that agree, in two columns."""
+        """Pairs of rows of `made` and of `others` that agree, in two columns; or what a function makes of both."""
+        if self.source.random() < 0.2:
+            inner, keeps = self.source.choice((", inner=True", "")), self.source.choice(KEEPS)
+            if self.source.random() < 0.5:
+                return f"{made}.co_group({others}, 'a', least, {{'b': pl.Int64}}{inner}{keeps})"
+            on = "left_on='b', right_on='a'"
+            columns = "{'a': pl.Int64}"
+            return (
+                f"{made}.co_group({others}, None, least, {columns}, {on}{inner}).select('a', 'b')"
+            )
         if self.source.random() < 0.3:
             pair = f"{made}.join({others}.distinct(), left_on='b', right_on='a', suffix='_2')"
             return pair + self.source.choice((".select('a', b='b_2')", ".select(a='b_2', b='b')"))
@@ -97,6 +118,16 @@ class Drawing:
         return f"{made}.iterate(lambda {name}: {body}, rounds={self.source.randint(1, 3)})"
 
 
+AB = {"a": pl.Int64, "b": pl.Int64}
+KEEPS = ("", ", keeps='b'", ", keeps=['a', 'b']")
+
+
+def least(key: Any, left: pl.DataFrame, right: pl.DataFrame) -> list[tuple[int | None]]:
+    """The least value of each side, but for the key."""
+    values = [each[:, 1].min() for each in (left, right) if each.height]
+    return [(value,) for value in values]
+
+
 def meet(rows: Any) -> Any:
     """The same rows behind an exchange by row."""
     return rows._added_up_by_row() if isinstance(rows, rr.Collection) else rows
@@ -105,7 +136,7 @@ def meet(rows: Any) -> Any:
 def program_of(text: str) -> Any:
     """The program that a text says; counted, since rows may be many times there."""
     counted = f"lambda rows, other: ({text}).group_by('a', 'b').count()"
-    return eval(counted, {"pl": pl, "rr": rr, "meet": meet})
+    return eval(counted, {"pl": pl, "rr": rr, "meet": meet, "AB": AB, "least": least})
 
 
 def draw_program(source: random.Random) -> str:
@@ -283,3 +314,72 @@ def test_a_loop_that_nothing_enters_has_no_rows() -> None:
             run.insert("rows", [(1, 1), (2, 1)])
             run.commit()
             assert run.read("result").rows() == []
+
+
+# -- promises of functions
+
+
+def halved(row: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(row["a"], row["n"] // 2), (row["a"], row["n"] - row["n"] // 2)]
+
+
+KEEPING = {
+    "flat_map": lambda counts, **keeps: counts.flat_map(halved, {"a": pl.Int64, "n": pl.Int64}, **keeps),
+    "map_batches": lambda counts, **keeps: counts.map_batches(
+        lambda frame: frame.with_columns(n=pl.col("n") * 2), {"a": pl.Int64, "n": pl.Int64}, **keeps
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_an_exchange_is_left_out_where_a_function_keeps_the_key(method: str) -> None:
+    """Behind the function, rows are grouped by a column that it keeps: they lie there already."""
+    left_out = {}
+    for promise in ({}, {"keeps": "a"}):
+
+        def program(rows: Any, promise: Any = promise) -> Any:
+            counts = rows.group_by("a").agg(n=rr.count())
+            return KEEPING[method](counts, **promise).group_by("a").agg(n=rr.sum("n"))
+
+        plan = build(program, {"rows": SCHEMA}).plan
+        by_key = [
+            node for node in plan.nodes if node.operator.as_exchange and not _shown(plan, node)
+        ]
+        assert len(by_key) == 2
+        left_out[len(promise)] = [node.number in staying(plan) for node in by_key]
+        for workers in (1, 3):
+            check(program, {"rows": SCHEMA}, seed=workers, workers=workers, scale=True)
+    assert left_out == {0: [False, False], 1: [False, True]}
+
+
+def _shown(plan: Plan, node: Node) -> bool:
+    """Whether a node is there for the output."""
+    return all(taker.operator.public_name for taker, _ in plan.consumers.get(Port(node.number), []))
+
+
+def test_a_loop_whose_function_keeps_the_key_has_no_exchange_in_it() -> None:
+    """A row goes around on the worker where it entered, round by round."""
+
+    def program(rows: Any, **promise: Any) -> Any:
+        def body(now: Any) -> Any:
+            less = now.flat_map(lambda r: [(r["a"], r["b"] - 1)] if r["b"] else [], AB, **promise)
+            return less.concat(now).group_by("a").agg(b=rr.min("b"))
+
+        start = rows.filter(pl.col("b") >= 0).group_by("a").agg(b=rr.max("b"))
+        return start.iterate(body)
+
+    moves = {}
+    for promise in ({}, {"keeps": ["a"]}):
+        plan = build(lambda rows, promise=promise: program(rows, **promise), {"rows": SCHEMA}).plan
+        inside = [n for n in plan.nodes if n.operator.as_exchange and n.scope.depth > 1]
+        moves[len(promise)] = [node.number not in staying(plan) for node in inside]
+        for workers in (1, 2):
+            check(
+                lambda rows, promise=promise: program(rows, **promise),
+                {"rows": SCHEMA},
+                seed=workers,
+                workers=workers,
+            )
+    assert any(moves[0])
+    assert moves[1]
+    assert not any(moves[1])

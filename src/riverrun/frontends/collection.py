@@ -44,11 +44,13 @@ from riverrun.frontends.arguments import (
     type_in_words,
 )
 from riverrun.frontends.collections.best import Better
+from riverrun.frontends.collections.co_groups import co_group
 from riverrun.frontends.collections.delta import iterate_delta
 from riverrun.frontends.collections.derivation import Filtered, United, noted
 from riverrun.frontends.collections.expressions import compile_filter
 from riverrun.frontends.collections.groups import Grouped
 from riverrun.frontends.collections.joins import join
+from riverrun.frontends.collections.kept import kept_columns
 from riverrun.frontends.collections.loops import iterate
 from riverrun.frontends.collections.rows import Rows, clock_port, deepest, one_line
 from riverrun.frontends.collections.widening import common_kind, widened
@@ -217,11 +219,22 @@ class Collection(Rows):
         filtered = self._add(Filter(compiled, one_line(predicate)), [self], self.schema)
         return noted(filtered, Filtered(self, predicate))
 
-    def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Any) -> Collection:
+    def map_batches(
+        self,
+        function: Callable[[pl.DataFrame], Any],
+        schema: Any,
+        *,
+        keeps: str | Iterable[str] = (),
+    ) -> Collection:
         """The rows that a `function` of whole frames makes: one row for each row, in the same order.
 
         `function` takes a Polars frame and gives a frame, whose columns `schema` declares. How rows are cut into frames
         is not defined, so what the function makes of a row must not depend on the rows beside it.
+
+        `keeps` names columns that the function promises to leave as they are: row by row, each is the same in the frame
+        taken and in the frame given. An epoch in which a row breaks the promise is refused (``operator.keeps``). Rows
+        that lie with the workers of these columns then lie there still, so a step behind that needs them there moves
+        none.
         """
         check_callable(function, "map_batches")
         result_schema = as_schema(schema, "declare what a function of batches gives")
@@ -231,17 +244,40 @@ class Collection(Rows):
             result_schema,
             function_name(function),
             function,
+            kept_columns(keeps, self, result_schema, "map_batches"),
         )
         return self._add(operator, [self], result_schema)
 
-    def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Any) -> Collection:
+    def flat_map(
+        self,
+        function: Callable[[dict[str, Any]], Any],
+        schema: Any,
+        *,
+        keeps: str | Iterable[str] = (),
+    ) -> Collection:
         """The rows that a `function` makes of each row: none, one, or several.
 
         `function` takes a row as a dict, and gives a list of rows, dicts or tuples. `schema` declares their columns.
+
+        `keeps` names columns that the function promises to leave as they are, in each of the rows that it makes of a
+        row. An epoch in which a row breaks the promise is refused (``operator.keeps``). Rows that lie with the workers
+        of these columns then lie there still, so a step behind that needs them there moves none.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> def halves(row):
+        ...     return [(row["k"], row["v"] // 2), (row["k"], row["v"] - row["v"] // 2)]
+        >>> columns = {"k": pl.String, "v": pl.Int64}
+        >>> rows = [{"k": "a", "v": 5}]
+        >>> once(lambda rows: rows.flat_map(halves, columns, keeps="k"), rows=rows).rows()
+        [('a', 2), ('a', 3)]
         """
         check_callable(function, "flat_map")
         result_schema = as_schema(schema, "declare what a function of rows gives")
-        operator = FlatMap(RowsOf(function), self.schema, result_schema, function_name(function))
+        kept = kept_columns(keeps, self, result_schema, "flat_map")
+        operator = FlatMap(
+            RowsOf(function), self.schema, result_schema, function_name(function), kept
+        )
         return self._add(operator, [self], result_schema)
 
     def explode(self, column: str) -> Collection:
@@ -625,6 +661,54 @@ class Collection(Rows):
         `on`, `left_on` and `right_on` are as in `join`.
         """
         return self.join(other, on, left_on=left_on, right_on=right_on, how="anti")
+
+    def co_group(
+        self,
+        other: Collection,
+        on: str | Sequence[str] | None = None,
+        function: Callable[[tuple[Any, ...], pl.DataFrame, pl.DataFrame], Any] | None = None,
+        schema: Any = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        inner: bool = False,
+        keeps: str | Iterable[str] = (),
+        name: str | None = None,
+    ) -> Collection:
+        """The rows that a `function` makes of the two groups that this and the `other` collection have under one key.
+
+        `on`, `left_on` and `right_on` are as in `join`, but null is a key like any other, as in `group_by`. The
+        function is called for each key that either collection has; with `inner`, for each that both have. It takes the
+        key as a tuple, and the rows of this and of the other collection as Polars frames: with all columns, those of
+        the key first, in the order of their values, each row as often as it is there. A side without rows is an empty
+        frame. The function gives any number of rows, as a list or a frame; `schema` declares their columns. The result
+        has the columns of the key, under the names that they have here, and then those of `schema`. It must depend on
+        nothing but the key and the rows. `name` is what the step is called, which keeps state.
+
+        `keeps` names columns of `schema` that the function promises to leave as they are: in all of them together, each
+        row that it gives equals a row of its group, of a side that has all of these columns. An epoch in which a row
+        breaks the promise is refused (``operator.keeps``). The key is always kept.
+
+        >>> import polars as pl, riverrun as rr
+        >>> from riverrun.testing import once
+        >>> def unpaid(key, orders, payments):
+        ...     missing = orders["price"].sum() - payments["paid"].sum()
+        ...     return [(missing,)] if missing > 0 else []
+        >>> owed = once(
+        ...     lambda orders, payments: orders.co_group(
+        ...         payments, "user", unpaid, {"owes": pl.Int64}
+        ...     ),
+        ...     orders=[
+        ...         {"user": "ann", "price": 5},
+        ...         {"user": "ann", "price": 2},
+        ...         {"user": "bob", "price": 1},
+        ...     ],
+        ...     payments=[{"user": "ann", "paid": 7}, {"user": "eve", "paid": 3}],
+        ... )
+        >>> owed.rows()
+        [('bob', 1)]
+        """
+        return co_group(self, other, on, function, schema, left_on, right_on, inner, keeps, name)
 
     # -- states with times of their own
 

@@ -75,9 +75,8 @@ COLLECTION = {
         f"concat(other.negate()), where every row of other is here as often; else {_SUBTRACT}",
     ),
     **dict.fromkeys(
-        ("cogroup", "co_group", "coGroup"),
-        'tell the two apart, with_columns(side=pl.lit("left")), and concat them: '
-        'left.concat(right).group_by("k").apply(function, schema)',
+        ("cogroup", "coGroup"),
+        "co_group(other, on, function, schema): the function takes a key and the two groups as Polars frames",
     ),
     "agg": "group_by().agg(...) aggregates all rows",
     **dict.fromkeys(
@@ -233,9 +232,8 @@ GROUPS = {
     ),
     "pivot": 'agg(a=pl.col("v").filter(pl.col("kind") == "a").sum()), with an expression for each column',
     **dict.fromkeys(
-        ("cogroup", "co_group"),
-        'tell the two apart, with_columns(side=pl.lit("left")), and concat them: '
-        'left.concat(right).group_by("k").apply(function, schema)',
+        ("cogroup", "co_group", "coGroup"),
+        "that is of two collections, not of their groups: left.co_group(right, on, function, schema)",
     ),
 }  # fmt: skip
 """Hints for attributes of groups."""

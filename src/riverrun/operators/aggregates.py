@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
-from riverrun.plan.operator import Linear
+from riverrun.plan.operator import Linear, PlacedInput, Placement, moved_keys
 from riverrun.progress import Timestamp
 from riverrun.state.changes import Changes
 from riverrun.state.keys import Keys
@@ -63,6 +63,9 @@ class GroupPart:
     input: int
     schema: pa.Schema
     """The columns that the part computes."""
+
+    keeps: tuple[str, ...] = ()
+    """The columns that a user's function promises to keep besides the key (`operators.kept`)."""
 
     @property
     def code(self) -> str:
@@ -116,6 +119,13 @@ class Amounts(Linear):
     def identity(self) -> str:
         amounts = ", ".join(f"{amount.form} of column {amount.column}" for amount in self.amounts)
         return f"{self.describe()} {amounts} by columns {self.key}"
+
+    def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
+        """The keys in the columns of the key, which stay as they are."""
+        keys = inputs[0].keys
+        if keys is None:
+            return None
+        return moved_keys(keys, {position: at for at, position in enumerate(self.key)})
 
     @property
     def used(self) -> Sequence[int]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from riverrun.errors import OperatorFailed
 from riverrun.interrupts import exposed
+from riverrun.operators.kept import check_each_row, describe_kept, row_placement
 from riverrun.plan.identity import code_of
 from riverrun.plan.operator import Linear, PlacedInput, Placement, Role, moved_keys
 from riverrun.rows.convert import as_table
@@ -115,13 +116,18 @@ class MapBatches(Linear):
     text: str = ""
     code: Callable[..., Any] | None = None
     """The user's own function, where `function` wraps it."""
+    keeps: tuple[str, ...] = ()
+    """The columns that the function promises to keep (`operators.kept`)."""
     kind: ClassVar[str] = "map"
 
     def describe(self) -> str:
-        return f"map batches by {self.text}"
+        return f"map batches by {self.text}{describe_kept(self.keeps)}"
 
     def identity(self) -> str:
-        return f"{self.describe()} {code_of(self.code)}"
+        return f"map batches by {self.text} {code_of(self.code)}"
+
+    def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
+        return row_placement(inputs[0], self.keeps, schema)
 
     def apply(self, changes: Changes) -> Changes:
         batch = as_record_batch(self.input_schema, changes.columns, changes.rows)
@@ -135,7 +141,10 @@ class MapBatches(Linear):
                 "a function of batches gives one row for each row, in the same order",
                 hint="use flat_map for functions that give more or fewer rows",
             )
-        return changes.with_columns(canonical_columns(mapped, self.schema))
+        given = canonical_columns(mapped, self.schema)
+        taken = self.input_schema, changes.columns
+        check_each_row(self.text, self.keeps, taken, (self.schema, given))
+        return changes.with_columns(given)
 
 
 @dataclass(frozen=True)
@@ -146,13 +155,18 @@ class FlatMap(Linear):
     input_schema: pa.Schema
     schema: pa.Schema
     text: str = ""
+    keeps: tuple[str, ...] = ()
+    """The columns that the function promises to keep (`operators.kept`)."""
     kind: ClassVar[str] = "flat-map"
 
     def describe(self) -> str:
-        return f"flat map by {self.text}"
+        return f"flat map by {self.text}{describe_kept(self.keeps)}"
 
     def identity(self) -> str:
-        return f"{self.describe()} {code_of(self.function)}"
+        return f"flat map by {self.text} {code_of(self.function)}"
+
+    def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
+        return row_placement(inputs[0], self.keeps, schema)
 
     def apply(self, changes: Changes) -> Changes | None:
         arrived = as_record_batch(self.input_schema, changes.columns, changes.rows)
@@ -160,8 +174,11 @@ class FlatMap(Linear):
         if not rows:
             return None
         batch = as_table(rows, self.schema, "take what a function of rows gave")
-        repeated = changes.with_columns(()).take(np.repeat(np.arange(changes.rows), counts))
-        return repeated.with_columns(canonical_columns(batch, self.schema))
+        origins = np.repeat(np.arange(changes.rows), counts)
+        given = canonical_columns(batch, self.schema)
+        taken = self.input_schema, changes.columns
+        check_each_row(self.text, self.keeps, taken, (self.schema, given), origins)
+        return changes.with_columns(()).take(origins).with_columns(given)
 
     def _call(self, rows_in: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
         """How many rows the function gave for each row, and all those rows."""

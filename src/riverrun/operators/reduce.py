@@ -1,11 +1,12 @@
 """Reduce: the result of each group, maintained as rows come and go.
 
-Every aggregation of a group is a reduce: `Reduce` here says when which groups are evaluated, its parts
-(`operators.aggregates`, `operators.groups`) compute the results from arrangements. The result for a key at time t is a
-function of the key's rows as of t. A change can alter the result at its own time, and at the *joins* of its time with
-the times of the key's other changes: a row of (epoch 1, round 3) meets one of (epoch 0, round 7) first at (1, 7). So
-when a key is evaluated at t, it is noted for evaluation at join(s, t) for every time s of its history that is not at or
-before t. Joins of more times come up in the same way, when the first join is evaluated. Law:
+Every aggregation of a group is a reduce. `Grouper` here says when which groups are evaluated; the parts of a `Reduce`
+(`operators.aggregates`, `operators.groups`) compute the results from arrangements. The groups of two collections
+(`operators.co_group`) have a `Grouper` as well. The result for a key at time t is a function of the key's rows as of
+t. A change can alter the result at its own time, and at the *joins* of its time with the times of the key's other
+changes: a row of (epoch 1, round 3) meets one of (epoch 0, round 7) first at (1, 7). So when a key is evaluated at t,
+it is noted for evaluation at join(s, t) for every time s of its history that is not at or before t. Joins of more times
+come up in the same way, when the first join is evaluated. Law:
 
 - **Oracle.** As of every time, the changes sent add up to the function of the changes received.
 
@@ -30,6 +31,7 @@ import pyarrow as pa
 
 from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, Sums, queries_of
 from riverrun.operators.arrange import changes_of, diffs_of, state_schema
+from riverrun.operators.kept import describe_kept, row_placement
 from riverrun.plan.operator import (
     Arranged,
     Arrangement,
@@ -44,7 +46,7 @@ from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.columns import int64_column, take_columns
 from riverrun.state.keys import Keys
-from riverrun.state.view import Selection
+from riverrun.state.view import Selection, View
 
 
 @dataclass(frozen=True)
@@ -66,58 +68,68 @@ class Reduce(Operator):
     reads_arrangements: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
 
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The columns that are kept besides the key: those of the only part, a user's function."""
+        return self.parts[0].keeps if len(self.parts) == 1 else ()
+
     def describe(self) -> str:
+        return self._said() + describe_kept(self.keeps)
+
+    def _said(self) -> str:
         return self.text or f"reduce by {', '.join(self.key) or 'nothing'}"
 
     def identity(self) -> str:
         codes = [part.code for part in self.parts if part.code]
-        return " ".join([self.describe(), *codes])
+        return " ".join([self._said(), *codes])
 
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> Placement:
-        """By the key of the groups, where the input of every part is: a group's result is where its rows are."""
+        """By the key of the groups, where the input of every part is: a group's result is where its rows are. Where a
+        function keeps columns, also by the keys in these."""
         if all(each.keys is None for each in inputs):
             return None  # no rows come, so there are no groups
         for each in inputs:
             key = tuple([each.position(name) for name in self.key])
             if each.keys is not None and key not in each.keys:
                 return set()
-        return {tuple([schema.get_field_index(name) for name in self.key])}
+        placed: Placement = {tuple([schema.get_field_index(name) for name in self.key])}
+        if self.keeps:
+            placed = row_placement(inputs[0], (*self.key, *self.keeps), schema)
+        return placed
 
     def start(self, context: Context) -> Reducer:
         return Reducer(context, self)
 
 
-class Reducer(Arranged):
-    """A reduce on a worker: the arrangement of its results, and by time the keys to be evaluated."""
+class Grouper(Arranged):
+    """The results of groups on a worker: their arrangement, and by time the keys to be evaluated.
 
-    def __init__(self, context: Context, operator: Reduce) -> None:
+    The inputs are arrangements whose keys have the layout of `key`, the key of the result.
+    """
+
+    def __init__(self, context: Context, key: tuple[str, ...]) -> None:
         super().__init__(context)
-        self._parts = operator.parts
         self._inputs: list[Arrangement] = []
         for source in context.sources:
             assert isinstance(source, Arranged)
             self._inputs.append(source.arrangement)
-        self._schema = state_schema(self.node.schemas[0], operator.key)
-        self._widths = range(len(operator.key), len(self._schema.columns))
+        self._schema = state_schema(self.node.schemas[0], key)
+        self._widths = range(len(key), len(self._schema.columns))
         self._positions = tuple(range(len(self._schema.columns)))
         self.arrangement = Arrangement(context.spine(self._schema))
         self._touched: dict[Timestamp, list[Keys]] = {}
-        # Outside loops, the former count is the present count less the diffs that came: no need to look it up.
-        (only, *others) = operator.parts
-        self._counts = (
-            not others and isinstance(only, Sums) and not only.slots and self.node.depth == 1
-        )
-        self._came: dict[Timestamp, Ints] = {}
         self._distinct = list({id(each): each for each in self._inputs}.values())
         for arrangement in self._distinct:
             port = self._inputs.index(arrangement)
             arrangement.readers.append(partial(self.announced, port))
 
+    def evaluate(self, views: Sequence[View], keys: Keys, time: Timestamp) -> Evaluated:
+        """The results of the keys as of a time, from a view of each input."""
+        raise NotImplementedError
+
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
         """A batch was appended to one of the arrangements at the inputs."""
         self.context.arrive(port, time)
-        if self._counts:
-            self._came[time] = diffs_of(batch)
         self._touch(time, Keys.of_batch(batch))
 
     def _touch(self, time: Timestamp, keys: Keys) -> None:
@@ -130,11 +142,13 @@ class Reducer(Arranged):
     def run(self, time: Timestamp, upper: Antichain) -> None:
         pieces = self._touched.pop(time)
         keys = pieces[0] if len(pieces) == 1 else Keys.union(self._schema, pieces)
+        self._renew(keys, time, upper)
+
+    def _renew(self, keys: Keys, time: Timestamp, upper: Antichain) -> None:
+        """Bring the results of some keys up to date as of a time."""
         spine = self.arrangement.spine
-        if self._counts:
-            self._append(self._counted(keys, self._came.pop(time), time, upper), time, upper)
-            return
-        queries, new_columns, counts = self._evaluate(keys, time, upper)
+        views = [so_far(each.spine, upper) for each in self._inputs]
+        queries, new_columns, counts = self.evaluate(views, keys, time)
         old = so_far(spine, upper).lookup(keys, time)
         batch = None
         if counts is None:
@@ -151,53 +165,6 @@ class Reducer(Arranged):
                 self.context.push(changes_of(batch, time), 0)
         for arrangement in self._distinct:
             self._look_ahead(arrangement, keys, time)
-
-    def _counted(self, keys: Keys, came: Ints, time: Timestamp, upper: Antichain) -> Changes | None:
-        """The changes of counts, from the diffs that came for each key."""
-        selection = so_far(self._inputs[0].spine, upper).lookup(keys, time)
-        now = np.zeros(len(keys), np.int64)
-        now[queries_of(selection)] = selection.counts
-        before = now - came
-        there, were = (now > 0).nonzero()[0], (before > 0).nonzero()[0]
-        rows = len(there) + len(were)
-        if not rows:
-            return None
-        if len(there) == rows or len(were) == rows:
-            chosen, counts, diff = (there, now, 1) if len(there) else (were, before, -1)
-            column = int64_column(counts[chosen])
-            columns = _pick(keys, chosen, True) + (column,) * len(self._widths)
-            return Changes(columns, rows, (time,), None, diff, None)
-        if len(there) == len(were) == len(keys):
-            named = tuple([pa.concat_arrays([key, key]) for key in keys.columns])
-            column = int64_column(np.concatenate((now, before)))
-        else:
-            named = take_columns(keys.columns, np.concatenate((there, were)))
-            column = int64_column(np.concatenate((now[there], before[were])))
-        diffs = np.ones(rows, np.int64)
-        diffs[len(there) :] = -1
-        columns = tuple(named) + (column,) * len(self._widths)
-        return Changes(columns, rows, (time,), None, 0, diffs)
-
-    def _append(self, changes: Changes | None, time: Timestamp, upper: Antichain) -> None:
-        if changes is None:
-            return
-        lower = self.arrangement.spine.upper
-        batch = Batch.of(self._schema, changes, self._positions, lower, upper)
-        if len(batch):
-            self.arrangement.append(batch, time)
-            if self.context.has_consumers:
-                self.context.push(changes_of(batch, time), 0)
-
-    def _evaluate(self, keys: Keys, time: Timestamp, upper: Antichain) -> Evaluated:
-        """The results of the keys as of a time."""
-        results = [
-            part.evaluate(so_far(self._inputs[at].spine, upper), keys, time)
-            for at, part in enumerate(self._parts)
-        ]
-        queries, columns, counts = results[0]
-        for other in results[1:]:
-            columns = (*columns, *_align(queries, other))
-        return queries, columns, counts
 
     def _difference(
         self,
@@ -250,6 +217,76 @@ class Reducer(Arranged):
                 mark[queries] = True
                 noted.append((later, mark))
             self._touch(later, keys.take(queries))
+
+
+class Reducer(Grouper):
+    """A reduce on a worker."""
+
+    def __init__(self, context: Context, operator: Reduce) -> None:
+        super().__init__(context, operator.key)
+        self._parts = operator.parts
+        # Outside loops, the former count is the present count less the diffs that came: no need to look it up.
+        (only, *others) = operator.parts
+        self._counts = (
+            not others and isinstance(only, Sums) and not only.slots and self.node.depth == 1
+        )
+        self._came: dict[Timestamp, Ints] = {}
+
+    def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
+        if self._counts:
+            self._came[time] = diffs_of(batch)
+        super().announced(port, batch, time)
+
+    def evaluate(self, views: Sequence[View], keys: Keys, time: Timestamp) -> Evaluated:
+        results = [
+            part.evaluate(view, keys, time) for part, view in zip(self._parts, views, strict=True)
+        ]
+        queries, columns, counts = results[0]
+        for other in results[1:]:
+            columns = (*columns, *_align(queries, other))
+        return queries, columns, counts
+
+    def _renew(self, keys: Keys, time: Timestamp, upper: Antichain) -> None:
+        if self._counts:
+            self._append(self._counted(keys, self._came.pop(time), time, upper), time, upper)
+        else:
+            super()._renew(keys, time, upper)
+
+    def _counted(self, keys: Keys, came: Ints, time: Timestamp, upper: Antichain) -> Changes | None:
+        """The changes of counts, from the diffs that came for each key."""
+        selection = so_far(self._inputs[0].spine, upper).lookup(keys, time)
+        now = np.zeros(len(keys), np.int64)
+        now[queries_of(selection)] = selection.counts
+        before = now - came
+        there, were = (now > 0).nonzero()[0], (before > 0).nonzero()[0]
+        rows = len(there) + len(were)
+        if not rows:
+            return None
+        if len(there) == rows or len(were) == rows:
+            chosen, counts, diff = (there, now, 1) if len(there) else (were, before, -1)
+            column = int64_column(counts[chosen])
+            columns = _pick(keys, chosen, True) + (column,) * len(self._widths)
+            return Changes(columns, rows, (time,), None, diff, None)
+        if len(there) == len(were) == len(keys):
+            named = tuple([pa.concat_arrays([key, key]) for key in keys.columns])
+            column = int64_column(np.concatenate((now, before)))
+        else:
+            named = take_columns(keys.columns, np.concatenate((there, were)))
+            column = int64_column(np.concatenate((now[there], before[were])))
+        diffs = np.ones(rows, np.int64)
+        diffs[len(there) :] = -1
+        columns = tuple(named) + (column,) * len(self._widths)
+        return Changes(columns, rows, (time,), None, 0, diffs)
+
+    def _append(self, changes: Changes | None, time: Timestamp, upper: Antichain) -> None:
+        if changes is None:
+            return
+        lower = self.arrangement.spine.upper
+        batch = Batch.of(self._schema, changes, self._positions, lower, upper)
+        if len(batch):
+            self.arrangement.append(batch, time)
+            if self.context.has_consumers:
+                self.context.push(changes_of(batch, time), 0)
 
 
 def _pick(keys: Keys, queries: Ints, once: bool) -> tuple[pa.Array, ...]:

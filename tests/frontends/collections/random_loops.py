@@ -32,6 +32,12 @@ def step(rows: Any, edges: Any) -> Any:
     return rows.join(edges, left_on="dst", right_on="src", suffix="_2").select("src", dst="dst_2")
 
 
+def paired(key: Any, left: pl.DataFrame, right: pl.DataFrame) -> list[tuple[int]]:
+    """The least of one side, and the greatest of the other."""
+    ends = [left[:, 1].min(), right[:, 1].max()]
+    return [(end,) for end in {*ends} if isinstance(end, int)]
+
+
 TERMS: dict[str, Term] = {
     "x": lambda x, other: x,
     "other": lambda x, other: other,
@@ -51,6 +57,13 @@ TERMS: dict[str, Term] = {
     "x.anti_join(other)": lambda x, other: x.anti_join(other, on="dst"),
     "step(x, other).distinct": lambda x, other: step(x, other).distinct(),
     "other.top by dst": lambda x, other: other.group_by("dst").top(1, by="src"),
+    "x.co_group(other)": lambda x, other: x.co_group(other, "src", paired, {"dst": pl.Int64}),
+    "x.inner co_group(x)": lambda x, other: x.co_group(
+        x.filter(dst > 0), None, paired, {"to": pl.Int64}, left_on="src", right_on="dst", inner=True
+    ).select("src", dst="to"),
+    "x.flat_map that keeps": lambda x, other: x.flat_map(
+        lambda row: [(row["src"], max(row["dst"] - 1, 0))], SCHEMA, keeps="src"
+    ),
     "x.inspect": lambda x, other: x.inspect(lambda rows: None),
     "x.flat_map": lambda x, other: x.flat_map(lambda row: [(row["src"], row["dst"])], SCHEMA),
 }

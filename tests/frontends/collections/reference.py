@@ -113,13 +113,17 @@ class Bag:
         pairs = zip(self.rows.items(), self._cells(predicate), strict=True)
         return Bag(self.schema, {row: count for (row, count), holds in pairs if holds})
 
-    def map_batches(self, function: Callable[[pl.DataFrame], Any], schema: Schema) -> Bag:
+    def map_batches(
+        self, function: Callable[[pl.DataFrame], Any], schema: Schema, *, keeps: Any = ()
+    ) -> Bag:
         pairs = []
         for row, count in self.rows.items():  # one row at a time: how rows are cut must not matter
             pairs += [(computed, count) for computed in function(self.frame([row])).rows()]
         return Bag.of(schema, pairs)
 
-    def flat_map(self, function: Callable[[dict[str, Any]], Any], schema: Schema) -> Bag:
+    def flat_map(
+        self, function: Callable[[dict[str, Any]], Any], schema: Schema, *, keeps: Any = ()
+    ) -> Bag:
         pairs = []
         for row, count in self.rows.items():
             for output_row in function(dict(zip(self.columns, map(_thawed, row), strict=True))):
@@ -238,6 +242,19 @@ class Bag:
     def anti_join(self, other: Bag, on: Any = None, **keys: Any) -> Bag:
         return self.join(other, on, how="anti", **keys)
 
+    def co_group(
+        self, other: Bag, on: Any = None, function: Any = None, schema: Any = None, *, left_on: Any = None,
+        right_on: Any = None, inner: bool = False, keeps: Any = (), name: str | None = None,
+    ) -> Bag:  # fmt: skip
+        mine = Groups(self, _listed(on if left_on is None else left_on))
+        its = Groups(other, _listed(on if right_on is None else right_on))
+        pairs, left, right = [], mine.groups(), its.groups()
+        for key in {*left} & {*right} if inner else {*left} | {*right}:
+            frames = mine.frame_of(left.get(key)), its.frame_of(right.get(key))
+            for row in function(tuple(map(_thawed, key)), *frames):
+                pairs.append(((*key, *_tuple(row, schema)), 1))
+        return Bag.of(mine._keys() | dict(schema), pairs)
+
     # -- loops
 
     def iterate(
@@ -348,6 +365,13 @@ class Groups:
             groups.setdefault(tuple(row[at] for at in places), Counter())[row] += count
         return {key: rows for key, rows in groups.items() if sum(rows.values()) > 0}
 
+    def frame_of(self, rows: Counter[Row] | None) -> pl.DataFrame:
+        """The rows of a group as functions see them; None: no rows."""
+        rest = [each for each in self.bag.columns if each not in self.key]
+        group = Bag(self.bag.schema, rows or {}).select(*self.key, *rest)
+        listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
+        return group.frame(listed)
+
     def _keys(self) -> Schema:
         return {name: self.bag.schema[name] for name in self.key}
 
@@ -390,14 +414,11 @@ class Groups:
 
     def apply(
         self, function: Callable[[pl.DataFrame], Any], schema: Schema, *, many: bool = False,
-        name: str | None = None,
+        keeps: Any = (), name: str | None = None,
     ) -> Bag:  # fmt: skip
-        rest = [each for each in self.bag.columns if each not in self.key]
         pairs = []
         for key, rows in self.groups().items():
-            group = Bag(self.bag.schema, rows).select(*self.key, *rest)
-            listed = sorted(group.rows.elements(), key=lambda row: [rank(cell) for cell in row])
-            output = function(group.frame(listed))
+            output = function(self.frame_of(rows))
             for row in output if many else [output]:
                 pairs.append(((*key, *_tuple(row, schema)), 1))
         return Bag.of(self._keys() | dict(schema), pairs)

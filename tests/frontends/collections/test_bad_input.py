@@ -40,6 +40,11 @@ UNKNOWN_COLUMN = {
     "top": lambda rows: rows.group_by("b").top(1, by="aa"),
     "join": lambda rows: rows.join(rows, on="aa"),
     "join_right": lambda rows: rows.join(rows, left_on="a", right_on="aa"),
+    "co_group": lambda rows: rows.co_group(rows, "aa", len, {"n": pl.Int64}),
+    "co_group_keeps": lambda rows: rows.co_group(rows, "a", len, {"b": pl.String}, keeps="aa"),
+    "flat_map_keeps": lambda rows: rows.flat_map(list, {"a": pl.Int64}, keeps="aa"),
+    "map_batches_keeps": lambda rows: rows.map_batches(len, {"a": pl.Int64}, keeps=["a", "aa"]),
+    "apply_keeps": lambda rows: rows.group_by("a").apply(len, {"n": pl.Int64}, keeps="aa"),
     "at": lambda rows: rows.iterate(lambda r, s: s, at="aa"),
     "count_distinct_of_all": lambda rows: rows.count_distinct("aa"),
 }
@@ -108,6 +113,25 @@ UNFIT = {
     "body_with_other_types": lambda rows: rows.iterate(lambda r: r.select(a="b", b="a")),
     "loop_without_feedback": lambda rows: rows.iterate(lambda r: None),
     "expire_in_a_loop": lambda rows: rows.iterate(lambda r: r.expire(epochs=2)),
+    "co_group_of_two_types": lambda rows: rows.co_group(
+        rows, None, len, {"n": pl.Int64}, left_on="a", right_on="b"
+    ),
+    "co_group_no_key": lambda rows: rows.co_group(rows, function=len, schema={"n": pl.Int64}),
+    "co_group_no_function": lambda rows: rows.co_group(rows, "a", schema={"n": pl.Int64}),
+    "co_group_into_key": lambda rows: rows.co_group(rows, "a", len, {"a": pl.Int64}),
+    "co_group_two_flows": lambda rows: rows.co_group(
+        rr.Dataflow("other").input("rows", ROWS["rows"]), "a", len, {"n": pl.Int64}
+    ),
+    "co_group_keeps_another_type": lambda rows: rows.co_group(
+        rows, "b", len, {"a": pl.Int32}, keeps="a"
+    ),
+    "co_group_keeps_of_both": lambda rows: rows.with_columns(c=a).co_group(
+        rows.with_columns(d=a), "a", len, {"c": pl.Int64, "d": pl.Int64}, keeps=["c", "d"]
+    ),
+    "keeps_another_type": lambda rows: rows.flat_map(list, {"a": pl.Int32}, keeps="a"),
+    "keeps_what_is_not_given": lambda rows: rows.flat_map(list, {"a": pl.Int64}, keeps="b"),
+    "keeps_what_was_not_there": lambda rows: rows.flat_map(list, {"c": pl.Int64}, keeps="c"),
+    "keeps_an_expression": lambda rows: rows.map_batches(list, ROWS["rows"], keeps=a + 1),
     "two_flows": lambda rows: rows.concat(rr.Dataflow("other").input("rows", ROWS["rows"])),
 }
 
@@ -169,6 +193,15 @@ def group_fails_at(number):
     return function
 
 
+def two_fail_at(number):
+    def function(key, left, right):
+        if number in left["a"].to_list():
+            raise ZeroDivisionError("not these two")
+        return [(left.height,)]
+
+    return function
+
+
 _round = pl.when(a == 100).then(-1).otherwise(a)
 
 
@@ -216,6 +249,60 @@ WHILE_RUNNING = {
             lambda g: "many" if 100 in g["a"] else g.height, {"n": pl.Int64}
         ),
         "'many'",
+    ),
+    "co_group": (
+        lambda rows: rows.co_group(rows, "b", two_fail_at(100), {"n": pl.Int64}),
+        "the function two_fail_at.<locals>.function of the group ('x',) failed: ZeroDivisionError",
+    ),
+    "co_group_in_a_loop": (
+        lambda rows: rows.iterate(
+            lambda r: r.co_group(rows, "b", two_fail_at(100), {"a": pl.Int64})
+            .select("a", "b").concat(rows).distinct(), rounds=2
+        ),
+        "not these two",
+    ),
+    "co_group_gives_a_dict": (
+        lambda rows: rows.co_group(
+            rows, "b", lambda k, x, y: {"n": 1} if 100 in x["a"] else [{"n": 1}], {"n": pl.Int64}
+        ),
+        "gave a dict for the group ('x',), not a list of rows",
+    ),
+    "co_group_gives_nothing": (
+        lambda rows: rows.co_group(
+            rows, "b", lambda k, x, y: None if 100 in x["a"] else [], {"n": pl.Int64}
+        ),
+        "not iterable",
+    ),
+    "co_group_type": (
+        lambda rows: rows.co_group(
+            rows, "b", lambda k, x, y: [("many" if 100 in x["a"] else 1,)], {"n": pl.Int64}
+        ),
+        "'many'",
+    ),
+    "co_group_keeps": (
+        lambda rows: rows.co_group(
+            rows, "b", lambda k, x, y: [(101 if 100 in x["a"] else x["a"][0],)], {"a": pl.Int64}, keeps="a"
+        ),
+        "promises to keep 'a', and made a row with a = 101 for the group ('x',), where no row has that",
+    ),
+    "apply_keeps": (
+        lambda rows: rows.group_by("b").apply(
+            lambda g: 101 if 100 in g["a"] else g["a"][0], {"a": pl.Int64}, keeps="a"
+        ),
+        "promises to keep 'a', and made a row with a = 101 for the group ('x',), where no row has that",
+    ),
+    "flat_map_keeps": (
+        lambda rows: rows.flat_map(
+            lambda row: [row, {**row, "a": row["a"] // 100 + row["a"]}], ROWS["rows"], keeps=["b", "a"]
+        ),
+        "promises to keep 'a', and made a row where it is 101 of a row where it is 100",
+    ),
+    "map_batches_keeps": (
+        lambda rows: rows.map_batches(
+            lambda frame: frame.with_columns(b=pl.when(a == 100).then(pl.lit("w")).otherwise(b)), ROWS["rows"],
+            keeps="b",
+        ),
+        "promises to keep 'b', and made a row where it is 'w' of a row where it is 'x'",
     ),
     "flat_map_type": (
         lambda rows: rows.flat_map(

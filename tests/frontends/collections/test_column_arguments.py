@@ -132,6 +132,27 @@ COLLECTIONS: dict[str, Argument] = {
     "anti_join.right_on": Argument(
         lambda rows, columns: rows.anti_join(rows.filter(alpha > 1), left_on=_names(columns), right_on=columns), NAMES,
     ),
+    "co_group.on": Argument(lambda rows, columns: _co_grouped(rows, on=columns), NAMES),
+    "co_group.left_on": Argument(
+        lambda rows, columns: _co_grouped(rows, left_on=columns, right_on=_names(columns)), NAMES,
+    ),
+    "co_group.right_on": Argument(
+        lambda rows, columns: _co_grouped(rows, left_on=_names(columns), right_on=columns), NAMES,
+    ),
+    "co_group.keeps": Argument(
+        lambda rows, columns: rows.co_group(rows, "text", lambda key, x, y: _numbers(x), NUMBERS, keeps=columns),
+        f"{NAMES}, empty",
+    ),
+    "apply.keeps": Argument(
+        lambda rows, columns: rows.group_by("text").apply(_numbers, NUMBERS, many=True, keeps=columns),
+        f"{NAMES}, empty",
+    ),
+    "flat_map.keeps": Argument(
+        lambda rows, columns: rows.flat_map(lambda row: [row, row], SCHEMA, keeps=columns), f"{NAMES}, empty",
+    ),
+    "map_batches.keeps": Argument(
+        lambda rows, columns: rows.map_batches(lambda frame: frame, SCHEMA, keeps=columns), f"{NAMES}, empty",
+    ),
     "iterate.at": Argument(
         lambda rows, columns: _started(rows).iterate(lambda now, start: now.concat(start).distinct(), at=columns),
         "one, expression, constant",
@@ -147,6 +168,22 @@ COLLECTIONS: dict[str, Argument] = {
     "rr.last.by": Argument(agg(of=lambda columns: rr.last("beta", by=columns)), ANY),
     "rr.count_distinct.columns": Argument(agg(of=rr.count_distinct), ANY),
 }  # fmt: skip
+
+
+NUMBERS = {"alpha": pl.Int64, "beta": pl.Int64}
+
+
+def _numbers(group: pl.DataFrame) -> list[Any]:
+    return group.select("alpha", "beta").rows()
+
+
+def _co_grouped(rows: Any, **key: Any) -> Any:
+    counts = {"here": pl.Int64, "there": pl.Int64}
+    return rows.co_group(rows.filter(alpha > 1), function=_heights, schema=counts, **key)
+
+
+def _heights(key: Any, left: pl.DataFrame, right: pl.DataFrame) -> list[tuple[int, int]]:
+    return [(left.height, right.height)]
 
 
 def _listed(rows: Any) -> Any:
@@ -485,7 +522,7 @@ def test_an_algorithm_without_one_of_its_columns(name, missing):
 
 OTHERS = {
     "Collection": "others function schema other name step size offset after epochs late suffix how state rule "
-    "closed idle progress requests side body rounds patience predicates times",
+    "closed idle progress requests side body rounds patience predicates times inner",
     "Grouped": "function schema many name k descending collection",
     "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
     "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",

@@ -42,12 +42,17 @@ OPTIONS: dict[str, list[Any]] = {
     "later": [False, True],  # an input that was not there
     "recent": [0, 2, 3],
     "by_recent": [False, True],
+    "of_both": ["none", "all", "inner", "kept"],
     "nested": ["none", "none", "plain", "other", "counted"],
 }
 
 
 def draw(source: random.Random, **fixed: Any) -> dict[str, Any]:
     return {name: source.choice(values) for name, values in OPTIONS.items()} | fixed
+
+
+def total_of(key: Any, names: pl.DataFrame, sales: pl.DataFrame) -> list[Any]:
+    return [(name, sales["v"].sum()) for name in names["name"]]
 
 
 def build(options: dict[str, Any]) -> rr.Dataflow:
@@ -78,6 +83,13 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
         flow.output(
             "sums",
             some.group_by("k").apply(lambda rows: rows["v"].sum() * least, {"made": pl.Int64}),
+        )
+    if options["of_both"] != "none":
+        inner = options["of_both"] == "inner"
+        keeps = ["name"] if options["of_both"] == "kept" else []
+        columns = {"name": pl.String, "total": pl.Int64}
+        flow.output(
+            "of-both", names.co_group(some, "k", total_of, columns, inner=inner, keeps=keeps)
         )
     if options["outer"]:
         flow.output("outer", names.join(some, "k", how="left"))

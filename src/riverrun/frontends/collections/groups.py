@@ -10,7 +10,7 @@ reads all these states. Polars aggregations and Python functions see the whole g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from riverrun.frontends.collections.arithmetic import Arithmetic
 from riverrun.frontends.collections.derivation import Best, noted
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
 from riverrun.frontends.collections.expressions.tree import read, selects
+from riverrun.frontends.collections.kept import kept_columns
 from riverrun.frontends.collections.rows import one_line
 from riverrun.frontends.elsewhere import GROUPS
 from riverrun.operators.aggregates import SLOT, Amount, Amounts, FirstRows, GroupPart, Sums
@@ -199,12 +200,17 @@ class Grouped:
         schema: Any,
         *,
         many: bool = False,
+        keeps: str | Iterable[str] = (),
     ) -> Collection:
         """The results of a Python `function` of the rows of each group, beside the columns of the key.
 
         `function` takes the rows as a Polars frame with all columns, in the order of their values. It gives a value or
         a dict for the group; with `many`, any number of rows, as a list or a frame. `schema` declares the columns of
         the result. The result must depend on nothing but the rows.
+
+        `keeps` names columns that the function promises to leave as they are: in all of them together, each row that it
+        gives equals a row of the group. An epoch in which a row breaks the promise is refused (``operator.keeps``). The
+        key is always kept.
         """
         check_callable(function, "apply")
         check_flag(many, "many")
@@ -215,7 +221,7 @@ class Grouped:
         group_schema = self._group_schema(collection.schema)
         part = PythonGroups(
             0, result_schema, tuple(group_schema.names), group_schema, function, many, len(self.key),
-            function_name(function),
+            function_name(function), kept_columns(keeps, collection, result_schema, "apply", self.key),
         )  # fmt: skip
         keys = [collection.schema.field(column) for column in self.key]
         text = f"apply {function_name(function)} to each {', '.join(self.key) or 'group'}"

@@ -89,7 +89,7 @@ def join(
         left_key, right_key = key_columns(left, right, on, left_on, right_on, attempt)
     scope = deepest(left, right)
     left, right = left._into(scope), right._into(scope)
-    kinds = _common_kinds(left, left_key, right, right_key)
+    kinds = common_kinds(left, left_key, right, right_key)
     right = widened(right, dict(zip(right_key, kinds, strict=True)))
     if how in ("semi", "anti"):
         matched = _semi(left, left_key, right, right_key, kinds)
@@ -239,13 +239,17 @@ def key_columns(
     return left_key, right_key
 
 
-def _common_kinds(
-    left: Collection, left_key: tuple[str, ...], right: Collection, right_key: tuple[str, ...]
+def common_kinds(
+    left: Rows,
+    left_key: tuple[str, ...],
+    right: Rows,
+    right_key: tuple[str, ...],
+    method: str = "join",
 ) -> list[pa.DataType]:
-    """For each pair of key columns, the type that holds the values of both."""
+    """For each pair of key columns, the type that holds the values of both; `method` is named in errors."""
     kinds = []
     for mine, its in zip(left_key, right_key, strict=True):
-        attempt = f"cannot join {left._name} on {mine!r} and {right._name} on {its!r}"
+        attempt = f"cannot {method} {left._name} on {mine!r} and {right._name} on {its!r}"
         words = f"{attempt}: they are ", " and ", ""
         kinds.append(common_kind(left.schema.field(mine), right.schema.field(its), words))
     return kinds
