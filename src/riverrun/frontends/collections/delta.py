@@ -65,7 +65,7 @@ from riverrun.frontends.collections.loops import (
     check_limits,
 )
 from riverrun.frontends.collections.rows import Rows, deepest
-from riverrun.frontends.collections.shapes import Misfit, offer_arrays, spread_of_send
+from riverrun.frontends.collections.shapes import NoShape, offer_arrays, spread_of_send
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
@@ -216,8 +216,8 @@ class _DeltaLoop:
                     self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
                 )  # fmt: skip
                 offer_arrays(shape, loop, result, patience)
-            except Misfit as misfit:
-                result._builder.misfits[loop.number] = str(misfit)
+            except NoShape as reason:
+                result._builder.misfits[loop.number] = str(reason)
         return result
 
     def _called(

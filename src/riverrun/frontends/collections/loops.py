@@ -45,7 +45,7 @@ from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import check_callable, function_name, is_count, type_in_words
 from riverrun.frontends.collections.expressions import Projection, compile_columns
 from riverrun.frontends.collections.rows import Rows
-from riverrun.frontends.collections.shapes import Misfit, offer_arrays, spread_of_body
+from riverrun.frontends.collections.shapes import NoShape, offer_arrays, spread_of_body
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
 from riverrun.plan.plan import Node, Port, Scope
@@ -176,8 +176,8 @@ def _closed(
     if rounds is None and entering is None:
         try:
             offer_arrays(spread_of_body(start, rows.inside, result), loop, left, patience)
-        except Misfit as misfit:
-            builder.misfits[loop.number] = str(misfit)
+        except NoShape as reason:
+            builder.misfits[loop.number] = str(reason)
     return left
 
 

@@ -3,11 +3,11 @@
 A loop *spreads* if each key has one value, each edge carries a message made of the value of its source to its target,
 and a key keeps the best of what it has heard: components by their least label, shortest and widest paths. Such a loop
 has a faster executor (`operators.iterations.spread`) than the nodes of a loop. `spread_of_send` and `spread_of_body`
-look at how the collections of a loop were made (`derivation`), and give a `Spread`, or raise a `Misfit` that says in
-words what does not fit. The answer depends on the program alone. Laws:
+look at how the collections of a loop were made (`derivation`), and give a `SpreadShape`, or raise a `NoShape` that says
+in words what does not fit. The answer depends on the program alone. Laws:
 
-- **Same result.** The value that a `Spread` describes for each key is the result of the loop: the best of what the key
-  starts with and of the messages along all walks that lead to it.
+- **Same result.** The value that a `SpreadShape` describes for each key is the result of the loop: the best of what the
+  key starts with and of the messages along all walks that lead to it.
 - **Order kept.** A message of a better value is no worse: it is the value itself, the value plus a constant of the
   edge, or the smaller or greater of both. So the order in which messages are sent does not show.
 
@@ -39,7 +39,7 @@ from riverrun.frontends.collections.derivation import (
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.expressions.tree import Node, kind_of, read
 from riverrun.frontends.collections.rows import Rows, one_line
-from riverrun.operators.iterations.spread import Spread as SpreadLoop
+from riverrun.operators.iterations.spread import SpreadLoop
 from riverrun.plan.plan import Choice, Scope
 from riverrun.state.types import common_type, share_layout, type_text
 
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from riverrun.frontends.collection import Collection
 
 SOURCE, TARGET, WEIGHT, VALUE = "source", "target", "weight", "value"
-"""Columns of a `Spread`: the first two with the number of the key column behind."""
+"""Columns of a `SpreadShape`: the first two with the number of the key column behind."""
 
 
-class Misfit(Exception):
+class NoShape(Exception):
     """Why a loop does not have a shape, in words that finish the sentence "not on arrays, since ..."."""
 
 
 @dataclass(frozen=True)
-class Spread:
+class SpreadShape:
     """A loop that spreads a best value along edges. All collections are of the scope that the loop is in."""
 
     edges: Collection
@@ -82,21 +82,21 @@ class _OfConstant:
 
 
 @dataclass(frozen=True)
-class _Key:
+class _OfKey:
     """A column of the key of the loop's variable."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class _Value:
+class _OfValue:
     """The value of the loop's variable, or a message made of it and of an expression of the constant side."""
 
     message: str = "copy"
     weight: Node | None = None
 
 
-_Column = _OfConstant | _Key | _Value
+_Column = _OfConstant | _OfKey | _OfValue
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _Traced:
     """Where rows of the loop were joined with `constant`: what the columns of their key are there."""
 
 
-def on_arrays(shape: Spread, patience: int, name: str) -> Collection:
+def on_arrays(shape: SpreadShape, patience: int, name: str) -> Collection:
     """The result of a loop of this shape, from one node that runs the loop on arrays. `name` is that node's."""
     solution = shape.solution
     keys = [solution.schema.field(one).with_nullable(True) for one in shape.key]
@@ -135,14 +135,14 @@ def on_arrays(shape: Spread, patience: int, name: str) -> Collection:
     return solution._add(operator, arranged, result, name).select(*solution.columns)
 
 
-def offer_arrays(shape: Spread, loop: Scope, result: Collection, patience: int) -> None:
+def offer_arrays(shape: SpreadShape, loop: Scope, result: Collection, patience: int) -> None:
     """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`."""
     if loop.depth > 2:
-        raise Misfit("it is inside another loop")
+        raise NoShape("it is inside another loop")
     builder = result._builder
     for node in builder.nodes:
         if node.scope.is_inside(loop) and (node.operator.public_name or node.operator.passes_all):
-            raise Misfit(f"its rows are looked at inside the loop, by {node.operator.describe()}")
+            raise NoShape(f"its rows are looked at inside the loop, by {node.operator.describe()}")
     fast = on_arrays(shape, patience, f"{loop.path.rstrip('/')}:spread")
     builder.choices.append(Choice(loop, result._port, fast._port))
 
@@ -155,20 +155,20 @@ def spread_of_send(
     adds_keys: bool,
     accepted: Collection,
     sent: Collection,
-) -> Spread:
+) -> SpreadShape:
     """The shape of a delta iteration that sends messages `sent`, made of the rows that were `accepted`."""
     value = _only_value(solution, key)
     if better is None:
-        raise Misfit("nothing says which of two values is better")
+        raise NoShape("nothing says which of two values is better")
     if len(better.by) > 1 or not isinstance(better.by[0], str) or better.by[0] != value:
-        raise Misfit(f"better is not the least or greatest {value}, but {better!r}")
+        raise NoShape(f"better is not the least or greatest {value}, but {better!r}")
     tracer = _Tracer(accepted, key, value)
     parts = tracer.trace(sent)
     edges, message = tracer.edges(parts, solution)
-    return Spread(edges, solution, workset, key, value, message, better.greatest, adds_keys)
+    return SpreadShape(edges, solution, workset, key, value, message, better.greatest, adds_keys)
 
 
-def spread_of_body(start: Collection, variable: Collection, result: Collection) -> Spread:
+def spread_of_body(start: Collection, variable: Collection, result: Collection) -> SpreadShape:
     """The shape of a loop whose body makes `result` of the rows of a round, `variable`."""
     names = {name: name for name in result.columns}
     best = derivation_of(result)
@@ -176,45 +176,45 @@ def spread_of_body(start: Collection, variable: Collection, result: Collection) 
         names = {name: best.wanted[inner] for name, inner in names.items()}
         best = derivation_of(best.source)
     if not isinstance(best, Best):
-        raise Misfit("its body does not end with the least or greatest value of each group")
+        raise NoShape("its body does not end with the least or greatest value of each group")
     key = tuple([name for name in result.columns if names[name] in best.key])
     if len(key) != len(best.key) or len(names) != len(key) + 1:
-        raise Misfit("its body does not give a key and one value")
+        raise NoShape("its body does not give a key and one value")
     value = _only_value(start, key)
     tracer = _Tracer(variable, key, value)
     wanted: dict[str, Any] = {name: names[name] for name in key}
     wanted[value] = best.columns.get(names[value])
     if wanted[value] is None:
-        raise Misfit(f"its body does not give the best {value} of each group")
+        raise NoShape(f"its body does not give the best {value} of each group")
     parts = [tracer.projected(part, wanted) for part in tracer.trace(best.source)]
     sending = [part for part in parts if part.varies and part.constant is not None]
     own = [part for part in parts if part.varies and part.constant is None]
     constant = [part for part in parts if not part.varies]
     if not sending:
-        raise Misfit("nothing is sent along rows from outside of the loop")
-    identity = {**{name: _Key(name) for name in key}, value: _Value()}
+        raise NoShape("nothing is sent along rows from outside of the loop")
+    identity = {**{name: _OfKey(name) for name in key}, value: _OfValue()}
     for part in own:
         if dict(part.columns) != identity or part.filters:
-            raise Misfit("its body takes rows of the round as they are, but in other columns")
+            raise NoShape("its body takes rows of the round as they are, but in other columns")
     starts = [part for part in constant if _is_whole(part, start)]
     if not own and not starts:
-        raise Misfit(
+        raise NoShape(
             "its body puts in neither the rows of the round nor the rows at the start, so values may get worse"
         )
     others = [tracer.outside(part, start) for part in constant if part not in starts]
     workset = others[0].concat(*others[1:]) if others else None
     edges, message = tracer.edges(sending, start)
-    return Spread(edges, start, workset, key, value, message, best.greatest, adds_keys=True)
+    return SpreadShape(edges, start, workset, key, value, message, best.greatest, adds_keys=True)
 
 
 def _only_value(rows: Collection, key: Sequence[str]) -> str:
     """The only column beside the key: a value of fixed width."""
     values = [name for name in rows.columns if name not in key]
     if len(values) != 1:
-        raise Misfit(f"there are {len(values)} columns beside the key, and not one value")
+        raise NoShape(f"there are {len(values)} columns beside the key, and not one value")
     kind = rows.schema.field(values[0]).type
     if not _is_word(kind):
-        raise Misfit(f"the value {values[0]!r} is {type_text(kind)}, which has no fixed width")
+        raise NoShape(f"the value {values[0]!r} is {type_text(kind)}, which has no fixed width")
     return values[0]
 
 
@@ -253,8 +253,8 @@ class _Tracer:
     def trace(self, rows: Rows) -> list[_Traced]:
         """The parts that the rows consist of."""
         if rows._port == self._variable._port:
-            columns: dict[str, _Column] = {name: _Key(name) for name in self._key}
-            columns[self._value] = _Value()
+            columns: dict[str, _Column] = {name: _OfKey(name) for name in self._key}
+            columns[self._value] = _OfValue()
             return [_Traced({name: columns[name] for name in rows.columns}, True)]
         if not rows.scope.is_inside(self._loop):
             here: Any = rows
@@ -273,7 +273,7 @@ class _Tracer:
             lefts, rights = self.trace(made.left), self.trace(made.right)
             return [self._paired(made, left, right) for left in lefts for right in rights]
         node = rows._builder.nodes[rows._port.node]
-        raise Misfit(
+        raise NoShape(
             f"there is a step in its body that arrays do not know: {node.operator.describe()}"
         )
 
@@ -304,12 +304,12 @@ class _Tracer:
             operands, message = list(parts["input"]), str(parts["function"])[:3].lower()
         if len(operands) == 2:
             meanings = [self._meaning(one, columns, shown) for one in operands]
-            if meanings[0] != _Value():
+            if meanings[0] != _OfValue():
                 meanings.reverse()
             first, second = meanings
-            if first == _Value() and isinstance(second, _OfConstant):
-                return _Value(message, second.tree)
-        raise Misfit(
+            if first == _OfValue() and isinstance(second, _OfConstant):
+                return _OfValue(message, second.tree)
+        raise NoShape(
             f"a message is {one_line(shown)}: not the value itself, the value plus a constant, or the smaller or "
             "greater of both"
         )
@@ -317,14 +317,14 @@ class _Tracer:
     def _filtered(self, part: _Traced, predicate: Any) -> _Traced:
         tree = read(predicate)
         if not all(isinstance(part.columns.get(name), _OfConstant) for name in _named(tree)):
-            raise Misfit(f"rows are filtered by a value that changes: {one_line(predicate)}")
+            raise NoShape(f"rows are filtered by a value that changes: {one_line(predicate)}")
         if part.constant is None:
-            raise Misfit(f"rows of the round are filtered: {one_line(predicate)}")
+            raise NoShape(f"rows of the round are filtered: {one_line(predicate)}")
         return replace(part, filters=(*part.filters, _substituted(tree, part.columns)))
 
     def _paired(self, made: Paired, left: _Traced, right: _Traced) -> _Traced:
         if left.varies == right.varies:
-            raise Misfit(
+            raise NoShape(
                 "two collections that change in the loop are joined"
                 if left.varies
                 else "rows from outside of the loop are joined inside the loop; join them before it"
@@ -333,20 +333,20 @@ class _Tracer:
         if right.varies:
             moving, still, moving_key, still_key = right, left, made.right_key, made.left_key
         if moving.constant is not None:
-            raise Misfit("messages are joined with more than one collection")
+            raise NoShape("messages are joined with more than one collection")
         by_key = {}
         for mine, its in zip(moving_key, still_key, strict=True):
             column = moving.columns[mine]
-            if not isinstance(column, _Key):
-                raise Misfit(f"values are joined on {mine!r}, which is not the key")
+            if not isinstance(column, _OfKey):
+                raise NoShape(f"values are joined on {mine!r}, which is not the key")
             by_key[column.name] = still.columns[its]
         if set(by_key) != set(self._key):
-            raise Misfit(f"values are joined on a part of their key {', '.join(self._key)}")
+            raise NoShape(f"values are joined on a part of their key {', '.join(self._key)}")
         sides = (left, right)
         columns: dict[str, _Column] = {}
         for name, (side, inner) in made.names.items():
             column = sides[side].columns[inner]
-            columns[name] = by_key[column.name] if isinstance(column, _Key) else column
+            columns[name] = by_key[column.name] if isinstance(column, _OfKey) else column
         filters = (*moving.filters, *still.filters)
         return _Traced(columns, True, still.constant, filters, by_key)
 
@@ -359,7 +359,7 @@ class _Tracer:
         rows = self._rows(part, wanted)
         for one in like.schema:
             if not share_layout(rows.schema.field(one.name).type, one.type):
-                raise Misfit(f"column {one.name!r} is of two types")
+                raise NoShape(f"column {one.name!r} is of two types")
         return rows
 
     def edges(self, parts: Sequence[_Traced], solution: Collection) -> tuple[Collection, str]:
@@ -367,23 +367,23 @@ class _Tracer:
         listed, messages = [], set()
         for part in parts:
             if not part.varies or part.constant is None:
-                raise Misfit("the messages of a round are not all made of the values of the round")
+                raise NoShape("the messages of a round are not all made of the values of the round")
             message = part.columns[self._value]
-            if not isinstance(message, _Value):
-                raise Misfit("a message does not depend on the value of its sender")
+            if not isinstance(message, _OfValue):
+                raise NoShape("a message does not depend on the value of its sender")
             messages.add(message.message)
             listed.append(self._edges(part, message, solution))
         if len(messages) > 1:
-            raise Misfit("messages of several kinds are sent")
+            raise NoShape("messages of several kinds are sent")
         return listed[0].concat(*listed[1:]) if len(listed) > 1 else listed[0], messages.pop()
 
-    def _edges(self, part: _Traced, message: _Value, solution: Collection) -> Collection:
+    def _edges(self, part: _Traced, message: _OfValue, solution: Collection) -> Collection:
         wanted: dict[str, Any] = {}
         for at, name in enumerate(self._key):
             source = part.sources[name]
             target = part.columns[name]
             if not isinstance(target, _OfConstant):
-                raise Misfit(
+                raise NoShape(
                     f"the target {name!r} of a message is computed from a value that changes"
                 )
             wanted[f"{SOURCE}{at}"] = _expression(source)
@@ -395,7 +395,7 @@ class _Tracer:
             kind = solution.schema.field(name).type
             for end in (SOURCE, TARGET):
                 if not share_layout(rows.schema.field(f"{end}{at}").type, kind):
-                    raise Misfit(f"the key {name!r} is of two types")
+                    raise NoShape(f"the key {name!r} is of two types")
         if message.weight is not None:
             rows = self._weighted(rows, message.message, solution)
         return rows
@@ -405,7 +405,7 @@ class _Tracer:
         kind = solution.schema.field(self._value).type
         weight = rows.schema.field(WEIGHT).type
         if common_type(kind, weight) is None or not share_layout(common_type(kind, weight), kind):
-            raise Misfit(
+            raise NoShape(
                 f"a message is made of {type_text(kind)} and {type_text(weight)}, which is no {type_text(kind)}"
             )
         if not share_layout(kind, weight):
@@ -421,9 +421,9 @@ class _Tracer:
         try:
             result = compile_columns(schema, {VALUE: made}, "make a message").schema.field(0).type
         except RiverrunError as error:
-            raise Misfit(f"a message cannot be computed: {error}") from error
+            raise NoShape(f"a message cannot be computed: {error}") from error
         if not share_layout(result, kind):
-            raise Misfit(f"a message is {type_text(result)}, and the value {type_text(kind)}")
+            raise NoShape(f"a message is {type_text(result)}, and the value {type_text(kind)}")
         return rows
 
     def _rows(self, part: _Traced, wanted: Mapping[str, Any]) -> Collection:
@@ -434,7 +434,9 @@ class _Tracer:
         try:
             return rows.select(**wanted)
         except RiverrunError as error:
-            raise Misfit(f"its messages cannot be computed outside of the loop: {error}") from error
+            raise NoShape(
+                f"its messages cannot be computed outside of the loop: {error}"
+            ) from error
 
 
 def _named(tree: Any) -> set[str]:

@@ -38,7 +38,7 @@ EDGES, SOLUTION, WORKSET = range(3)
 
 
 @dataclass(frozen=True)
-class Spread(Operator):
+class SpreadLoop(Operator):
     """The best value of each key. The edges have the sources' key, the targets' key, and the weight, if the message is
     not a copy; the other inputs have the key and the value."""
 
@@ -74,7 +74,7 @@ class Spread(Operator):
 class Spreader(Arranged):
     """A spread on a worker: values that live over all epochs, and the state from which they can be made anew."""
 
-    def __init__(self, context: Context, operator: Spread) -> None:
+    def __init__(self, context: Context, operator: SpreadLoop) -> None:
         super().__init__(context)
         self._operator = operator
         columns = self.node.schemas[0]
