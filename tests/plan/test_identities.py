@@ -71,6 +71,14 @@ def plain() -> Plan:
         flow.output(f"fetched-{at}", asked)
         flow.output(f"many-{at}", lists.fetch(state, key="k", at="at", name=f"many-{at}"))
     flow.output("twice", sales.concat(sales))
+    start = sales.select("k", "v")
+
+    def send(best: rr.Collection) -> rr.Collection:
+        return best.join(steps, left_on="k", right_on="a").select(k="b", v=pl.col("v") + 1)
+
+    least = {"key": "k", "send": send, "better": rr.loops.least("v")}
+    flow.output("spread", start.iterate_delta(send(start), **least, missing="add"))
+    flow.output("only", start.iterate_delta(start, key="k", send=send, rounds=2))
     return flow.plan
 
 

@@ -900,6 +900,7 @@ class Collection(Rows):
         *,
         rounds: int | None = None,
         at: pl.Expr | str | None = None,
+        mode: str = "auto",
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
@@ -908,7 +909,8 @@ class Collection(Rows):
         `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
         It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
         times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
-        is called.
+        is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges, or by
+        ``differential`` dataflow; ``auto`` takes arrays where it can. The result is the same.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
@@ -922,7 +924,7 @@ class Collection(Rows):
         >>> once(lambda numbers: numbers.iterate(doubled), numbers=[{"n": 3}]).rows()
         [(3,), (6,)]
         """
-        return iterate(self, body, rounds=rounds, at=at, name=name, patience=patience)
+        return iterate(self, body, rounds=rounds, at=at, mode=mode, name=name, patience=patience)
 
     def iterate_delta(
         self,
@@ -934,6 +936,7 @@ class Collection(Rows):
         better: Better | None = None,
         missing: str = "drop",
         rounds: int | None = None,
+        mode: str = "auto",
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
@@ -953,7 +956,7 @@ class Collection(Rows):
         key is not in the solution is dropped; with ``missing="add"`` it comes in.
 
         With `rounds`, there are at most so many rounds. A loop without `rounds` that still changes after `patience`
-        rounds is an error. `name` is what the loop is called.
+        rounds is an error. `mode` is as in `iterate`. `name` is what the loop is called.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -977,7 +980,7 @@ class Collection(Rows):
         [(1, 0), (2, 6), (3, 2)]
         """
         return iterate_delta(
-            self, workset, key, body, send, better, missing, rounds, name, patience
+            self, workset, key, body, send, better, missing, rounds, mode, name, patience
         )
 
     # -- inside

@@ -132,6 +132,9 @@ class _Explained:
                 open_scopes.pop()
             for scope in _down_to(node.scope, open_scopes[-1]):
                 rounds = "continued" if scope.number in seen else self.figure.rounds(scope)
+                why = self.plan.differential.get(scope.number)
+                if why is not None and scope.number not in seen:
+                    rounds += f"; differential, {one_line(why)}"
                 rows.append((f"{_indent(scope.depth - 1)}loop {one_line(scope.name)}, {rounds}",))
                 seen.add(scope.number)
                 open_scopes.append(scope)

@@ -32,7 +32,7 @@ knows the nodes that hold them and all nodes behind those (`Plan.arrival_depende
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -132,6 +132,8 @@ class Plan:
     scopes: tuple[Scope, ...]
     choices: tuple[Choice, ...] = ()
     """Where the program can take one of two ways. The optimizer takes one (`plan.optimizer`)."""
+    differential: Mapping[int, str] = field(default_factory=dict)
+    """Why a loop, by the number of its scope, has no other way than its nodes."""
 
     @cached_property
     def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
@@ -396,7 +398,7 @@ class PlanBuilder:
     nodes: list[Node] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=lambda: [Scope(0, "")])
     choices: list[Choice] = field(default_factory=list)
-    misfits: dict[int, str] = field(default_factory=dict)
+    differential: dict[int, str] = field(default_factory=dict)
     """Why a loop, by the number of its scope, has no other way than its nodes."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Nodes that front ends add once and use again, such as arrangements and rows that entered a loop, by their own
@@ -526,7 +528,13 @@ class PlanBuilder:
                 node=node.name,
                 line=node.line,
             )
-        plan = Plan(self.name, tuple(self.nodes), tuple(self.scopes), tuple(self.choices))
+        plan = Plan(
+            self.name,
+            tuple(self.nodes),
+            tuple(self.scopes),
+            tuple(self.choices),
+            dict(self.differential),
+        )
         _ = plan.topology
         for node in plan.nodes:
             node.operator.check(plan, node)

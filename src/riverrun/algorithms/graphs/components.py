@@ -39,11 +39,12 @@ def components(
     """The weak component of each node, named by its least node. Rows: node, component.
 
     Two nodes are in one component when a path joins them, whatever the direction of its `edges`. Self loops and
-    repeated edges change nothing; a node of `nodes` without edges is a component by itself. With `prioritised`, small
-    labels set out before large ones, which is much less work as a rule; that is the default for integers, and not
-    possible for other types.
+    repeated edges change nothing; a node of `nodes` without edges is a component by itself. `prioritised` says
+    how labels spread: if True, small labels, which have to be integers, set out before large ones in a differential
+    loop; if False, all at once in such a loop; by default on arrays, or, where the edges belong to a loop, in the
+    faster of the two.
 
-    Cost: a change touches the nodes whose label it changes in some round, and their edges.
+    Cost: a change touches the nodes whose label it changes, and their edges.
 
     >>> flow = rr.Dataflow("g")
     >>> edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
@@ -118,6 +119,7 @@ def _least_labels(
 ) -> rr.Collection:
     """For each node the least of `nodes` that reaches it along edges. Rows: node, label."""
     kind = _dtype(nodes, "node")
+    on_arrays = prioritised is None and edges.scope.depth == nodes.scope.depth == 1
     if prioritised is None:
         prioritised = kind.is_integer()
     if prioritised and not kind.is_integer():
@@ -127,10 +129,15 @@ def _least_labels(
             hint="leave out prioritised=True",
         )
     start = nodes.select("node", label="node")
+
+    def heard(labels: rr.Collection) -> rr.Collection:
+        return labels.join(edges, left_on="node", right_on="src").select(node="dst", label="label")
+
+    def least(labels: rr.Collection, start: rr.Collection) -> rr.Collection:
+        return heard(labels).concat(start).group_by("node").agg(label=rr.min("label"))
+
+    if on_arrays:
+        return start.iterate(lambda labels: least(labels, start))
     bits = 64 - pl.col("label").bitwise_leading_zeros().cast(pl.Int64)
 
-    def spread(labels: rr.Collection, entered: rr.Collection) -> rr.Collection:
-        heard = labels.join(edges, left_on="node", right_on="src").select(node="dst", label="label")
-        return heard.concat(entered).group_by("node").agg(label=rr.min("label"))
-
-    return start.iterate(spread, at=bits * SPACING if prioritised else pl.lit(0))
+    return start.iterate(least, at=bits * SPACING if prioritised else pl.lit(0))

@@ -63,9 +63,15 @@ from riverrun.frontends.collections.loops import (
     Wider,
     check_arguments,
     check_limits,
+    check_mode,
 )
 from riverrun.frontends.collections.rows import Rows, deepest
-from riverrun.frontends.collections.shapes import NoShape, offer_arrays, spread_of_send
+from riverrun.frontends.collections.shapes import (
+    NoShape,
+    SpreadShape,
+    offer_arrays,
+    spread_of_send,
+)
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
@@ -90,6 +96,7 @@ def iterate_delta(
     better: Better | None,
     missing: str,
     rounds: int | None,
+    mode: str,
     name: str | None,
     patience: int,
 ) -> Collection:
@@ -116,6 +123,7 @@ def iterate_delta(
             hint='missing="drop" (the default) or missing="add"',
         )
     check_limits(_METHOD, rounds, patience, line)
+    check_mode(_METHOD, mode, line)
     if rounds == 0:
         return solution
     scope = deepest(solution, workset)
@@ -124,7 +132,7 @@ def iterate_delta(
         try:
             with solution._builder.whole_or_not():
                 loop = _DeltaLoop(solution, workset, keys, better, missing == "add", line)
-                return loop.close(step, send is not None, rounds, name, patience)
+                return loop.close(step, send is not None, rounds, mode, name, patience)
         except Wider as wider:
             refusal = wider.refusal
             if wider.start is workset:
@@ -187,6 +195,7 @@ class _DeltaLoop:
         step: Callable[..., Any],
         sends: bool,
         rounds: int | None,
+        mode: str,
         name: str | None,
         patience: int,
     ) -> Collection:
@@ -210,14 +219,17 @@ class _DeltaLoop:
             _go_on_from(delta, accepted, before)
         workset.close(following, _METHOD, self._line)
         result = solution.close(following_solution, _METHOD, self._line).leave()
-        if sends and rounds is None:
-            try:
-                shape = spread_of_send(
-                    self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
-                )  # fmt: skip
-                offer_arrays(shape, loop, result, patience)
-            except NoShape as reason:
-                result._builder.misfits[loop.number] = str(reason)
+
+        def shape() -> SpreadShape:
+            if not sends:
+                raise NoShape("its body gives a delta and a workset, and not only messages")
+            if rounds is not None:
+                raise NoShape("it has a number of rounds")
+            return spread_of_send(
+                self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
+            )  # fmt: skip
+
+        offer_arrays(shape, loop, result, patience, mode, self._line)
         return result
 
     def _called(

@@ -42,10 +42,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from riverrun.errors import PlanError, users_line
-from riverrun.frontends.arguments import check_callable, function_name, is_count, type_in_words
+from riverrun.frontends.arguments import (
+    check_callable,
+    function_name,
+    is_count,
+    is_one_of,
+    type_in_words,
+)
 from riverrun.frontends.collections.expressions import Projection, compile_columns
 from riverrun.frontends.collections.rows import Rows
-from riverrun.frontends.collections.shapes import NoShape, offer_arrays, spread_of_body
+from riverrun.frontends.collections.shapes import (
+    NoShape,
+    SpreadShape,
+    offer_arrays,
+    spread_of_body,
+)
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
 from riverrun.plan.plan import Node, Port, Scope
@@ -62,6 +73,7 @@ def iterate(
     *,
     rounds: int | None = None,
     at: Any = None,
+    mode: str = "auto",
     name: str | None = None,
     patience: int = PATIENCE,
 ) -> Collection:
@@ -72,13 +84,14 @@ def iterate(
     spelling = "iterate(lambda rows: ...); with at=, iterate(lambda rows, entered: ..., at=...)"
     check_arguments(body, 1 if at is None else 2, "iterate", taken, spelling, line)
     check_limits("iterate", rounds, patience, line)
+    check_mode("iterate", mode, line)
     if rounds == 0:
         return start
     for _ in range(WIDENINGS):
         entering = None if at is None else _entering(start, at, line)
         try:
             with builder.whole_or_not():
-                return _closed(start, body, rounds, entering, name, patience, line)
+                return _closed(start, body, rounds, entering, mode, name, patience, line)
         except Wider as wider:
             refusal = wider.refusal
             start = widened(start, wider.kinds)
@@ -87,6 +100,20 @@ def iterate(
 
 WIDENINGS = 4
 """How often a loop is built anew for wider columns; after that, the types are taken to grow for ever."""
+
+
+def check_mode(method: str, mode: Any, line: str) -> None:
+    """Refuse a way to run a loop that there is not."""
+    if not is_one_of(mode, MODES):
+        raise PlanError(
+            "plan.mode",
+            f"cannot {method} with mode={show(mode)} ({line}): a loop is run on arrays or differentially",
+            hint="mode='auto' (the default) takes arrays where the loop has a shape that they know; the others are "
+            "mode='arrays' and mode='differential'",
+        )
+
+
+MODES = ("auto", "arrays", "differential")
 
 
 def check_limits(method: str, rounds: Any, patience: Any, line: str) -> None:
@@ -154,6 +181,7 @@ def _closed(
     body: Callable[..., Collection],
     rounds: int | None,
     entering: Any,
+    mode: str,
     name: str | None,
     patience: int,
     line: str,
@@ -173,11 +201,15 @@ def _closed(
         )
     closed = rows.close(result, "iterate", line)
     left = closed.leave()
-    if rounds is None and entering is None:
-        try:
-            offer_arrays(spread_of_body(start, rows.inside, result), loop, left, patience)
-        except NoShape as reason:
-            builder.misfits[loop.number] = str(reason)
+
+    def shape() -> SpreadShape:
+        if rounds is not None:
+            raise NoShape("it has a number of rounds")
+        if entering is not None:
+            raise NoShape("rows enter it by priority")
+        return spread_of_body(start, rows.inside, result)
+
+    offer_arrays(shape, loop, left, patience, mode, line)
     return left
 
 

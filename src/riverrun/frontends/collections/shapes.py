@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import RiverrunError
+from riverrun.errors import PlanError, RiverrunError
 from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.derivation import (
     Best,
@@ -135,16 +135,43 @@ def on_arrays(shape: SpreadShape, patience: int, name: str) -> Collection:
     return solution._add(operator, arranged, result, name).select(*solution.columns)
 
 
-def offer_arrays(shape: SpreadShape, loop: Scope, result: Collection, patience: int) -> None:
-    """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`."""
+def offer_arrays(
+    shape: Callable[[], SpreadShape],
+    loop: Scope,
+    result: Collection,
+    patience: int,
+    mode: str,
+    line: str,
+) -> None:
+    """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`; or note why that cannot be."""
+    builder = result._builder
+    if mode == "differential":
+        builder.differential[loop.number] = "mode='differential'"
+        return
+    try:
+        with builder.whole_or_not():
+            fast = _fast(shape, loop, result, patience)
+    except NoShape as reason:
+        if mode == "arrays":
+            raise PlanError(
+                "plan.no_arrays",
+                f"cannot run the loop {loop.path.rstrip('/')!r} on arrays ({line}): {reason}",
+                hint="mode='auto' runs it on arrays if it can, and differentially otherwise",
+            ) from None
+        builder.differential[loop.number] = f"not on arrays: {reason}"
+        return
+    builder.choices.append(Choice(loop, result._port, fast._port))
+
+
+def _fast(
+    shape: Callable[[], SpreadShape], loop: Scope, result: Collection, patience: int
+) -> Collection:
     if loop.depth > 2:
         raise NoShape("it is inside another loop")
-    builder = result._builder
-    for node in builder.nodes:
+    for node in result._builder.nodes:
         if node.scope.is_inside(loop) and (node.operator.public_name or node.operator.passes_all):
-            raise NoShape(f"its rows are looked at inside the loop, by {node.operator.describe()}")
-    fast = on_arrays(shape, patience, f"{loop.path.rstrip('/')}:spread")
-    builder.choices.append(Choice(loop, result._port, fast._port))
+            raise NoShape(f"rows are looked at inside of it, by {node.operator.describe()}")
+    return on_arrays(shape(), patience, f"{loop.path.rstrip('/')}:spread")
 
 
 def spread_of_send(

@@ -52,6 +52,27 @@ class SpreadLoop(Operator):
     """Whether a message adds a key that the solution does not have."""
     patience: int
     kind: ClassVar[str] = "spread"
+    kernels: ClassVar[tuple[str, ...]] = (
+        "iterations.edges.build_lists",
+        "iterations.edges.fill_edges",
+        "iterations.edges.list_edges",
+        "iterations.edges.tally",
+        "iterations.messages.is_forbidden",
+        "iterations.messages.is_improving",
+        "iterations.messages.read_words",
+        "iterations.messages.write_words",
+        "iterations.slots.fill_table",
+        "iterations.slots.find_rows",
+        "iterations.slots.find_words",
+        "iterations.slots.has_nulls",
+        "iterations.spreading.forget",
+        "iterations.spreading.list_changes",
+        "iterations.spreading.put_values",
+        "iterations.spreading.roll_back",
+        "iterations.spreading.settle",
+        "iterations.starts.change_starts",
+        "iterations.starts.fill_rows",
+    )
     keeps_state: ClassVar[bool] = True
     reads_arrangements: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True

@@ -89,7 +89,7 @@ def without(plan: Plan, gone: set[int]) -> Plan:
         for each in plan.choices
         if each.leave.node in places and each.instead.node in places
     )
-    return Plan(plan.name, nodes, plan.scopes, choices)
+    return Plan(plan.name, nodes, plan.scopes, choices, plan.differential)
 
 
 def _moved(port: Port, places: Mapping[int, int]) -> Port:
