@@ -127,9 +127,10 @@ class Paths(EdgesProgram):
 
 
 class Reached(EdgesProgram):
-    """The least node that each node can be reached from: a loop."""
+    """The least node that each node can be reached from: a loop, run differentially."""
 
     name = "reached"
+    mode = "differential"
     columns = ("node", "label")
 
     def build(self, edges: Any) -> Any:
@@ -146,7 +147,7 @@ class Reached(EdgesProgram):
                 .agg(label=rr.min("label"))
             )
 
-        return nodes.iterate(step)
+        return nodes.iterate(step, mode=self.mode)
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
         labels = {node: node for edge in edges for node in edge}
@@ -157,6 +158,43 @@ class Reached(EdgesProgram):
                 if labels[src] < labels[dst]:
                     labels[dst], changed = labels[src], True
         return dict.fromkeys(labels.items(), 1)
+
+
+class Spread(Reached):
+    """The same, run on arrays."""
+
+    name = "spread"
+    mode = "arrays"
+
+
+class Nearest(EdgesProgram):
+    """How near a node is to the nodes with edges to 0, by a delta iteration in which keys come and go."""
+
+    name = "nearest"
+    columns = ("node", "far")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        near = checked.filter(pl.col("dst") == 0).select(node="src", far=pl.lit(0, pl.Int64))
+
+        def send(rows: Any) -> Any:
+            moved = rows.join(checked, left_on="node", right_on="src")
+            return moved.select(node="dst", far=pl.col("far") + pl.col("node") % 3)
+
+        best = rr.loops.least("far")
+        return near.iterate_delta(
+            send(near), key="node", send=send, better=best, missing="add", mode="arrays"
+        )
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        far = {src: 0 for src, dst in edges if dst == 0}
+        changed = True
+        while changed:
+            changed = False
+            for src, dst in edges:
+                if src in far and far[src] + src % 3 < far.get(dst, 1 << 30):
+                    far[dst], changed = far[src] + src % 3, True
+        return dict.fromkeys(far.items(), 1)
 
 
 class Met(EdgesProgram):
@@ -272,6 +310,17 @@ def shared(name: str) -> Callable[[], SharedProgram]:
 
 
 FLOWS: dict[str, Callable[[], Program]] = {
-    **{program.name: program for program in (Degrees, Paths, Reached, Met, Strong)},
+    **{
+        program.name: program
+        for program in (
+            Degrees,
+            Paths,
+            Reached,
+            Spread,
+            Nearest,
+            Met,
+            Strong,
+        )
+    },
     **{name: shared(name) for name in SHARING},
 }

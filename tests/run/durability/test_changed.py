@@ -44,6 +44,8 @@ OPTIONS: dict[str, list[Any]] = {
     "by_recent": [False, True],
     "of_both": ["none", "all", "inner", "kept"],
     "nested": ["none", "none", "plain", "other", "counted"],
+    # a loop on arrays; the same differentially; over other edges; and with the other order of values
+    "spread": ["none", "arrays", "differential", "filtered", "greatest", "counted"],
 }
 
 
@@ -110,6 +112,25 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
         if options["reach"] == "counted":
             flow.output("sizes", reach.group_by("at").count())
             flow.output("met", reach.join(names, left_on="to", right_on="k"))
+    if options["spread"] != "none":
+        along = edges.filter(pl.col("dst") != 2) if options["spread"] == "filtered" else edges
+        own = edges.select(at="src", best="src").distinct()
+        way = "greatest" if options["spread"] == "greatest" else "least"
+
+        def send(known: rr.Collection) -> rr.Collection:
+            return known.join(along, left_on="at", right_on="src").select(at="dst", best="best")
+
+        spread = own.iterate_delta(
+            send(own),
+            key="at",
+            send=send,
+            better=getattr(rr.loops, way)("best"),
+            missing="add",
+            mode="differential" if options["spread"] == "differential" else "arrays",
+        )
+        flow.output("spread", spread)
+        if options["spread"] == "counted":
+            flow.output("best sizes", spread.group_by("best").count())
     if options["flat"]:
         times = options["flat"]
         flow.output(
