@@ -27,6 +27,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "bounding.find_last": ("i8[2] i8[1] i8[2] i8 u8 b i8[1] i8 i8 b i8 i8[1]",),
     "compressing.agree_by_source": ("i8[1] i8[1] u4[1] i8[2] u1[1] u1[1] i8[2]",),
     "compressing.fill_table": ("u8[1] i8 i4[1]",),
+    "compressing.is_in_turn": ("i8[1] i8[1] i8 i8",),
     "compressing.list_edges": ("i8[1] i8[1] u4[1] i8[2] i8[1] i8",),
     "compressing.merge_rows": ("i8[1] i8[1] i8[1] u4[1] i8[2] i8[1] u4[1] u4[1] i8[2] i8[1] i8 b",),
     "compressing.place_rows": ("i8[2] i8 i8[2] i8 u8[1] i4[1] i4[1]",),

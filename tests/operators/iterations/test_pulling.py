@@ -22,16 +22,17 @@ import pytest
 
 from riverrun.errors import OperatorFailed
 from riverrun.frontends.collections.expressions import compile_columns
-from riverrun.operators.iterations import compressed, pulling
+from riverrun.operators.iterations import compressed
 from riverrun.operators.iterations.compressed import BelowZero
-from riverrun.operators.iterations.pulling import (
+from riverrun.operators.iterations.pull_loop import (
+    FORMS,
     Combine,
     Formula,
-    Pulling,
     PullLoop,
     SeveralRows,
     Tolerance,
 )
+from riverrun.operators.iterations.pulling import Pulling
 from tests.soaking import first_seed
 
 F8, I8, TEXT = pa.float64(), pa.int64(), pa.large_string()
@@ -470,8 +471,8 @@ SHAPES: dict[str, Shape] = {
     "flow by edge": flow(True, "edge"),
     "flow, evaluated": flow(False, "source"),
     "flow by edge, evaluated": flow(False, "edge"),
-    **{f"{form}": weighted(form, a_float) for form in pulling._FORMS},
-    **{f"{form}, wild": weighted(form, wild) for form in pulling._FORMS},
+    **{f"{form}": weighted(form, a_float) for form in FORMS},
+    **{f"{form}, wild": weighted(form, wild) for form in FORMS},
     "times, evaluated": weighted("times", wild, formula=False),
     "labels": least_label(),
     "extremes": extremes("edge", own=False),
@@ -647,6 +648,19 @@ def test_a_sum_that_leaves_its_type_is_refused_and_undone() -> None:
     )
     loop.run(rounds=1)
     assert as_rows(loop.rows())[2] == (large - 7,)
+
+
+def test_small_changes_after_a_large_one_are_undone_with_it() -> None:
+    loop = paths([(1, 2)], {1: 1})
+    loop.run(rounds=1)
+    loop.settle()
+    many = {(source, 2): 1 for source in range(100, 200)}
+    feed(loop.change_edges, [[I8], [I8], []], Counter(many))
+    feed(loop.change_edges, [[I8], [I8], []], Counter({(150, 2): -1, (1, 2): 2}))
+    feed(loop.change_edges, [[I8], [I8], []], Counter({(99, 2): 1, (150, 2): 1}))
+    loop.undo()
+    edges = loop.edges.edges()
+    assert [*zip(edges.targets, edges.sources, edges.diffs, strict=True)] == [(1, 0, 1)]
 
 
 def test_below_zero_changes_nothing() -> None:

@@ -33,6 +33,8 @@ from riverrun.state.kernels import compressing
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Slots32: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
+SPARE = 16
+"""A pool that is built gets room for one more edge in so many."""
 _NO_TIMES = np.zeros(0, np.int64)
 
 
@@ -108,15 +110,7 @@ class Compressed:
         self, targets: Any, sources: Any, words: Ints, diffs: Ints, *, slots: int
     ) -> EdgeChanges:
         """Add changes, in any order; return the net ones, whose negation takes them back."""
-        changes = EdgeChanges(
-            *compressing.sort_edges(
-                np.ascontiguousarray(targets, np.uint32),
-                np.ascontiguousarray(sources, np.uint32),
-                np.ascontiguousarray(words),
-                np.ascontiguousarray(diffs, np.int64),
-                slots,
-            )
-        )
+        changes = net_changes(targets, sources, words, diffs, slots)
         self.apply(changes, slots)
         return changes
 
@@ -183,24 +177,39 @@ class Compressed:
         """Sort all edges into a new pool without holes."""
         if self.size:
             old = self.edges()
-            both = [
-                np.concatenate(pair)
-                for pair in (
-                    (old.targets, changes.targets),
-                    (old.sources, changes.sources),
-                    (old.diffs, changes.diffs),
-                )
-            ]
-            words = np.concatenate([old.words, changes.words], axis=1)
+            changes = net_changes(
+                np.concatenate([old.targets, changes.targets]),
+                np.concatenate([old.sources, changes.sources]),
+                np.concatenate([old.words, changes.words], axis=1),
+                np.concatenate([old.diffs, changes.diffs]),
+                slots,
+            )
             del old
-            changes = EdgeChanges(*compressing.sort_edges(both[0], both[1], words, both[2], slots))
         below = np.flatnonzero(changes.diffs < 0)
         if len(below):
             raise BelowZero(int(changes.targets[below[0]]), int(changes.sources[below[0]]))
         self.count = np.bincount(changes.targets, minlength=slots).astype(np.int64)
         self.start = np.cumsum(self.count) - self.count
         self._room = self.count.copy()
-        self.source, self.words = changes.sources, changes.words
-        self.times = changes.diffs if (changes.diffs != 1).any() else _NO_TIMES
         self.size = self._end = len(changes)
+        # Copies: changes belong to the caller, who may want to take them back.
+        spare = len(changes) // SPARE
+        self.source = np.concatenate([changes.sources, np.zeros(spare, np.uint32)])
+        self.words = np.concatenate([changes.words, self.no_words(spare)], axis=1)
+        self.times = _NO_TIMES
+        if (changes.diffs != 1).any():
+            self.times = np.concatenate([changes.diffs, np.ones(spare, np.int64)])
         self.built += 1
+
+
+def net_changes(targets: Any, sources: Any, words: Ints, diffs: Ints, slots: int) -> EdgeChanges:
+    """Changes of edges, in any order, as each edge once, by target, source and words."""
+    return EdgeChanges(
+        *compressing.sort_edges(
+            np.ascontiguousarray(targets, np.uint32),
+            np.ascontiguousarray(sources, np.uint32),
+            np.ascontiguousarray(words, np.int64),
+            np.array(diffs, np.int64),
+            slots,
+        )
+    )

@@ -23,6 +23,7 @@ Cost: where the constants of an edge are a function of its source (a degree, say
 round costs about as much as adding a number at random for each edge. Otherwise parts are computed by edge, in chunks.
 
 >>> import pyarrow.compute as pc
+>>> from riverrun.operators.iterations.pull_loop import Combine, PullLoop
 >>> half = PullLoop(
 ...     keys=(pa.int64(),),
 ...     values=(pa.float64(),),
@@ -40,328 +41,65 @@ round costs about as much as adding a number at random for each edge. Otherwise 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
-from riverrun.operators.aggregates import sum_out_of_range
-from riverrun.operators.iterations.compressed import Compressed, EdgeChanges
+from riverrun.operators.iterations.compressed import Compressed, EdgeChanges, net_changes
+from riverrun.operators.iterations.numbering import ColumnWords, Numbering, Places
+from riverrun.operators.iterations.parts import (
+    NO_FLOATS,
+    NO_INTS,
+    GatheredCells,
+    PoolRows,
+    RoundRows,
+    SentParts,
+    check_sum,
+    chunks_of,
+    combinable,
+    numbers_of,
+    size_of,
+)
+from riverrun.operators.iterations.pull_loop import (
+    Columns,
+    Formula,
+    NetRows,
+    Pulled,
+    PullLoop,
+    Round,
+    SeveralRows,
+    Tolerance,
+)
 from riverrun.operators.iterations.words import (
     FLOAT64,
     Array,
     Flags,
     Ints,
-    cells_of,
     cells_of_rising,
     cells_of_words,
     column_of,
     from_words,
-    has_words,
-    rising,
-    to_words,
     words_of_cells,
 )
 from riverrun.operators.loops import PATIENCE
-from riverrun.state.columns import column_table, take_columns
 from riverrun.state.kernels import compressing, pulling
 
-Columns: TypeAlias = Sequence[pa.Array]
-Evaluate: TypeAlias = Callable[[list[pa.Array], int], Sequence[pa.Array]]
-"""Columns computed from columns of so many rows, row by row: `Projection.apply`."""
-How: TypeAlias = Literal["sum", "min", "max", "count", "valid"]
-_T = pa.types
-_NO_FLOATS = np.zeros(0)
-_NO_INTS = np.zeros(0, np.int64)
 _HOWS = {"sum": pulling.SUMMING, "min": pulling.LEAST, "max": pulling.GREATEST}
 
 
-class SeveralRows(Exception):
-    """The loop starts with more than one row for a key."""
-
-
 @dataclass(frozen=True)
-class Combine:
-    """One column of what a key gets: the sum, the least or the greatest of a part, how many parts, or how many not null
-    (``valid``)."""
+class _Chunk:
+    """Targets [first, last), their edges counted from the first one, and whether these lie in turn in the pool."""
 
-    how: How
-    part: int = 0
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A part that a kernel computes, with the operations in this order: value, value * w, value / w, c * (value / w) or
-    (c * value) / w, where w is a constant of the edge. All are doubles, or integers taken as doubles."""
-
-    form: Literal["value", "times", "over", "factor over", "factor times over"]
-    value: int = 0
-    constant: int | None = None
-    factor: float = 1.0
-
-    @property
-    def number(self) -> int:
-        return _FORMS.index(self.form)
-
-
-_FORMS = ("value", "times", "over", "factor over", "factor times over")
-
-
-@dataclass(frozen=True)
-class PullLoop:
-    """What a loop does. Types are canonical."""
-
-    keys: tuple[pa.DataType, ...]
-    values: tuple[pa.DataType, ...]
-    parts: tuple[pa.DataType, ...]
-    message: Evaluate
-    """The parts, from the values of the source and the constants of the edge."""
-    combine: tuple[Combine, ...]
-    constants: tuple[pa.DataType, ...] = ()
-    finish: Evaluate | None = None
-    """The values of the next round, from the combined columns; behind the columns of the key if `finish_keys`. None
-    where they are the combined columns."""
-    finish_keys: bool = False
-    own: Evaluate | None = None
-    """The parts that a row sends to its own key, from its values."""
-    formula: Formula | None = None
-    """A quicker way to the only part; `message` still computes it where there are nulls."""
-
-    def refusal(self) -> str | None:
-        """Why arrays cannot run this loop; None if they can."""
-        for kind in self.values:
-            if not has_words(kind):
-                return f"values are {kind}, which has no fixed width"
-        for combine in self.combine:
-            if combine.how == "count":
-                continue
-            kind = self.parts[combine.part]
-            if combine.how == "sum" and not _is_summed(kind):
-                return f"a sum of {kind}"
-            if combine.how in ("min", "max") and not has_words(kind):
-                return f"a {combine.how} of {kind}"
-        return None
-
-    def kind_of(self, combine: Combine) -> pa.DataType:
-        """The type of a combined column."""
-        if combine.how in ("count", "valid"):
-            return pa.int64()
-        kind = self.parts[combine.part]
-        if combine.how != "sum" or _T.is_duration(kind):
-            return kind
-        if _T.is_floating(kind):
-            return FLOAT64
-        return pa.uint64() if _T.is_unsigned_integer(kind) else pa.int64()
-
-
-def _is_summed(kind: pa.DataType) -> bool:
-    floats = _T.is_float32(kind) or _T.is_float64(kind)
-    ints = _T.is_integer(kind) and not _T.is_uint64(kind)
-    return bool(floats or ints or _T.is_duration(kind))
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """A stop: no value of a column differs by more than `tolerance` from the round before, and the keys are the same."""
-
-    column: int
-    tolerance: float
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round: how many rows differ from the round before, come or go; how long it took; how many sums of floats were
-    not sure at first."""
-
-    changed: int
-    milliseconds: float
-    unsure: int = 0
-
-
-@dataclass(frozen=True)
-class Pulled:
-    """How a run went."""
-
-    rounds: int
-    stopped: bool
-    """Whether the loop came to its stop; False where it ran out of rounds."""
-    history: tuple[Round, ...]
-
-
-@dataclass(frozen=True)
-class NetRows:
-    """The rows that differ from those of the last epoch: columns of the key, then values."""
-
-    old: tuple[pa.Array, ...]
-    new: tuple[pa.Array, ...]
-
-
-class Places(Protocol):
-    """Slots of keys: numbers from 0 on, in the order in which keys first came."""
-
-    def __len__(self) -> int: ...
-
-    def place(self, columns: Columns) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The slot of each key; a new one for a new key."""
-        ...
-
-    def columns(self, slots: Ints) -> tuple[pa.Array, ...]:
-        """The keys in some slots."""
-        ...
-
-
-class Numbering:
-    """Numbers keys of any types, in the order in which they first come."""
-
-    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
-        self._kinds = tuple(kinds)
-        self._known = tuple(pa.array([], kind) for kind in kinds)
-        self._hashes = np.zeros(0, np.uint64)
-        self._table = np.full(16, -1, np.int32)
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def place(self, columns: Columns) -> np.ndarray[Any, np.dtype[np.int32]]:
-        rows = len(columns[0])
-        slots = np.empty(rows, np.int32)
-        for begin in range(
-            0, rows, 1 << 20
-        ):  # so that room is made for keys that are new, not for all rows
-            chunk = [column.slice(begin, 1 << 20) for column in columns]
-            self._place(chunk, slots[begin : begin + (1 << 20)])
-        return slots
-
-    def _place(self, columns: Columns, slots: Any) -> None:
-        rows, first = len(slots), self._count
-        if len(self._hashes) < first + rows:
-            more = np.zeros(max(first + rows, 2 * first) - len(self._hashes), np.uint64)
-            self._hashes = np.concatenate([self._hashes, more])
-        size = len(self._table)
-        while size < 2 * (first + rows):
-            size *= 2
-        if size > len(self._table):
-            self._table = np.full(size, -1, np.int32)
-            compressing.fill_table(self._hashes, first, self._table)
-        asked, known = column_table(columns), column_table(self._known)
-        fresh, count = compressing.place_rows(
-            asked, rows, known, first, self._hashes, self._table, slots
-        )
-        if count:
-            taken = take_columns(columns, fresh, exact=False)
-            self._known = tuple(
-                pa.concat_arrays(pair) for pair in zip(self._known, taken, strict=True)
-            )
-            self._count += int(count)
-
-    def columns(self, slots: Ints) -> tuple[pa.Array, ...]:
-        chosen = pa.array(slots)
-        return tuple(column.take(chosen) for column in self._known)
-
-
-class _Constants:
-    """The words of columns of any types: other types than those of fixed width have the number of their value."""
-
-    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
-        self.kinds = tuple(kinds)
-        self._named = [None if has_words(kind) else Numbering([kind]) for kind in kinds]
-
-    def words(self, columns: Columns, rows: int, held: Compressed) -> Ints:
-        """The words of some rows, and widen `held` when there are nulls for the first time."""
-        out = np.zeros((held.words.shape[0], rows), np.int64)
-        nulls = np.zeros(rows, np.int64)
-        for at, (column, named) in enumerate(zip(columns, self._named, strict=True)):
-            if named is not None:
-                out[at] = named.place([column])
-                continue
-            out[at], mask = to_words(column)
-            if mask is not None:
-                nulls |= mask.astype(np.int64) << at
-        if nulls.any():
-            if held.words.shape[0] == len(self.kinds):
-                held.widen()
-                out = np.concatenate([out, np.zeros((1, rows), np.int64)])
-            out[-1] = nulls
-        return out
-
-    def nulls(self, words: Ints, at: int) -> Flags | None:
-        """Which cells of column `at` are null."""
-        if words.shape[0] == len(self.kinds) or self._named[at] is not None:
-            return None
-        mask: Flags = ((words[-1] >> at) & 1).astype(np.uint8)
-        return mask if mask.any() else None
-
-    def column(self, words: Ints, at: int) -> pa.Array:
-        named = self._named[at]
-        if named is not None:
-            return named.columns(words[at])[0]
-        return from_words(words[at], self.nulls(words, at), self.kinds[at])
-
-
-@dataclass
-class _RoundRows:
-    """The rows of one round, by slot. Where no row is present, words and nulls are 0."""
-
-    present: Flags
-    words: list[Ints]
-    nulls: list[Flags | None]
-    chosen: Ints | None = None
-    """The slots of the rows; None where every slot has a row."""
-    rows: int = 0
-
-    @staticmethod
-    def empty(kinds: int) -> _RoundRows:
-        no_flags = np.zeros(0, np.uint8)
-        return _RoundRows(no_flags, [_NO_INTS] * kinds, [None] * kinds, _NO_INTS, 0)
-
-    def grown(self, slots: int) -> _RoundRows:
-        """The same rows among `slots` slots."""
-        missing = slots - len(self.present)
-        if not missing:
-            return self
-        chosen = self.chosen
-        if chosen is None:
-            chosen = np.arange(len(self.present))
-        flags = np.zeros(missing, np.uint8)
-        return _RoundRows(
-            np.concatenate([self.present, flags]),
-            [np.concatenate([words, np.zeros(missing, np.int64)]) for words in self.words],
-            [None if n is None else np.concatenate([n, flags]) for n in self.nulls],
-            chosen,
-            self.rows,
-        )
-
-    def place(self, present: Flags) -> None:
-        """Take the rows that are present."""
-        self.present = present
-        self.rows = int(np.count_nonzero(present))
-        self.chosen = None if self.rows == len(present) else np.flatnonzero(present)
-
-
-@dataclass
-class _Sent:
-    """One part column, by source or by edge: its cells, 0 where nothing is sent; and 1 where one is null."""
-
-    cells: Array
-    nulls: Flags | None
-    top: float | None = None
-    """The greatest size of a finite float, if it is known."""
-
-
-@dataclass
-class _PoolRows:
-    """Rows of a pool: those of all targets, or of a chunk of them."""
-
+    first: int
+    last: int
+    size: int
     start: Ints
     count: Ints
-    source: Any
-    times: Ints
-    first: int = 0
-    last: int = 0
+    in_turn: bool
 
 
 @dataclass
@@ -369,7 +107,7 @@ class _Extras:
     """The extra rows of an epoch: how many each target has, and their parts by place in the pool."""
 
     total: Ints
-    sent: list[_Sent]
+    sent: list[SentParts]
     ready: dict[int, tuple[Array, float]] = field(default_factory=dict)
     """By number of a combined column: the parts in the form that its kernel takes, and their greatest size."""
 
@@ -386,11 +124,11 @@ class Pulling:
         self.loop = loop
         self.places: Places = Numbering(loop.keys) if places is None else places
         self.edges = Compressed(len(loop.constants))
-        self._constants = _Constants(loop.constants)
+        self._constants = ColumnWords(loop.constants)
         self._extra = Compressed(len(loop.parts))
-        self._extra_parts = _Constants(loop.parts)
+        self._extra_parts = ColumnWords(loop.parts)
         self._start = Compressed(len(loop.values))
-        self._values = _Constants(loop.values)
+        self._values = ColumnWords(loop.values)
         self._journal: list[tuple[Compressed, EdgeChanges]] = []
         self._sending: Ints = np.zeros(0, np.int64)
         """How many edges leave each slot."""
@@ -399,7 +137,7 @@ class Pulling:
         self._marked: Flags = np.zeros(0, np.uint8)
         """Sources whose edges may disagree about their constants."""
         self._agreed = True
-        self._before = _RoundRows.empty(len(loop.values))
+        self._before = RoundRows.empty(len(loop.values))
         self._now = self._before
         self._mapped: tuple[Any, ...] | None = None
 
@@ -411,7 +149,7 @@ class Pulling:
         """Add changes of the constant edges: the keys of both ends, the constants, and the diffs."""
         s, t = self.places.place(sources), self.places.place(targets)
         words = self._constants.words(constants, len(diffs), self.edges)
-        self._apply(self.edges, self.edges_sorted(t, s, words, diffs))
+        self._apply(self.edges, net_changes(t, s, words, diffs, len(self.places)))
 
     def change_extras(self, keys: Columns, parts: Columns, diffs: Ints) -> None:
         """Add changes of the extra rows: their keys, their parts, and the diffs."""
@@ -422,22 +160,12 @@ class Pulling:
         self._change_rows(self._start, self._values, keys, values, diffs)
 
     def _change_rows(
-        self, held: Compressed, form: _Constants, keys: Columns, columns: Columns, diffs: Ints
+        self, held: Compressed, form: ColumnWords, keys: Columns, columns: Columns, diffs: Ints
     ) -> None:
         slots = self.places.place(keys)
         words = form.words(columns, len(diffs), held)
-        self._apply(held, self.edges_sorted(slots, np.zeros(len(slots)), words, diffs))
-
-    def edges_sorted(self, targets: Any, sources: Any, words: Ints, diffs: Ints) -> EdgeChanges:
-        return EdgeChanges(
-            *compressing.sort_edges(
-                np.ascontiguousarray(targets, np.uint32),
-                np.ascontiguousarray(sources, np.uint32),
-                words,
-                np.array(diffs, np.int64),
-                len(self.places),
-            )
-        )
+        none = np.zeros(len(slots), np.uint32)
+        self._apply(held, net_changes(slots, none, words, diffs, len(self.places)))
 
     def _apply(self, held: Compressed, changes: EdgeChanges) -> None:
         held.apply(changes, len(self.places))
@@ -530,19 +258,19 @@ class Pulling:
             self._columns(new, differ[new.present[differ] != 0]),
         )
 
-    def _columns(self, state: _RoundRows, slots: Ints | None) -> tuple[pa.Array, ...]:
+    def _columns(self, state: RoundRows, slots: Ints | None) -> tuple[pa.Array, ...]:
         """The rows in some slots, or all rows."""
         if slots is None:
             slots = np.arange(len(state.present)) if state.chosen is None else state.chosen
         return (*self.places.columns(slots), *self._value_columns(state, slots))
 
-    def _value_columns(self, state: _RoundRows, slots: Any) -> list[pa.Array]:
+    def _value_columns(self, state: RoundRows, slots: Any) -> list[pa.Array]:
         return [
             from_words(words[slots], None if nulls is None else nulls[slots], kind)
             for words, nulls, kind in zip(state.words, state.nulls, self.loop.values, strict=True)
         ]
 
-    def _differences(self, old: _RoundRows, new: _RoundRows) -> tuple[Flags, int]:
+    def _differences(self, old: RoundRows, new: RoundRows) -> tuple[Flags, int]:
         """Mark the slots whose rows differ, and count them."""
         marks: Flags = np.zeros(len(old.present), np.uint8)
         if old.present is not new.present:
@@ -592,13 +320,13 @@ class Pulling:
         self._now = state
         return Pulled(len(history), stopped, tuple(history))
 
-    def _first(self) -> _RoundRows:
+    def _first(self) -> RoundRows:
         """The rows with which the loop starts."""
         start, slots = self._start, len(self.places)
         start.grow(slots)
         if start.size and (int(start.count.max()) > 1 or (len(start.times) and self._twice())):
             raise SeveralRows
-        state = _RoundRows(np.zeros(0, np.uint8), [], [])
+        state = RoundRows(np.zeros(0, np.uint8), [], [])
         state.place((start.count > 0).astype(np.uint8))
         chosen = np.arange(slots) if state.chosen is None else state.chosen
         words = np.ascontiguousarray(start.words[:, start.start[chosen]])
@@ -634,7 +362,9 @@ class Pulling:
                 total,
             )
         sent = [
-            _Sent(cells_of_words(extra.words[at], kind), self._extra_parts.nulls(extra.words, at))
+            SentParts(
+                cells_of_words(extra.words[at], kind), self._extra_parts.nulls(extra.words, at)
+            )
             for at, kind in enumerate(self.loop.parts)
         ]
         self._extras = _Extras(total, sent)
@@ -643,28 +373,36 @@ class Pulling:
         if formula is not None and self._formula_fits(formula):
             at = formula.constant
             if at is None:
-                self._weights = _NO_FLOATS
+                self._weights = NO_FLOATS
             else:
                 words = self._of_source if self._by_source else self.edges.words
                 kind = self.loop.constants[at]
                 self._weights = cells_of_words(words[at], kind).astype(np.float64, copy=False)
-        self._places_of_chunks = None if self._by_source else self._cut()
+        self._chunks = None if self._by_source else self._cut()
+        longest = max((chunk.size for chunk in self._chunks or ()), default=0)
+        self._turn = np.arange(longest, dtype=np.uint32)
+        self._parts = np.empty(slots if self._by_source else longest)
+        self._unsure = np.empty(slots, np.int64)
 
     def _formula_fits(self, formula: Formula) -> bool:
         words = self._of_source if self._by_source else self.edges.words
         return formula.constant is None or self._constants.nulls(words, formula.constant) is None
 
-    def _cut(self) -> list[tuple[int, int]]:
+    def _cut(self) -> list[_Chunk]:
         """Targets in turn, with about `CHUNK` edges at a time; a target with more is alone."""
-        ends = np.cumsum(self.edges.count)
+        edges = self.edges
+        ends = np.cumsum(edges.count)
         chunks, first, done = [], 0, 0
         while first < len(ends):
             last = max(int(np.searchsorted(ends, done + self.CHUNK, side="right")), first + 1)
-            chunks.append((first, last))
-            first, done = last, int(ends[last - 1])
+            count = edges.count[first:last]
+            in_turn = bool(compressing.is_in_turn(edges.start, edges.count, first, last))
+            size, start = int(ends[last - 1]) - done, ends[first:last] - count - done
+            chunks.append(_Chunk(first, last, size, start, count, in_turn))
+            first, done = last, done + size
         return chunks
 
-    def _round(self, state: _RoundRows) -> tuple[_RoundRows, int]:
+    def _round(self, state: RoundRows) -> tuple[RoundRows, int]:
         """The rows of the next round; and how many sums of floats were not sure at first."""
         loop, slots = self.loop, len(self.places)
         active, sources, present, chosen = self._reached(state)
@@ -678,21 +416,20 @@ class Pulling:
             counts.append(None)
         own = None if loop.own is None else self._own_parts(state)
         edges = self.edges
-        whole = _PoolRows(edges.start, edges.count, edges.source, edges.times, 0, slots)
+        whole = PoolRows(edges.start, edges.count, edges.source, edges.times, 0, slots)
         if self._by_source:
             sent = self._sent_by_source(state, active, sources)
             unsure += self._combine(whole, sent, active, own, combined, counts)
         else:
-            assert self._places_of_chunks is not None
-            for first, last in self._places_of_chunks:
-                part, sent, flags = self._sent_by_edge(state, active, first, last)
+            for chunk in self._chunks or ():
+                part, sent, flags = self._sent_by_edge(state, active, chunk)
                 unsure += self._combine(part, sent, flags, own, combined, counts)
-        after = _RoundRows(present, [], [], chosen[0], chosen[1])
+        after = RoundRows(present, [], [], chosen[0], chosen[1])
         self._finish(after, combined, counts)
         return after, unsure
 
     def _reached(
-        self, state: _RoundRows
+        self, state: RoundRows
     ) -> tuple[Flags, Ints | None, Flags, tuple[Ints | None, int]]:
         """Which slots send, which slots these are (None: all); which have a row in the next round, and which these are.
 
@@ -711,7 +448,7 @@ class Pulling:
             totals += state.present
         pulling.count_parts(edges.start, edges.count, edges.source, edges.times, flags, totals)
         self._totals = totals
-        after = _RoundRows(np.zeros(0, np.uint8), [], [])
+        after = RoundRows(np.zeros(0, np.uint8), [], [])
         after.place((totals > 0).view(np.uint8))
         if np.array_equal(after.present, state.present):
             after.present, after.chosen = state.present, state.chosen
@@ -720,28 +457,28 @@ class Pulling:
         return answer
 
     def _sent_by_source(
-        self, state: _RoundRows, active: Flags, sources: Ints | None
-    ) -> list[_Sent]:
+        self, state: RoundRows, active: Flags, sources: Ints | None
+    ) -> list[SentParts]:
         """The parts of each source."""
         loop, slots, formula = self.loop, len(self.places), self.loop.formula
         values = self._formula_values(state)
         if values is not None:
             assert formula is not None
             weights = self._weights if self._weights is not None and len(self._weights) else values
-            out = np.empty(slots)
+            out = self._parts
             top = pulling.shape_sources(
                 formula.number, formula.factor, values, weights, active, out
             )
-            return [_Sent(out, None, float(top))]
-        results = _Gathered(loop.parts, slots)
-        for rows in _chunks(sources, slots, self.CHUNK):
+            return [SentParts(out, None, float(top))]
+        results = GatheredCells(loop.parts, slots)
+        for rows in chunks_of(sources, slots, self.CHUNK):
             columns = self._value_columns(state, rows)
             words = np.ascontiguousarray(self._of_source[:, rows])
             columns += [self._constants.column(words, at) for at in range(len(loop.constants))]
-            results.put(rows, loop.message(columns, len(columns[0]) if columns else _size(rows)))
+            results.put(rows, loop.message(columns, len(columns[0]) if columns else size_of(rows)))
         return results.sent()
 
-    def _formula_values(self, state: _RoundRows) -> Any:
+    def _formula_values(self, state: RoundRows) -> Any:
         """The values that the formula takes, as doubles; None where it does not apply."""
         formula = self.loop.formula
         if formula is None or self._weights is None or state.nulls[formula.value] is not None:
@@ -750,33 +487,33 @@ class Pulling:
         return cells_of_words(state.words[formula.value], kind).astype(np.float64, copy=False)
 
     def _sent_by_edge(
-        self, state: _RoundRows, active: Flags, first: int, last: int
-    ) -> tuple[_PoolRows, list[_Sent], Flags]:
-        """The parts of each edge of targets [first, last), as rows of a pool of their own."""
+        self, state: RoundRows, active: Flags, chunk: _Chunk
+    ) -> tuple[PoolRows, list[SentParts], Flags]:
+        """The parts of each edge of a chunk, as rows of a pool of their own."""
         loop, edges, formula = self.loop, self.edges, self.loop.formula
-        count = edges.count[first:last]
-        size = int(count.sum())
-        places = np.empty(size, np.int64)
-        pulling.list_places(edges.start, edges.count, first, last, places)
-        part = _PoolRows(
-            np.cumsum(count) - count,
-            count,
-            np.arange(size, dtype=np.uint32),
+        first, last, size = chunk.first, chunk.last, chunk.size
+        values = self._formula_values(state)
+        bare = values is not None and all(each.how in ("sum", "count") for each in loop.combine)
+        places: Any = None
+        if not bare or len(edges.times):
+            places = self._places_of(chunk)
+        part = PoolRows(
+            chunk.start,
+            chunk.count,
+            self._turn[:size],
             edges.times[places] if len(edges.times) else edges.times,
             first,
             last,
         )
-        sources = edges.source[places]
-        flags = active[sources]
-        values = self._formula_values(state)
+        flags = active if bare else active[edges.source[places]]
         if values is not None:
-            assert formula is not None and self._weights is not None
-            out = np.empty(size)
+            assert formula is not None
+            out = self._parts[:size]
             top = pulling.shape_edges(
                 formula.number,
                 formula.factor,
                 values,
-                self._weights,
+                values if self._weights is None else self._weights,
                 edges.start,
                 edges.count,
                 edges.source,
@@ -785,22 +522,33 @@ class Pulling:
                 last,
                 out,
             )
-            return part, [_Sent(out, None, float(top))], flags
-        results = _Gathered(loop.parts, size)
+            return part, [SentParts(out, None, float(top))], flags
+        sources = edges.source[places]
+        results = GatheredCells(loop.parts, size)
         sending = None if flags.all() else np.flatnonzero(flags)
-        for rows in _chunks(sending, size, self.CHUNK):
+        for rows in chunks_of(sending, size, self.CHUNK):
             columns = self._value_columns(state, sources[rows])
-            words = np.ascontiguousarray(edges.words[:, places[rows]])
+            words = edges.words[:, places][:, rows]
             columns += [self._constants.column(words, at) for at in range(len(loop.constants))]
-            results.put(rows, loop.message(columns, _size(rows)))
+            results.put(rows, loop.message(columns, size_of(rows)))
         return part, results.sent(), flags
 
-    def _own_parts(self, state: _RoundRows) -> list[_Sent]:
+    def _places_of(self, chunk: _Chunk) -> Any:
+        """Where in the pool the edges of a chunk are."""
+        edges = self.edges
+        if chunk.in_turn:
+            begin = int(edges.start[chunk.first])
+            return slice(begin, begin + chunk.size)
+        places = np.empty(chunk.size, np.int64)
+        pulling.list_places(edges.start, edges.count, chunk.first, chunk.last, places)
+        return places
+
+    def _own_parts(self, state: RoundRows) -> list[SentParts]:
         assert self.loop.own is not None
         slots = len(self.places)
-        results = _Gathered(self.loop.parts, slots)
-        for rows in _chunks(state.chosen, slots, self.CHUNK):
-            results.put(rows, self.loop.own(self._value_columns(state, rows), _size(rows)))
+        results = GatheredCells(self.loop.parts, slots)
+        for rows in chunks_of(state.chosen, slots, self.CHUNK):
+            results.put(rows, self.loop.own(self._value_columns(state, rows), size_of(rows)))
         sent = results.sent()
         absent = None if state.chosen is None else (state.present == 0)
         for each in sent:
@@ -813,10 +561,10 @@ class Pulling:
 
     def _combine(
         self,
-        rows: _PoolRows,
-        sent: list[_Sent],
+        rows: PoolRows,
+        sent: list[SentParts],
         active: Flags,
-        own: list[_Sent] | None,
+        own: list[SentParts] | None,
         combined: list[Array],
         counts: list[Ints | None],
     ) -> int:
@@ -846,20 +594,20 @@ class Pulling:
             elif combine.how != "sum" and counts[number] is not None:
                 counts[number][mine] = self._totals[mine]  # type: ignore[index]
             how = _HOWS[combine.how]
-            parts, top = _ready(part, how, active)
+            parts, top = combinable(part, how, active)
             if number not in self._extras.ready:
-                self._extras.ready[number] = _ready(extras, how, None)
+                self._extras.ready[number] = combinable(extras, how, None)
             extra_parts, extra_top = self._extras.ready[number]
-            own_parts, own_top = (_none_of(parts), 0.0)
+            own_parts, own_top = (none_of(parts), 0.0)
             if owned is not None:
-                own_parts, own_top = _ready(owned, how, None)
+                own_parts, own_top = combinable(owned, how, None)
                 own_parts = own_parts[mine]
             if combine.how != "sum":
                 pulling.least(
                     rows.start, rows.count, rows.source, parts, *more, extra_parts, own_parts, out
                 )
                 continue
-            listed = np.empty(last - first, np.int64)
+            listed = self._unsure
             pool = (rows.start, rows.count, rows.source, rows.times, parts)
             others = (*more, extra.times, extra_parts, own_parts)
             if parts.dtype == np.float64:
@@ -871,11 +619,16 @@ class Pulling:
                 size = pulling.sum_ints(*pool, *others, out, listed)
                 kind = self.loop.kind_of(combine)
                 for target in listed[:size].tolist():
-                    _check_sum(target, pool, others, kind)
+                    check_sum(target, pool, others, kind)
         return unsure
 
     def _count_valid(
-        self, rows: _PoolRows, part: _Sent, active: Flags, extras: _Sent, owned: _Sent | None
+        self,
+        rows: PoolRows,
+        part: SentParts,
+        active: Flags,
+        extras: SentParts,
+        owned: SentParts | None,
     ) -> Ints:
         """How many parts of each target are not null."""
         valid = np.zeros(rows.last - rows.first, np.int64)
@@ -900,7 +653,7 @@ class Pulling:
             valid += 1 if owned.nulls is None else (owned.nulls[mine] == 0)
         return valid
 
-    def _finish(self, after: _RoundRows, combined: list[Array], counts: list[Ints | None]) -> None:
+    def _finish(self, after: RoundRows, combined: list[Array], counts: list[Ints | None]) -> None:
         """The values of the next round, from the combined columns."""
         loop, slots = self.loop, len(self.places)
         cells: list[Array] = []
@@ -928,19 +681,19 @@ class Pulling:
                 after.words.append(words)
                 after.nulls.append(mask)
             return
-        results = _Gathered(loop.values, slots)
-        for rows in _chunks(after.chosen, slots, self.CHUNK):
+        results = GatheredCells(loop.values, slots)
+        for rows in chunks_of(after.chosen, slots, self.CHUNK):
             columns: list[pa.Array] = []
             if loop.finish_keys:
-                columns += self.places.columns(_numbers(rows))
+                columns += self.places.columns(numbers_of(rows))
             for each, mask, kind in zip(cells, masks, kinds, strict=True):
                 columns.append(column_of(each[rows], None if mask is None else mask[rows], kind))
-            results.put(rows, loop.finish(columns, _size(rows)))
+            results.put(rows, loop.finish(columns, size_of(rows)))
         for sent in results.sent():
             after.words.append(words_of_cells(sent.cells, sent.nulls))
             after.nulls.append(sent.nulls)
 
-    def _is_within(self, within: Tolerance, old: _RoundRows, new: _RoundRows) -> bool:
+    def _is_within(self, within: Tolerance, old: RoundRows, new: RoundRows) -> bool:
         """Whether two rounds have the same keys, and values of a column that differ by little enough."""
         if old.present is not new.present and not np.array_equal(old.present, new.present):
             return False
@@ -960,107 +713,13 @@ class Pulling:
             return bool((np.abs(after - before) <= within.tolerance).all())
 
 
-class _Gathered:
-    """Columns that are computed chunk by chunk, as cells by place."""
-
-    def __init__(self, kinds: Sequence[pa.DataType], places: int) -> None:
-        self._kinds = kinds
-        self._places = places
-        self._cells: list[Array | None] = [None] * len(kinds)
-        self._nulls: list[Flags | None] = [None] * len(kinds)
-
-    def put(self, rows: Any, columns: Columns) -> None:
-        for at, (column, kind) in enumerate(zip(columns, self._kinds, strict=True)):
-            if column.type != kind:
-                column = column.cast(kind)
-            cells, nulls = cells_of(column)
-            place = self._cells[at]
-            if place is None:
-                place = self._cells[at] = np.zeros(self._places, cells.dtype)
-            place[rows] = cells
-            if nulls is not None:
-                mask = self._nulls[at]
-                if mask is None:
-                    mask = self._nulls[at] = np.zeros(self._places, np.uint8)
-                mask[rows] = nulls
-
-    def sent(self) -> list[_Sent]:
-        result = []
-        for cells, nulls, kind in zip(self._cells, self._nulls, self._kinds, strict=True):
-            if cells is None:
-                cells = cells_of(pa.array([], kind))[0]
-                cells = np.zeros(self._places, cells.dtype)
-            result.append(_Sent(cells, nulls))
-        return result
-
-
-def _ready(sent: _Sent, how: int, active: Flags | None) -> tuple[Array, float]:
-    """Parts in the form that the kernels take, where a part that is null or not sent changes nothing."""
-    cells, nulls = sent.cells, sent.nulls
-    if how == pulling.SUMMING:
-        if cells.dtype.kind != "f":
-            cells = cells.astype(np.int64, copy=False)
-        else:
-            cells = cells.astype(np.float64, copy=False)
-        if nulls is not None:
-            cells = np.where(nulls != 0, cells.dtype.type(0), cells)
-        if cells.dtype != np.float64:
-            return cells, 0.0
-        return cells, float(pulling.greatest_size(cells)) if sent.top is None else sent.top
-    words = rising(cells, how)
-    if active is not None:
-        words[active == 0] = pulling.NEVER
-    if nulls is not None:
-        words[nulls != 0] = pulling.NEVER
-    return words, 0.0
-
-
 def _no_changes(held: Compressed) -> EdgeChanges:
     none = np.zeros(0, np.uint32)
-    return EdgeChanges(none, none, held.no_words(0), _NO_INTS)
+    return EdgeChanges(none, none, held.no_words(0), NO_INTS)
 
 
-def _none_of(parts: Array) -> Array:
-    return _NO_FLOATS if parts.dtype == np.float64 else _NO_INTS
-
-
-def _check_sum(
-    target: int, pool: tuple[Any, ...], others: tuple[Any, ...], kind: pa.DataType
-) -> None:
-    """Refuse a sum of integers that its type cannot hold."""
-    start, count, source, times, parts = pool
-    extra_start, extra_count, extra_times, extras, own = others
-    total = 0
-    for begin, size, by, n in (
-        (start[target], count[target], source, times),
-        (extra_start[target], extra_count[target], None, extra_times),
-    ):
-        places = slice(int(begin), int(begin + size))
-        cells = parts[by[places]] if by is not None else extras[places]
-        repeats = n[places].tolist() if len(n) else [1] * int(size)
-        total += sum(a * b for a, b in zip(cells.tolist(), repeats, strict=True))
-    if len(own):
-        total += int(own[target])
-    least, most = (0, 1 << 64) if _T.is_unsigned_integer(kind) else (-(1 << 63), 1 << 63)
-    if not least <= total < most:
-        form = "duration" if _T.is_duration(kind) else "int"
-        raise sum_out_of_range(total, form, kind)
-
-
-def _chunks(chosen: Ints | None, places: int, size: int) -> Iterator[Any]:
-    """Some places at a time: slices where all are chosen, else their numbers."""
-    total = places if chosen is None else len(chosen)
-    for begin in range(0, total, size):
-        end = min(begin + size, total)
-        yield slice(begin, end) if chosen is None else chosen[begin:end]
-
-
-def _size(rows: Any) -> int:
-    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-
-
-def _numbers(rows: Any) -> Ints:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+def none_of(parts: Array) -> Array:
+    return NO_FLOATS if parts.dtype == np.float64 else NO_INTS
 
 
 def _scattered(cells: Array, chosen: Ints, slots: int) -> Array:
@@ -1078,14 +737,4 @@ def _diverges(patience: int) -> OperatorFailed:
     )
 
 
-__all__ = [
-    "Combine",
-    "Formula",
-    "NetRows",
-    "PullLoop",
-    "Pulled",
-    "Pulling",
-    "Round",
-    "SeveralRows",
-    "Tolerance",
-]
+__all__ = ["Pulling"]

@@ -110,11 +110,13 @@ def cells_of_words(words: Ints, kind: pa.DataType) -> Array:
 
 
 def to_words(column: pa.Array) -> tuple[Ints, Flags | None]:
+    """The words of a column, and 1 where there is a null."""
     cells, nulls = cells_of(column)
     return words_of_cells(cells, nulls), nulls
 
 
 def from_words(words: Ints, nulls: Flags | None, kind: pa.DataType) -> pa.Array:
+    """The inverse of `to_words`."""
     return column_of(cells_of_words(words, kind), nulls, kind)
 
 

@@ -121,7 +121,11 @@ def count_into(keys: np.ndarray, order: np.ndarray, some: bool, slots: int) -> n
 
 @kernel
 def sort_edges(
-    targets: np.ndarray, sources: np.ndarray, words: np.ndarray, diffs: np.ndarray, slots: int
+    targets: np.ndarray,
+    sources: np.ndarray,
+    words: np.ndarray,
+    diffs: np.ndarray,
+    slots: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Edges by target, source and words; equal ones are added up, and left out where they come to nothing."""
     rows = targets.shape[0]
@@ -289,6 +293,15 @@ def merge_rows(
             end += made + made // 4 + SLACK
         low = high
     return np.int64(-1), end, plain
+
+
+@kernel
+def is_in_turn(start: np.ndarray, count: np.ndarray, first: int, last: int) -> bool:
+    """Whether the rows of targets [first, last) lie one behind the other."""
+    for target in range(first + 1, last):
+        if start[target] != start[target - 1] + count[target - 1]:
+            return False
+    return True
 
 
 @kernel

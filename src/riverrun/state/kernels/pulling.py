@@ -12,7 +12,7 @@ and less often sure than the next one:
 1. `sum_floats` splits each x at a power of two M above every partial sum: ``high = (x + M) - M`` and
    ``low = x - high``. Sums of highs are exact, as all are multiples of ulp(M) and below M * 2**53. Lows are at most
    ulp(M) / 2, so the sum of n lows is off by less than n**2 * 2**-53 * ulp(M). The rounded sum of both is the nearest
-   double if it stays so when moved by that much (`is_nearest`).
+   double if it stays so when moved by that much (`is_nearest`). Long rows are cut into blocks, so that M stays small.
 2. `sum_surely` adds with the error of each addition (two-sum), and the errors with the sum of *their* errors: where
    there are none, as in a tie, the result is exact but for one rounding.
 3. The digits of `sums`, which are always right.
@@ -39,9 +39,9 @@ EXPONENT = np.int64(0x7FF) << 52
 FRACTION = (np.int64(1) << 52) - 1
 NEVER = np.int64((1 << 63) - 1)
 """The word of a source that sends nothing to a minimum."""
-LONG_BITS = 12
-LONG = 1 << LONG_BITS
-"""Rows up to this many parts share one M."""
+BLOCK_BITS = 8
+BLOCK = 1 << BLOCK_BITS
+"""Parts that are added with one M; blocks of them are added with two-sum."""
 LEAST_BITS = -800  # a lower M would make errors subnormal
 MOST_BITS = 900  # a higher one would not leave room for the sum
 HALF_ULP = 2.0**-53
@@ -235,69 +235,93 @@ def sum_floats(
     listed = 0
     owned, repeated = own.shape[0] > 0, times.shape[0] > 0
     extra_repeated = extra_times.shape[0] > 0
-    bits = exponent_of(top) + 2
-    possible = bits + 40 < MOST_BITS
-    shared = max(bits + LONG_BITS, LEAST_BITS)
-    shared_m, shared_ulp = power(min(shared, MOST_BITS)) * 1.5, power(min(shared, MOST_BITS) - 52)
+    k = exponent_of(top) + BLOCK_BITS + 2
+    possible = k < MOST_BITS
+    k = min(max(k, LEAST_BITS), MOST_BITS)
+    m, unit = power(k) * 1.5, power(k - 52) * ERROR
     for target in range(count.shape[0]):
         begin, size = start[target], count[target]
         end = begin + size
         extra, more = extra_start[target], extra_count[target]
         total = size + more + (1 if owned else 0)
-        sure = True
-        if repeated:
-            for edge in range(begin, end):
-                sure = sure and times[edge] == 1
-        if extra_repeated:
-            for edge in range(extra, extra + more):
-                sure = sure and extra_times[edge] == 1
-        nearest = 0.0
-        if total <= 2:
+        sure, nearest = possible and more <= BLOCK, 0.0
+        if total <= 2 and not repeated and not extra_repeated:
             for edge in range(extra, extra + more):
                 nearest += extras[edge]
             if owned:
                 nearest += own[target]
             for edge in range(begin, end):
                 nearest += parts[source[edge]]
-            sure = sure and abs(nearest) < np.inf
+            sure = abs(nearest) < np.inf
         else:
-            m, ulp = shared_m, shared_ulp
-            if total > LONG:
-                k = LONG_BITS
-                while (1 << k) < total:
-                    k += 1
-                k = min(max(bits + k, LEAST_BITS), MOST_BITS)
-                m, ulp = power(k) * 1.5, power(k - 52)
             high, low, high_2, low_2 = 0.0, 0.0, 0.0, 0.0
             for edge in range(extra, extra + more):
                 x = extras[edge]
                 p = (x + m) - m
                 high += p
                 low += x - p
+                sure = sure and (not extra_repeated or extra_times[edge] == 1)
             if owned:
                 x = own[target]
                 p = (x + m) - m
                 high += p
                 low += x - p
-            edge = begin
-            while edge + 2 <= end:
-                x, y = parts[source[edge]], parts[source[edge + 1]]
-                p, q = (x + m) - m, (y + m) - m
-                high += p
-                high_2 += q
-                low += x - p
-                low_2 += y - q
-                edge += 2
-            if edge < end:
-                x = parts[source[edge]]
-                p = (x + m) - m
-                high += p
-                low += x - p
-            high += high_2
-            low += low_2
-            nearest = high + low
+            edge, blocks = begin, 1.0
+            sum_high, sum_low, sum_size = 0.0, 0.0, 0.0
+            while True:
+                if repeated:
+                    used = np.int64(0)
+                    while edge < end:
+                        n = times[edge]
+                        if n > BLOCK:
+                            sure = False
+                            n = np.int64(1)
+                        if used + n > BLOCK:
+                            break
+                        used += n
+                        x = parts[source[edge]]
+                        p = (x + m) - m
+                        high += n * p
+                        low += n * (x - p)
+                        edge += 1
+                    total += used
+                else:
+                    stop = min(edge + BLOCK, end)
+                    while edge + 2 <= stop:
+                        x, y = parts[source[edge]], parts[source[edge + 1]]
+                        p, q = (x + m) - m, (y + m) - m
+                        high += p
+                        high_2 += q
+                        low += x - p
+                        low_2 += y - q
+                        edge += 2
+                    if edge < stop:
+                        x = parts[source[edge]]
+                        p = (x + m) - m
+                        high += p
+                        low += x - p
+                        edge += 1
+                high += high_2
+                low += low_2
+                if edge == end and blocks == 1.0:
+                    sum_high, sum_low = high, low
+                    break
+                # Blocks are added with the errors of their additions.
+                z = sum_high + high
+                b = z - sum_high
+                sum_low += ((sum_high - (z - b)) + (high - b)) + low
+                sum_high = z
+                sum_size += abs(high)
+                if edge == end:
+                    break
+                blocks += 1.0
+                high, low, high_2, low_2 = 0.0, 0.0, 0.0, 0.0
+            nearest = sum_high + sum_low
             n = total + 2.0
-            sure = sure and possible and is_nearest(high, low, nearest, n * n * ERROR * ulp)
+            bound = n * (min(n, np.float64(BLOCK)) + blocks + 4.0) * unit
+            if blocks > 1.0:
+                bound += (blocks + 4.0) * (blocks + 4.0) * 4e-32 * sum_size
+            sure = sure and is_nearest(sum_high, sum_low, nearest, bound)
         out[target] = nearest
         if not sure:
             unsure[listed] = target
