@@ -29,7 +29,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "compressing.fill_table": ("u8[1] i8 i4[1]",),
     "compressing.is_in_turn": ("i8[1] i8[1] i8 i8",),
     "compressing.list_edges": ("i8[1] i8[1] u4[1] i8[2] i8[1] i8",),
-    "compressing.merge_rows": ("i8[1] i8[1] i8[1] u4[1] i8[2] i8[1] u4[1] u4[1] i8[2] i8[1] i8 b",),
+    "compressing.merge_rows": (
+        "i8[1] i8[1] i8[1] u1[1] u4[1] i8[2] i8[1] u4[1] u4[1] i8[2] i8[1] i8 b",
+    ),
     "compressing.place_rows": ("i8[2] i8 i8[2] i8 u8[1] i4[1] i4[1]",),
     "compressing.sort_edges": ("u4[1] u4[1] i8[2] i8[1] i8",),
     "differing.list_difference": ("i8[2] i8 u8 i8[2] i8[1] i8[2] i8[1] i8[1] i8[1]",),
@@ -74,15 +76,14 @@ CALLS: dict[str, tuple[str, ...]] = {
     "pulling.count_differences": ("i8[1] i8[1] u1[1]",),
     "pulling.count_parts": ("i8[1] i8[1] u4[1] i8[1] u1[1] i8[1]",),
     "pulling.floats_of_order": ("i8[1] i8 f8[1]",),
-    "pulling.greatest_size": ("f8[1]",),
     "pulling.least": ("i8[1] i8[1] u4[1] i8[1] i8[1] i8[1] i8[1] i8[1] i8[1]",),
     "pulling.list_places": ("i8[1] i8[1] i8 i8 i8[1]",),
     "pulling.order_floats": ("f8[1] i8 i8[1]",),
     "pulling.plain_floats": ("f8[1]",),
-    "pulling.shape_edges": ("i8 f8 f8[1] f8[1] i8[1] i8[1] u4[1] u1[1] i8 i8 f8[1]",),
-    "pulling.shape_sources": ("i8 f8 f8[1] f8[1] u1[1] f8[1]",),
+    "pulling.shape_edges": ("i8 f8 f8[1] f8[1] i8[1] i8[1] u4[1] u1[1] i8 i8 f8[1] f8[1]",),
+    "pulling.shape_sources": ("i8 f8 f8[1] f8[1] u1[1] f8[1] f8[1]",),
     "pulling.sum_floats": (
-        "i8[1] i8[1] u4[1] i8[1] f8[1] i8[1] i8[1] i8[1] f8[1] f8[1] f8 f8[1] i8[1]",
+        "i8[1] i8[1] u4[1] i8[1] u1[1] f8[1] i8[1] i8[1] i8[1] f8[1] f8[1] f8[1] f8[1] i8[1]",
     ),
     "pulling.sum_ints": (
         "i8[1] i8[1] u4[1] i8[1] i8[1] i8[1] i8[1] i8[1] i8[1] i8[1] i8[1] i8[1]",
@@ -90,6 +91,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "pulling.sum_surely": (
         "i8[1] i8[1] i8[1] u4[1] i8[1] f8[1] i8[1] i8[1] i8[1] f8[1] f8[1] f8[1]",
     ),
+    "pulling.widen": ("f8[1] f8[1]",),
     "scanning.scan": ("i8[2] i8[1] i8[1] b[1] i8 i8[2] i8[1] i8[1]",),
     "scanning.seek": ("i8[2] i8[1] u8 i8[2]",),
     "searching.fill_directory": ("i8 i8 i8 u4[1]",),

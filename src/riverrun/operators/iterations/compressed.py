@@ -75,6 +75,8 @@ class Compressed:
         self.start: Ints = np.zeros(0, np.int64)
         self.count: Ints = np.zeros(0, np.int64)
         self._room: Ints = np.zeros(0, np.int64)
+        self.several = np.zeros(0, np.uint8)
+        """For each target, 1 if one of its edges is there more than once."""
         self._end = 0
         self.source: Slots32 = np.zeros(0, np.uint32)
         self.words: Ints = np.zeros((kinds, 0), np.int64)
@@ -105,6 +107,7 @@ class Compressed:
             self.start = np.concatenate([self.start, more])
             self.count = np.concatenate([self.count, more])
             self._room = np.concatenate([self._room, more])
+            self.several = np.concatenate([self.several, more.astype(np.uint8)])
 
     def change(
         self, targets: Any, sources: Any, words: Ints, diffs: Ints, *, slots: int
@@ -143,6 +146,7 @@ class Compressed:
             self.start,
             self.count,
             self._room,
+            self.several,
             self.source,
             self.words,
             self.times,
@@ -197,7 +201,10 @@ class Compressed:
         self.source = np.concatenate([changes.sources, np.zeros(spare, np.uint32)])
         self.words = np.concatenate([changes.words, self.no_words(spare)], axis=1)
         self.times = _NO_TIMES
-        if (changes.diffs != 1).any():
+        self.several = np.zeros(slots, np.uint8)
+        repeated = changes.diffs != 1
+        if repeated.any():
+            self.several[changes.targets[repeated]] = 1
             self.times = np.concatenate([changes.diffs, np.ones(spare, np.int64)])
         self.built += 1
 

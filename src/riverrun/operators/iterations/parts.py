@@ -71,8 +71,8 @@ class SentParts:
 
     cells: Array
     nulls: Flags | None
-    top: float | None = None
-    """The greatest size of a finite float, if it is known."""
+    span: Array | None = None
+    """The greatest and the least size of floats, if they are known (`kernels.pulling.widen`)."""
 
 
 @dataclass
@@ -121,7 +121,12 @@ class GatheredCells:
         return result
 
 
-def combinable(sent: SentParts, how: int, active: Flags | None) -> tuple[Array, float]:
+def no_span() -> Array:
+    """The span of no floats."""
+    return np.array([0.0, np.inf])
+
+
+def combinable(sent: SentParts, how: int, active: Flags | None) -> tuple[Array, Array]:
     """Parts in the form that the kernels take, where a part that is null or not sent changes nothing."""
     cells, nulls = sent.cells, sent.nulls
     if how == pulling.SUMMING:
@@ -132,14 +137,18 @@ def combinable(sent: SentParts, how: int, active: Flags | None) -> tuple[Array, 
         if nulls is not None:
             cells = np.where(nulls != 0, cells.dtype.type(0), cells)
         if cells.dtype != np.float64:
-            return cells, 0.0
-        return cells, float(pulling.greatest_size(cells)) if sent.top is None else sent.top
+            return cells, no_span()
+        span = sent.span
+        if span is None:
+            span = no_span()
+            pulling.widen(cells, span)
+        return cells, span
     words = rising(cells, how)
     if active is not None:
         words[active == 0] = pulling.NEVER
     if nulls is not None:
         words[nulls != 0] = pulling.NEVER
-    return words, 0.0
+    return words, no_span()
 
 
 def check_sum(

@@ -60,6 +60,7 @@ from riverrun.operators.iterations.parts import (
     check_sum,
     chunks_of,
     combinable,
+    no_span,
     numbers_of,
     size_of,
 )
@@ -108,8 +109,8 @@ class _Extras:
 
     total: Ints
     sent: list[SentParts]
-    ready: dict[int, tuple[Array, float]] = field(default_factory=dict)
-    """By number of a combined column: the parts in the form that its kernel takes, and their greatest size."""
+    ready: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    """By number of a combined column: the parts in the form that its kernel takes, and their span."""
 
 
 class Pulling:
@@ -466,10 +467,11 @@ class Pulling:
             assert formula is not None
             weights = self._weights if self._weights is not None and len(self._weights) else values
             out = self._parts
-            top = pulling.shape_sources(
-                formula.number, formula.factor, values, weights, active, out
+            span = no_span()
+            pulling.shape_sources(
+                formula.number, formula.factor, values, weights, active, out, span
             )
-            return [SentParts(out, None, float(top))]
+            return [SentParts(out, None, span)]
         results = GatheredCells(loop.parts, slots)
         for rows in chunks_of(sources, slots, self.CHUNK):
             columns = self._value_columns(state, rows)
@@ -509,7 +511,8 @@ class Pulling:
         if values is not None:
             assert formula is not None
             out = self._parts[:size]
-            top = pulling.shape_edges(
+            span = no_span()
+            pulling.shape_edges(
                 formula.number,
                 formula.factor,
                 values,
@@ -521,8 +524,9 @@ class Pulling:
                 first,
                 last,
                 out,
+                span,
             )
-            return part, [SentParts(out, None, float(top))], flags
+            return part, [SentParts(out, None, span)], flags
         sources = edges.source[places]
         results = GatheredCells(loop.parts, size)
         sending = None if flags.all() else np.flatnonzero(flags)
@@ -594,13 +598,13 @@ class Pulling:
             elif combine.how != "sum" and counts[number] is not None:
                 counts[number][mine] = self._totals[mine]  # type: ignore[index]
             how = _HOWS[combine.how]
-            parts, top = combinable(part, how, active)
+            parts, span = combinable(part, how, active)
             if number not in self._extras.ready:
                 self._extras.ready[number] = combinable(extras, how, None)
-            extra_parts, extra_top = self._extras.ready[number]
-            own_parts, own_top = (none_of(parts), 0.0)
+            extra_parts, extra_span = self._extras.ready[number]
+            own_parts, own_span = none_of(parts), extra_span
             if owned is not None:
-                own_parts, own_top = combinable(owned, how, None)
+                own_parts, own_span = combinable(owned, how, None)
                 own_parts = own_parts[mine]
             if combine.how != "sum":
                 pulling.least(
@@ -611,7 +615,12 @@ class Pulling:
             pool = (rows.start, rows.count, rows.source, rows.times, parts)
             others = (*more, extra.times, extra_parts, own_parts)
             if parts.dtype == np.float64:
-                size = pulling.sum_floats(*pool, *others, max(top, extra_top, own_top), out, listed)
+                spans = np.array([span, extra_span, own_span])
+                whole = np.array([spans[:, 0].max(), spans[:, 1].min()])
+                repeated = self.edges.several[mine]
+                size = pulling.sum_floats(
+                    *pool[:4], repeated, *pool[4:], *others, whole, out, listed
+                )
                 if size:
                     pulling.sum_surely(listed[:size], *pool, *others, out)
                 unsure += int(size)

@@ -213,6 +213,7 @@ def merge_rows(
     start: np.ndarray,
     count: np.ndarray,
     room: np.ndarray,
+    several: np.ndarray,
     source: np.ndarray,
     words: np.ndarray,
     times: np.ndarray,
@@ -283,7 +284,9 @@ def merge_rows(
                 begin = end
                 start[target], room[target] = end, made + made // 4 + SLACK
             count[target] = made
+            several[target] = 0
             for at in range(made):
+                several[target] |= new_times[at] > 1
                 source[begin + at] = new_source[at]
                 for kind in range(kinds):
                     words[kind, begin + at] = kept_words[kind, at]

@@ -13,6 +13,7 @@ and less often sure than the next one:
    ``low = x - high``. Sums of highs are exact, as all are multiples of ulp(M) and below M * 2**53. Lows are at most
    ulp(M) / 2, so the sum of n lows is off by less than n**2 * 2**-53 * ulp(M). The rounded sum of both is the nearest
    double if it stays so when moved by that much (`is_nearest`). Long rows are cut into blocks, so that M stays small.
+   Where the sizes of all parts lie within some ten powers of ten, as they often do, sums of lows are exact too.
 2. `sum_surely` adds with the error of each addition (two-sum), and the errors with the sum of *their* errors: where
    there are none, as in a tie, the result is exact but for one rounding.
 3. The digits of `sums`, which are always right.
@@ -44,6 +45,7 @@ BLOCK = 1 << BLOCK_BITS
 """Parts that are added with one M; blocks of them are added with two-sum."""
 LEAST_BITS = -800  # a lower M would make errors subnormal
 MOST_BITS = 900  # a higher one would not leave room for the sum
+LEAST_EXACT = 2.0**-1000  # below, places may be those of subnormals
 HALF_ULP = 2.0**-53
 ERROR = 1.2e-16  # a little above 2**-53
 VALUE, TIMES, OVER, FACTOR_OVER, FACTOR_TIMES_OVER = 0, 1, 2, 3, 4
@@ -100,9 +102,10 @@ def shape_sources(
     weights: np.ndarray,
     active: np.ndarray,
     out: np.ndarray,
-) -> float:
-    """The part of each active source; 0 for the others. Returns the greatest size of a finite part."""
-    top = 0.0
+    span: np.ndarray,
+) -> None:
+    """The part of each active source; 0 for the others. Widens `span` as `widen` does."""
+    top, bottom = span[0], span[1]
     for slot in range(values.shape[0]):
         x = 0.0
         if active[slot] != 0:
@@ -111,7 +114,9 @@ def shape_sources(
         size = abs(x)
         if size > top and size < np.inf:
             top = size
-    return top
+        if size < bottom and size > 0.0:
+            bottom = size
+    span[0], span[1] = top, bottom
 
 
 @kernel
@@ -127,9 +132,10 @@ def shape_edges(
     first: int,
     last: int,
     out: np.ndarray,
-) -> float:
+    span: np.ndarray,
+) -> None:
     """The part of each edge of targets [first, last), in a row; 0 where the source is not active."""
-    top, at = 0.0, 0
+    top, bottom, at = span[0], span[1], 0
     for target in range(first, last):
         for edge in range(start[target], start[target] + count[target]):
             s = source[edge]
@@ -141,18 +147,22 @@ def shape_edges(
             size = abs(x)
             if size > top and size < np.inf:
                 top = size
-    return top
+            if size < bottom and size > 0.0:
+                bottom = size
+    span[0], span[1] = top, bottom
 
 
 @kernel
-def greatest_size(values: np.ndarray) -> float:
-    """The greatest size of a finite float."""
-    top = 0.0
+def widen(values: np.ndarray, span: np.ndarray) -> None:
+    """Have `span` hold the greatest size of a finite float, and the least size of one that is not zero."""
+    top, bottom = span[0], span[1]
     for row in range(values.shape[0]):
         size = abs(values[row])
         if size > top and size < np.inf:
             top = size
-    return top
+        if size < bottom and size > 0.0:
+            bottom = size
+    span[0], span[1] = top, bottom
 
 
 @kernel
@@ -221,112 +231,186 @@ def sum_floats(
     count: np.ndarray,
     source: np.ndarray,
     times: np.ndarray,
+    several: np.ndarray,
     parts: np.ndarray,
     extra_start: np.ndarray,
     extra_count: np.ndarray,
     extra_times: np.ndarray,
     extras: np.ndarray,
     own: np.ndarray,
-    top: float,
+    span: np.ndarray,
     out: np.ndarray,
     unsure: np.ndarray,
 ) -> int:
-    """The sum of each target; `top` is the greatest size of a finite part. Returns how many targets are in `unsure`."""
+    """The sum of each target; `span` has the sizes of parts (`widen`). Returns how many targets are in `unsure`."""
     listed = 0
-    owned, repeated = own.shape[0] > 0, times.shape[0] > 0
+    owned = own.shape[0] > 0
     extra_repeated = extra_times.shape[0] > 0
-    k = exponent_of(top) + BLOCK_BITS + 2
+    k = exponent_of(span[0]) + BLOCK_BITS + 2
     possible = k < MOST_BITS
     k = min(max(k, LEAST_BITS), MOST_BITS)
     m, unit = power(k) * 1.5, power(k - 52) * ERROR
+    # All parts, and so all lows, are multiples of a least place; of so many parts the sum of lows is exact.
+    exact, room = np.int64(0), exponent_of(span[1]) + 53 - k
+    if span[1] >= LEAST_EXACT and room > 0:
+        exact = np.int64(1) << min(room, BLOCK_BITS + 2)
+    some = 1 if owned else 0
     for target in range(count.shape[0]):
         begin, size = start[target], count[target]
         end = begin + size
         extra, more = extra_start[target], extra_count[target]
-        total = size + more + (1 if owned else 0)
-        sure, nearest = possible and more <= BLOCK, 0.0
+        total = size + more + some
+        repeated = several[target] != 0
         if total <= 2 and not repeated and not extra_repeated:
+            nearest = 0.0
             for edge in range(extra, extra + more):
                 nearest += extras[edge]
             if owned:
                 nearest += own[target]
             for edge in range(begin, end):
                 nearest += parts[source[edge]]
-            sure = abs(nearest) < np.inf
+            out[target] = nearest
+            if not abs(nearest) < np.inf:
+                unsure[listed] = target
+                listed += 1
+            continue
+        sure = possible and more <= BLOCK
+        high, low = 0.0, 0.0
+        for edge in range(extra, extra + more):
+            x = extras[edge]
+            p = (x + m) - m
+            high += p
+            low += x - p
+            if extra_repeated:
+                sure = sure and extra_times[edge] == 1
+        if owned:
+            x = own[target]
+            p = (x + m) - m
+            high += p
+            low += x - p
+        if repeated:
+            high, low, bound = add_repeated(begin, end, source, times, parts, m, high, low)
+            bound = bound + (total + 2.0) * (BLOCK + 4.0)
+        elif size > BLOCK:
+            high, low, bound = add_blocks(begin, end, source, parts, m, high, low)
         else:
-            high, low, high_2, low_2 = 0.0, 0.0, 0.0, 0.0
-            for edge in range(extra, extra + more):
-                x = extras[edge]
+            high_2, low_2 = 0.0, 0.0
+            edge = begin
+            while edge + 2 <= end:
+                x, y = parts[source[edge]], parts[source[edge + 1]]
+                p, q = (x + m) - m, (y + m) - m
+                high += p
+                high_2 += q
+                low += x - p
+                low_2 += y - q
+                edge += 2
+            if edge < end:
+                x = parts[source[edge]]
                 p = (x + m) - m
                 high += p
                 low += x - p
-                sure = sure and (not extra_repeated or extra_times[edge] == 1)
-            if owned:
-                x = own[target]
-                p = (x + m) - m
-                high += p
-                low += x - p
-            edge, blocks = begin, 1.0
-            sum_high, sum_low, sum_size = 0.0, 0.0, 0.0
-            while True:
-                if repeated:
-                    used = np.int64(0)
-                    while edge < end:
-                        n = times[edge]
-                        if n > BLOCK:
-                            sure = False
-                            n = np.int64(1)
-                        if used + n > BLOCK:
-                            break
-                        used += n
-                        x = parts[source[edge]]
-                        p = (x + m) - m
-                        high += n * p
-                        low += n * (x - p)
-                        edge += 1
-                    total += used
-                else:
-                    stop = min(edge + BLOCK, end)
-                    while edge + 2 <= stop:
-                        x, y = parts[source[edge]], parts[source[edge + 1]]
-                        p, q = (x + m) - m, (y + m) - m
-                        high += p
-                        high_2 += q
-                        low += x - p
-                        low_2 += y - q
-                        edge += 2
-                    if edge < stop:
-                        x = parts[source[edge]]
-                        p = (x + m) - m
-                        high += p
-                        low += x - p
-                        edge += 1
-                high += high_2
-                low += low_2
-                if edge == end and blocks == 1.0:
-                    sum_high, sum_low = high, low
-                    break
-                # Blocks are added with the errors of their additions.
-                z = sum_high + high
-                b = z - sum_high
-                sum_low += ((sum_high - (z - b)) + (high - b)) + low
-                sum_high = z
-                sum_size += abs(high)
-                if edge == end:
-                    break
-                blocks += 1.0
-                high, low, high_2, low_2 = 0.0, 0.0, 0.0, 0.0
-            nearest = sum_high + sum_low
-            n = total + 2.0
-            bound = n * (min(n, np.float64(BLOCK)) + blocks + 4.0) * unit
-            if blocks > 1.0:
-                bound += (blocks + 4.0) * (blocks + 4.0) * 4e-32 * sum_size
-            sure = sure and is_nearest(sum_high, sum_low, nearest, bound)
+            high += high_2
+            low += low_2
+            if total <= exact and sure:
+                nearest = high + low
+                out[target] = nearest
+                if not abs(nearest) < np.inf:
+                    unsure[listed] = target
+                    listed += 1
+                continue
+            bound = (total + 2.0) * (total + 2.0)
+        nearest = high + low
         out[target] = nearest
-        if not sure:
+        if not (sure and is_nearest(high, low, nearest, bound * unit)):
             unsure[listed] = target
             listed += 1
     return listed
+
+
+@kernel
+def add_blocks(
+    begin: int,
+    end: int,
+    source: np.ndarray,
+    parts: np.ndarray,
+    m: float,
+    high: float,
+    low: float,
+) -> tuple[float, float, float]:
+    """Highs and lows of a long row, added to those so far, and how far off they may be, in units of ERROR * ulp(M).
+
+    Each block's sum of highs is exact; the sums of blocks are added with the errors of the additions. These errors are
+    below the last place of the sum, so that their own errors are much below the lows'.
+    """
+    sum_high, sum_low, size, blocks = high, low, abs(high), 1.0
+    edge = begin
+    while edge < end:
+        stop = min(edge + BLOCK, end)
+        high, high_2, low, low_2 = 0.0, 0.0, 0.0, 0.0
+        while edge + 2 <= stop:
+            x, y = parts[source[edge]], parts[source[edge + 1]]
+            p, q = (x + m) - m, (y + m) - m
+            high += p
+            high_2 += q
+            low += x - p
+            low_2 += y - q
+            edge += 2
+        if edge < stop:
+            x = parts[source[edge]]
+            p = (x + m) - m
+            high += p
+            low += x - p
+            edge += 1
+        high += high_2
+        z = sum_high + high
+        b = z - sum_high
+        sum_low += ((sum_high - (z - b)) + (high - b)) + (low + low_2)
+        sum_high = z
+        size += abs(high)
+        blocks += 1.0
+    n = np.float64(end - begin) + BLOCK
+    unit = m * (2.0**-52 / 1.5 * ERROR)
+    return sum_high, sum_low, n * (BLOCK + blocks + 8.0) + blocks * blocks * 8e-32 * size / unit
+
+
+@kernel
+def add_repeated(
+    begin: int,
+    end: int,
+    source: np.ndarray,
+    times: np.ndarray,
+    parts: np.ndarray,
+    m: float,
+    high: float,
+    low: float,
+) -> tuple[float, float, float]:
+    """`add_blocks` where edges are there several times."""
+    sum_high, sum_low, size, blocks = high, low, abs(high), 1.0
+    edge, n = begin, 0.0
+    while edge < end:
+        high, low, used = 0.0, 0.0, np.int64(0)
+        while edge < end:
+            repeats = times[edge]
+            if used + repeats > BLOCK:
+                if repeats > BLOCK:
+                    return sum_high, sum_low, np.inf
+                break
+            used += repeats
+            x = parts[source[edge]]
+            p = (x + m) - m
+            high += repeats * p
+            low += repeats * (x - p)
+            edge += 1
+        z = sum_high + high
+        b = z - sum_high
+        sum_low += ((sum_high - (z - b)) + (high - b)) + low
+        sum_high = z
+        size += abs(high)
+        blocks += 1.0
+        n += used
+    unit = m * (2.0**-52 / 1.5 * ERROR)
+    n += BLOCK
+    return sum_high, sum_low, n * (BLOCK + blocks + 8.0) + blocks * blocks * 8e-32 * size / unit
 
 
 @kernel
