@@ -447,7 +447,11 @@ class Pulling:
         totals = self._extras.total.copy()
         if self.loop.own is not None:
             totals += state.present
-        pulling.count_parts(edges.start, edges.count, edges.source, edges.times, flags, totals)
+        missing = (state.present == 0) & (self._sending > 0)
+        if len(edges.times) or missing.any():
+            pulling.count_parts(edges.start, edges.count, edges.source, edges.times, flags, totals)
+        else:
+            totals += edges.count
         self._totals = totals
         after = RoundRows(np.zeros(0, np.uint8), [], [])
         after.place((totals > 0).view(np.uint8))

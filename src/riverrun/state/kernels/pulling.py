@@ -46,6 +46,7 @@ BLOCK = 1 << BLOCK_BITS
 LEAST_BITS = -800  # a lower M would make errors subnormal
 MOST_BITS = 900  # a higher one would not leave room for the sum
 LEAST_EXACT = 2.0**-1000  # below, places may be those of subnormals
+ONE, TWO = np.uint64(1), np.uint64(2)
 HALF_ULP = 2.0**-53
 ERROR = 1.2e-16  # a little above 2**-53
 VALUE, TIMES, OVER, FACTOR_OVER, FACTOR_TIMES_OVER = 0, 1, 2, 3, 4
@@ -295,17 +296,17 @@ def sum_floats(
             high, low, bound = add_blocks(begin, end, source, parts, m, high, low)
         else:
             high_2, low_2 = 0.0, 0.0
-            edge = begin
-            while edge + 2 <= end:
-                x, y = parts[source[edge]], parts[source[edge + 1]]
+            at, stop = np.uint64(begin), np.uint64(end)  # unsigned: no negative places to allow for
+            while at + TWO <= stop:
+                x, y = parts[source[at]], parts[source[at + ONE]]
                 p, q = (x + m) - m, (y + m) - m
                 high += p
                 high_2 += q
                 low += x - p
                 low_2 += y - q
-                edge += 2
-            if edge < end:
-                x = parts[source[edge]]
+                at += TWO
+            if at < stop:
+                x = parts[source[at]]
                 p = (x + m) - m
                 high += p
                 low += x - p
