@@ -328,7 +328,7 @@ def _sums(totals: Ints | list[int], form: str, kind: pa.DataType) -> pa.Array:
     if isinstance(totals, list) or form == "uint":
         for value in totals if isinstance(totals, list) else totals.tolist():
             if not least <= value < most:
-                raise _left(value, form, kind)
+                raise sum_out_of_range(value, form, kind)
     if form == "decimal":
         if isinstance(totals, list):
             data = b"".join([value.to_bytes(16, "little", signed=True) for value in totals])
@@ -338,7 +338,7 @@ def _sums(totals: Ints | list[int], form: str, kind: pa.DataType) -> pa.Array:
     return pa.array(np.array(totals, np.uint64 if form == "uint" else np.int64)).cast(kind)
 
 
-def _left(value: int, form: str, kind: pa.DataType) -> OperatorFailed:
+def sum_out_of_range(value: int, form: str, kind: pa.DataType) -> OperatorFailed:
     """The refusal of a sum that its type cannot hold."""
     what, holds = {
         "decimal": ("decimals", f"{_PRECISION} digits"),
