@@ -220,6 +220,8 @@ class Drawn:
             if present and draw.random() < deleted:
                 row = draw.choice(present)
                 diff = -draw.choice([1, counts[row], 1])
+                if self.negative and draw.random() < 0.3:
+                    diff = -counts[row] - 1
                 if draw.random() < 0.3:  # and the same, or something like it, once more
                     changes.append((row, 1))
                     counts[row] += 1
