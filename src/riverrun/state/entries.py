@@ -62,7 +62,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "iterations.slots.find_rows": ("i8[2] i8 i8 u8[1] i4[1] u8[1] i8[1] i8[1] i8[1] i4[1]",),
     "iterations.slots.find_words": ("i8[2] i8 i8 i4[1] i8[1] i8[1] i4[1]",),
     "iterations.slots.has_nulls": ("i8[2] i8 b[1]",),
-    "iterations.spreading.forget": ("i4[2] i1[2] i4[1] i4[1]",),
+    "iterations.spreading.forget": ("i1[2] i4[1] i4[1]",),
     "iterations.spreading.list_changes": ("i8[2] i4[2] i1[2] i4[1] i8[2] i8[1] i1[1]",),
     "iterations.spreading.put_values": ("i4[1] i8[1] i1[1] i8[1] i8[2] i4[2] i1[2]",),
     "iterations.spreading.roll_back": ("i8[2] i4[2] i1[2] i4[1] i4[2] i8",),

@@ -111,6 +111,27 @@ KEYS: dict[str, tuple[list[pa.DataType], list[tuple[Any, ...]]]] = {
 }  # fmt: skip
 
 
+ENDING = [
+    "labels",
+    "extremes",
+    "flags",
+    "halves",
+    "paths",
+    "naturals",
+    "ways",
+    "single",
+    "odds",
+    "widths",
+]
+ENDING += ["float widths", "heights", "float heights", "ceiling"]  # where no value goes on for long
+LARGE: list[tuple[list[pa.DataType], list[tuple[Any, ...]]]] = [
+    ([pa.int64()], [(k * k * k,) for k in range(250)]),
+    ([pa.large_string()], [("x" * (k % 40) + str(k),) for k in range(180)]),
+    ([pa.int32(), pa.bool_()], [(k // 2, k % 2 == 0) for k in range(150)]),
+    ([pa.int64()], [(0,)] + [(k // 3,) for k in range(6)] + [(k,) for k in range(60)]),
+]
+
+
 def column(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Numbers as a column of any type of values."""
     values = [NAN if value == "nan" else value for value in values]
@@ -137,13 +158,18 @@ def key_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
 class Drawn:
     """One loop and its reference, and random changes of both."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, large: bool = False) -> None:
         self.random = draw = random.Random(seed)
-        self.name = draw.choice(list(CASES))
+        self.large = large
+        self.name = draw.choice(ENDING if large else list(CASES))
         self.case = CASES[self.name]
         self.kinds, keys = KEYS[draw.choice(["int", "int", *KEYS])]
         self.keys = keys[: draw.randint(2, len(keys))]
+        if large:
+            self.kinds, self.keys = draw.choice(LARGE)
         best, missing = draw.choice(["least", "greatest"]), draw.choice(["drop", "add"])
+        if large and self.case.operation in ("add", "multiply"):
+            best = "least" if self.case.operation == "add" else "greatest"
         self.options = {
             "best": best,
             "missing": missing,
@@ -185,12 +211,17 @@ class Drawn:
         self, counts: Counter[Any], new: Callable[[], Any], most: int
     ) -> list[tuple[Any, int]]:
         """Changes of a multiset: inserts, deletes of what is there, and now and then of what is not."""
+        deleted = 0.5 if most < 100 else 0.05
         draw, changes = self.random, []
         for _ in range(draw.randint(0, most)):
-            present = [row for row, count in counts.items() if count > 0]
-            if present and draw.random() < 0.5:
+            present = []
+            if most < 100 or draw.random() < 0.05:
+                present = [row for row, count in counts.items() if count > 0]
+            if present and draw.random() < deleted:
                 row = draw.choice(present)
                 diff = -draw.choice([1, counts[row], 1])
+                if self.negative and draw.random() < 0.3:
+                    diff = -counts[row] - 1
                 if draw.random() < 0.3:  # and the same, or something like it, once more
                     changes.append((row, 1))
                     counts[row] += 1
@@ -218,9 +249,11 @@ class Drawn:
             return key_of(source), key_of(target), weight
 
         quiet = self.fixed and there.solution and draw.random() < 0.8
-        solution = [] if quiet else self.some_rows(there.solution, start, 4)
+        first = self.large and not there.edges
+        solution = [] if quiet else self.some_rows(there.solution, start, 400 if first else 4)
         workset = self.some_rows(there.workset, start, 2)
-        changed = self.some_rows(there.edges, edge, draw.choice([1, 2, 4 * self.dense]))
+        most = draw.choice([1, 2, 4 * self.dense]) if not first else draw.choice([300, 3000])
+        changed = self.some_rows(there.edges, edge, most)
         calls: list[Callable[[], None]] = []
         for rows, give in (
             (solution, self.give_solution),
@@ -373,6 +406,18 @@ class Drawn:
 
 
 @pytest.mark.drawn
+def test_values_of_large_graphs_are_those_from_scratch() -> None:
+    for seed in seeds(30, soak=600):
+        drawn = Drawn(seed, large=True)
+        for epoch in range(20):
+            try:
+                drawn.epoch()
+            except Exception as error:
+                error.add_note(f"seed {seed}, epoch {epoch}: {drawn}")
+                raise
+
+
+@pytest.mark.drawn
 def test_values_are_those_from_scratch() -> None:
     for seed in seeds(400, soak=6000):
         drawn = Drawn(seed)
@@ -382,6 +427,76 @@ def test_values_are_those_from_scratch() -> None:
             except Exception as error:
                 error.add_note(f"seed {seed}, epoch {epoch}: {drawn}")
                 raise
+
+
+def spread_paths() -> Spreading:
+    """Paths from key 1, by edges 1 -> 2 -> 3 of weight 5."""
+    spreading = Spreading([pa.int64()], pa.int64(), Message("add"), missing="add")
+    spreading.change_solution([pa.array([1])], pa.array([0]), np.ones(1, np.int64))
+    give_edges(spreading, [(1, 2, 5, 1), (2, 3, 5, 1)])
+    return spreading
+
+
+def give_edges(spreading: Spreading, rows: list[tuple[Any, ...]]) -> None:
+    sources, targets, weights, diffs = zip(*rows, strict=True)
+    spreading.change_edges(
+        [pa.array(sources)], [pa.array(targets)], pa.array(weights), np.array(diffs, np.int64)
+    )
+
+
+def test_errors_name_the_key_and_the_values_and_can_be_undone() -> None:
+    spreading = spread_paths()
+    assert spreading.converge().rows() == [((1,), 0, 1), ((2,), 5, 1), ((3,), 10, 1)]
+    give_edges(spreading, [(3, 4, MOST, 1)])
+    with pytest.raises(OperatorFailed) as failed:
+        spreading.converge()
+    assert failed.value.code == "iteration.overflow"
+    assert failed.value.fields == {"key": 3, "value": 10, "target": 4, "weight": MOST}
+    with pytest.raises(RuntimeError):
+        spreading.converge()
+    spreading.undo()
+    give_edges(spreading, [(3, 2, -6, 1)])
+    with pytest.raises(OperatorFailed) as failed:
+        spreading.converge()
+    assert failed.value.code == "iteration.diverges"
+    assert failed.value.fields["key"] in (2, 3)
+    spreading.undo()
+    give_edges(spreading, [(1, 3, 7, 1)])
+    assert spreading.converge().rows() == [((3,), 10, -1), ((3,), 7, 1)]
+
+
+def test_a_factor_below_zero_is_refused() -> None:
+    spreading = Spreading([pa.int64()], pa.float64(), Message("multiply"), missing="add")
+    spreading.change_solution([pa.array([1])], pa.array([2.0]), np.ones(1, np.int64))
+    with pytest.raises(OperatorFailed) as failed:
+        give_edges(spreading, [(1, 2, 0.5, 1), (1, 3, -0.5, 1)])
+    assert failed.value.code == "iteration.not_monotone"
+    assert failed.value.fields == {"key": 1, "target": 3, "weight": -0.5}
+    spreading.undo()
+    assert spreading.converge().rows() == []
+    spreading.change_solution([pa.array([1])], pa.array([2.0]), np.ones(1, np.int64))
+    give_edges(spreading, [(1, 2, 0.5, 1)])
+    assert spreading.converge().rows() == [((1,), 2.0, 1), ((2,), 1.0, 1)]
+
+
+def test_an_edge_of_a_hub_costs_what_any_edge_costs() -> None:
+    leaves = np.arange(1, 20_001)
+    hub = np.zeros_like(leaves)
+    spreading = Spreading([pa.int64()], pa.int64(), Message())
+    nodes = pa.array(np.arange(20_001))
+    spreading.change_solution([nodes], nodes, np.ones(20_001, np.int64))
+    ends = [np.concatenate([hub, leaves]), np.concatenate([leaves, hub])]
+    sources, targets = ([pa.array(each)] for each in ends)
+    spreading.change_edges(sources, targets, None, np.ones(40_000, np.int64))
+    assert len(spreading.converge().diffs) == 20_001
+    both = [pa.array([0, 77])], [pa.array([77, 0])], None
+    spreading.change_edges(*both, np.array([-1, -1]))
+    settled = spreading.converge()
+    assert settled.rows() == [((77,), 0, -1), ((77,), 77, 1)]
+    assert settled.messages == 0
+    assert settled.trimmed == 1
+    spreading.change_edges(*both, np.array([1, 1]))
+    assert spreading.converge().messages <= 3
 
 
 def test_options_that_do_not_exist_are_refused() -> None:

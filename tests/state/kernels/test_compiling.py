@@ -37,7 +37,10 @@ def run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("changed", [path.name for path in sorted(FOLDER.glob("*.py"))])
+@pytest.mark.parametrize(
+    "changed",
+    [path.relative_to(FOLDER).as_posix() for path in sorted(FOLDER.rglob("*.py"))],
+)
 def test_a_change_in_any_kernel_file_changes_the_fingerprint(changed: str, tmp_path: Path) -> None:
     copy = tmp_path / "kernels"
     shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__", "compiled"))
@@ -82,7 +85,7 @@ def test_settings_that_change_code_are_part_of_it(monkeypatch: pytest.MonkeyPatc
 
 def test_kernels_are_compiled_from_their_folder_only() -> None:
     """What comes from elsewhere would not be in the fingerprint."""
-    for source in FOLDER.glob("*.py"):
+    for source in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.ImportFrom):
                 module = node.module or ""

@@ -67,6 +67,7 @@ __all__ = ["Message", "Settled", "Spreading"]
 
 _LEAST = 64
 _PATIENCE = 100_000
+_NO_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class Spreading:
 
     `best` is ``least`` or ``greatest``. With `missing` = ``drop`` a key is there if the solution has it, with ``add``
     also if a row of the workset or a message reaches it. With `order` = ``best`` better values are sent first, with
-    ``superstep`` round by round. A key whose value gets better more than `patience` times in an epoch is an error.
+    ``superstep`` round by round. A key whose value gets better more than `patience` times in an epoch is an error;
+    so is, among integers, a value that has gone around a cycle and come back better.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class Spreading:
         )  # fmt: skip
         how[kernels.SUPERSTEP] = order == "superstep"
         how[kernels.PATIENCE] = patience
-        self._always_improving = self._never_improving = False
+        self._always_improving = False
         if message.is_weighted:
             self._weight_kind = self._words.weight_kind if self._plain else value
         else:
@@ -303,7 +305,6 @@ class Spreading:
     def _forget(self) -> None:
         if self._touched or self._started:
             kernels.forget(
-                self._cells,
                 self._flags,
                 self._scratch[kernels.TOUCHED_SLOTS, : self._touched],
                 self._scratch[kernels.STARTED_SLOTS, : self._started],
@@ -347,6 +348,7 @@ class Spreading:
         how, report = self._how, self._report
         report[:] = 0
         how[kernels.SLOTS] = self._known
+        how[kernels.MOST_HOPS] = self._known if self._one_to_one else _NO_LIMIT
         restart = self._choose_rule()
         how[kernels.RULE], how[kernels.RESTART] = self._rule, restart
         self._empty = False
@@ -371,10 +373,7 @@ class Spreading:
         Beginning anew is needed where depths are not what the new rule takes them for. Supports by depth are supports
         by value too, where no message is better than its value; but not the other way round.
         """
-        operation = self._how[kernels.OPERATION]
         improving = self._graph.improving > 0 or self._always_improving or self._starts.turning > 0
-        if operation in (words_of.LESSER, words_of.GREATER) and not self._message.is_weighted:
-            improving = self._always_improving
         before = self._rule
         if not improving:
             self._rule = kernels.BY_VALUE
@@ -458,12 +457,13 @@ class Spreading:
         )
         fields = {"key": self._shown(slot), "value": self._shown_value(slot)}
         if status == kernels.DIVERGES:
-            fields |= {"source": self._shown(other), "patience": int(self._how[kernels.PATIENCE])}
+            fields["source"] = self._shown(other)
             return OperatorFailed(
                 "iteration.diverges",
-                f"the value of {show(fields['key'])} got better more than {fields['patience']} times in one epoch, and "
-                f"is {show(fields['value'])} now, by a message of {show(fields['source'])}",
-                hint="a cycle of edges along which values get better has no end; a greater patience takes longer ways",
+                f"the value of {show(fields['key'])} gets better without end: it is {show(fields['value'])} now, "
+                f"by a message of {show(fields['source'])}, after more changes in one epoch than the loop has "
+                "patience for",
+                hint="look for a cycle of edges along which values get better; or allow more changes with patience",
                 **fields,
             )
         fields |= {"target": self._shown(other), "weight": self._shown_weight(weight)}

@@ -4,10 +4,10 @@
 
 - **Right code.** A kernel is loaded only if compiling it here and now would give the same code: a stale kernel would be
   a wrong answer. The folder of a file is named by the digest of everything on which machine code depends: the contents
-  of all sources beside the kernel and beside this module, since kernels call each other across files; the versions of
-  Numba and llvmlite, the minor version of Python and its ABI; the processor (`targets`), the platform, and the settings
-  of Numba that change code. Times and paths of files do not count. So a folder that one checkout wrote serves another
-  checkout, another user and a wheel, and a change in any source leads to another folder.
+  of all sources beside the kernel, and of those beside this module and in folders there, since kernels call each other
+  across files; the versions of Numba and llvmlite, the minor version of Python and its ABI; the processor (`targets`),
+  the platform, and the settings of Numba that change code. Times and paths of files do not count. So a folder that one
+  checkout wrote serves another checkout, another user and a wheel, and a change in any source leads to another folder.
 - **Whole files.** A file begins with a digest of its content, its name and its folder. A file that was cut off,
   damaged, renamed or moved from another folder is not loaded; the kernel is compiled, and replaces the file. Files are
   written under another name and then renamed, so no process sees half of one.

@@ -22,7 +22,8 @@ BUCKET = 3  # the queue that the slot is in, or -1
 UPDATES = 4  # how often the value has become better in this epoch
 FIRST_ROW = 5  # the first row of start values, or -1
 SOLUTIONS = 6  # how many different rows of the solution there are
-CELL_FIELDS = 7
+HOPS = 7  # how many messages of this epoch the value is away from one that was there before
+CELL_FIELDS = 8
 
 # Rows of `flags`.
 RANK = 0

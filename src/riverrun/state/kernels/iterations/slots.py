@@ -70,7 +70,8 @@ def find_rows(
 ) -> None:  # fmt: skip
     """The slots of rows `first` to `stop` of columns.
 
-    A new slot is named as a row of the last piece in `tables`: the columns themselves. counts[0] is the number of slots.
+    A new slot is named as a row of the last piece in `tables`, the columns themselves. counts[0] is the number of
+    slots.
     """
     address, end = nodes.ctypes.data, nodes.shape[0]
     piece = tables.shape[0] - 1

@@ -30,6 +30,7 @@ from riverrun.state.kernels.iterations.cells import (
     CURRENT,
     DEPTH,
     DOUBTED,
+    HOPS,
     NEXT,
     OLD,
     OLD_DEPTH,
@@ -67,7 +68,8 @@ RESTART = 7  # 1: forget all values, and begin at the start values
 SUPERSTEP = 8  # 1: in order of arrival, round by round; 0: best first
 PATIENCE = 9
 SLOTS = 10
-HOW_FIELDS = 11
+MOST_HOPS = 11  # a value that is more messages of this epoch away went around a cycle without end
+HOW_FIELDS = 12
 
 BY_VALUE = 0
 BY_DEPTH = 1
@@ -122,6 +124,7 @@ def touch(
         words[OLD, slot] = words[CURRENT, slot]
         flags[OLD_RANK, slot] = flags[RANK, slot]
         cells[OLD_DEPTH, slot] = cells[DEPTH, slot]
+        cells[HOPS, slot] = cells[UPDATES, slot] = 0
         scratch[TOUCHED_SLOTS, report[TOUCHES]] = slot
         report[TOUCHES] += 1
 
@@ -487,7 +490,8 @@ def spread(
     operation, form, flip = how[OPERATION], how[FORM], how[FLIP]
     low, high, patience, superstep = how[LOW], how[HIGH], how[PATIENCE], how[SUPERSTEP] != 0
     current, ranks, depths = words[CURRENT], flags[RANK], cells[DEPTH]
-    buckets, following, updates = cells[BUCKET], cells[NEXT], cells[UPDATES]
+    buckets, following = cells[BUCKET], cells[NEXT]
+    updates, hops, most_hops = cells[UPDATES], cells[HOPS], how[MOST_HOPS]
     heads, tails = queues[HEAD], queues[TAIL]
     starts, lengths, targets = lists[OUT, START], lists[OUT, COUNT], ends[OUT]
     target_weights = weights[OUT]
@@ -512,6 +516,7 @@ def spread(
             tails[queue] = -1
         buckets[slot] = -1
         word, rank, depth = current[slot], np.int64(ranks[slot]), np.int64(depths[slot]) + 1
+        hop = np.int64(hops[slot]) + 1 if flags[TOUCHED, slot] != 0 else np.int64(1)
         start, stop = starts[slot], starts[slot] + lengths[slot]
         messages += stop - start
         same = operation == COPY or rank == NULL
@@ -538,7 +543,8 @@ def spread(
             if depth > deepest:
                 deepest = depth
             updates[target] += 1
-            if updates[target] > patience:
+            hops[target] = hop
+            if updates[target] > patience or hop > most_hops:
                 report[SLOT], report[OTHER], report[WEIGHT] = target, slot, weight
                 report[MESSAGES] += messages
                 return DIVERGES
@@ -702,11 +708,10 @@ def list_changes(
 
 
 @kernel
-def forget(cells: np.ndarray, flags: np.ndarray, touched: np.ndarray, started: np.ndarray) -> None:
+def forget(flags: np.ndarray, touched: np.ndarray, started: np.ndarray) -> None:
     """Begin an epoch: nothing is touched yet."""
     for at in range(touched.shape[0]):
         flags[TOUCHED, touched[at]] = 0
-        cells[UPDATES, touched[at]] = 0
     for at in range(started.shape[0]):
         flags[STARTED, started[at]] = 0
 
