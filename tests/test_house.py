@@ -84,7 +84,7 @@ ACCEPTED = [
     ("state/kernels/sums.py", "import numpy as np\nfrom numba import njit"),
     ("state/kernels/sort.py", "import numba"),
     ("operators/shared/kernels/marks.py", "from numba import njit"),
-    ("storage/checkpoint.py", "import obstore\nimport xxhash\nimport pyarrow.parquet"),
+    ("storage/store.py", "import obstore\nimport xxhash\nimport pyarrow.parquet"),
     ("runtime/codec/shapes.py", "import msgspec\nimport pyarrow.ipc"),
     ("operators/reshape.py", "import polars as pl\nfrom pyarrow import compute"),
     ("spark/sources.py", "from pyspark.sql import DataFrame"),

@@ -45,13 +45,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "msgspec": ("runtime/codec/", "runtime/network/"),
     "numba": ("*/kernels/",),
     "numpy": ("algorithms/", *DATA),
-    "obstore": ("storage/checkpoint.py", "storage/store.py"),
+    "obstore": ("storage/store.py",),
     "polars": ("algorithms/", "frontends/", "run/", "rows/", "operators/", "plan/identity.py"),
     "pyarrow": DATA,
     "pyarrow.flight": (),  # messages, questions and rows travel on connections of our own
     "pyspark": ("spark/",),
     "rich": ("cli/", "run/"),
-    "xxhash": ("storage/checkpoint.py", "storage/store.py", "state/block_files.py"),
+    "xxhash": ("storage/store.py",),
 }
 
 # Folder -> the modules of our own that it may import, besides itself.
