@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import json
 import operator
 import pickle
 import random
+import sys
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -23,7 +27,7 @@ from riverrun.frontends.collections.expressions import (
     compile_columns,
     compile_filter,
 )
-from riverrun.frontends.collections.expressions.tree import read
+from riverrun.frontends.collections.expressions.tree import kind_of, read
 from tests.frontends.collections.arrays import assert_same, shown
 
 SCHEMA = pa.schema(
@@ -680,9 +684,39 @@ def test_a_function_that_changes_its_type_is_refused() -> None:
         projection.apply(columns_of(3, 0), 3)
 
 
-def test_looking_at_a_python_function_leaves_cloudpickle_alone() -> None:
-    import sys
+def test_a_tree_is_read_without_pickling_the_functions_in_it() -> None:
+    lock = threading.Lock()  # which nobody can pickle
+    with_lock = J.map_elements(lambda x: x if lock else None, return_dtype=pl.Int64)
+    assert kind_of(read(with_lock + 1))[0] == "BinaryExpr"
 
-    before = sys.modules.get("cloudpickle")
-    read(J.map_elements(lambda x: x, return_dtype=pl.Int64))
-    assert sys.modules.get("cloudpickle") is before
+
+def test_other_threads_pickle_while_a_tree_is_read() -> None:
+    """Also those that pickle functions by cloudpickle, as launchers do. Here each of them does at the worst moment."""
+    modules = {"pickle": pickle, "cloudpickle": cloudpickle}
+    lock, pickled = threading.Lock(), []
+
+    def pickles() -> None:
+        pickled.extend(sys.modules[module].dumps(len) for module in modules)
+        pickled.append(cloudpickle.loads(cloudpickle.dumps(lambda: 3))())
+
+    class Written:
+        """An expression with a function that nobody can pickle, which another thread interrupts while it is written."""
+
+        @property
+        def meta(self) -> Any:
+            return self
+
+        def serialize(self, *, format: str) -> str:
+            thread = threading.Thread(target=pickles)
+            thread.start()
+            thread.join()
+            for module in modules:  # as Polars does
+                try:
+                    return json.dumps({"Column": str(sys.modules[module].dumps(lock))})
+                except TypeError:
+                    pass
+            raise pl.exceptions.ComputeError("cannot pickle the function")
+
+    assert read(Written()) == {"Column": "b''"}  # type: ignore[arg-type]
+    assert set(pickled) == {pickle.dumps(len), cloudpickle.dumps(len), 3}
+    assert {name: sys.modules[name] for name in modules} == modules

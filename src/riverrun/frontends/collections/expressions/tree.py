@@ -4,10 +4,8 @@
 expression. A node is its kind (``"Len"``) or a dict from its kind to its parts (``{"Column": "x"}``). The kinds are
 those of the installed version of Polars; `rowwise` refuses kinds that it does not know. Law:
 
-- **Functions left out.** Every expression has a tree, whatever Python functions are in it. Polars pickles the functions
-  when it writes an expression, which fails without cloudpickle, or for a function that cannot be pickled. The tree does
-  not need the functions. So where writing fails, Polars writes the expression once more, and finds in the place of
-  cloudpickle a module that pickles nothing. (A lock keeps other trees from being written meanwhile.)
+- **Functions left out.** Every expression has a tree, also with Python functions in it that cannot be pickled: Polars
+  writes the expression apart from its functions (`plan.expression_text`).
 
 >>> import polars as pl
 >>> read(pl.col("x") + 1)
@@ -21,26 +19,20 @@ Cost: writing and parsing the JSON once for each expression that is compiled; no
 from __future__ import annotations
 
 import json
-import sys
-from threading import Lock
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import polars as pl
+
+from riverrun.plan.expression_text import written_apart
 
 __all__ = ["Node", "kind_of", "read", "selects"]
 
 Node: TypeAlias = str | dict[str, Any]
 
-_swapping = Lock()
-
 
 def read(expression: pl.Expr) -> Node:
     """The tree of an expression."""
-    try:
-        written = expression.meta.serialize(format="json")
-    except pl.exceptions.ComputeError:
-        written = _write_without_functions(expression)
+    written, _ = written_apart(expression, "json")
     tree: Node = json.loads(written)
     return tree
 
@@ -63,18 +55,3 @@ def selects(tree: Any) -> bool:
     if isinstance(tree, dict):
         return "Selector" in tree or any(map(selects, tree.values()))
     return isinstance(tree, list) and any(map(selects, tree))
-
-
-def _write_without_functions(expression: pl.Expr) -> str:
-    stand_in = ModuleType("cloudpickle")
-    stand_in.dumps = lambda function, *_, **__: b""  # type: ignore[attr-defined]
-    with _swapping:
-        real = sys.modules.get("cloudpickle")
-        sys.modules["cloudpickle"] = stand_in
-        try:
-            return expression.meta.serialize(format="json")
-        finally:
-            if real is None:
-                del sys.modules["cloudpickle"]
-            else:
-                sys.modules["cloudpickle"] = real
