@@ -70,7 +70,7 @@ from riverrun.engine.worker import Worker
 from riverrun.errors import BadMessage, CheckpointError, RiverrunError, TransportError
 from riverrun.retry import is_outage, pause, persist
 from riverrun.runtime.cluster import execute_and_catch, freeze
-from riverrun.runtime.codec.frames import Decoder, Frame
+from riverrun.runtime.codec.fragments import Decoder, Fragment
 from riverrun.runtime.health.busy import BusyTime
 from riverrun.runtime.network.client import Asker
 from riverrun.runtime.network.connection import Credentials
@@ -149,7 +149,7 @@ def _own_address(towards: str) -> str:
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream of frames from one sender."""
+    """A stream of fragments from one sender."""
 
     sender: int
     decoder: Decoder = field(default_factory=Decoder)
@@ -361,10 +361,10 @@ class _WorkerHost:
 
     # ---- called by the endpoint, in the thread of a connection
 
-    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+    def receive(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
         if stream is self._leader:
             self._heard = time.monotonic()
-        self._inbox.put(lambda: self._frames(sender, stream, frames, size))
+        self._inbox.put(lambda: self._fragments(sender, stream, fragments, size))
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self._inbox.put(lambda: self._ended(sender, stream, cleanly))
@@ -429,7 +429,7 @@ class _WorkerHost:
 
     # ---- messages, in the thread that works
 
-    def _frames(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+    def _fragments(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
         assert self._worker is not None
         from_whom = self._streams.get(stream)
         if from_whom is None:
@@ -439,8 +439,8 @@ class _WorkerHost:
         try:
             if sender == COORDINATOR and stream is not self._leader:
                 raise BadMessage("somebody else says that it is the coordinator")
-            for frame in frames:
-                message = from_whom.decoder.decode(frame.head, frame.body)
+            for fragment in fragments:
+                message = from_whom.decoder.decode(fragment.head, fragment.body)
                 if message is not None:
                     self._hear(sender, message)
         except BadMessage:
