@@ -139,16 +139,16 @@ class Receiver:
     """Decodes what comes, and lets go of it."""
 
     def __init__(self, chunks: int) -> None:
-        from riverrun.runtime.codec.frames import Decoder
+        from riverrun.runtime.codec.fragments import Decoder
 
         self._decoder = Decoder()
         self._left = chunks
         self.rows = 0
         self.done = Event()
 
-    def receive(self, sender: int, stream: object, frames: list[Any], size: int) -> None:
-        for frame in frames:
-            message = self._decoder.decode(frame.head, frame.body)
+    def receive(self, sender: int, stream: object, fragments: list[Any], size: int) -> None:
+        for fragment in fragments:
+            message = self._decoder.decode(fragment.head, fragment.body)
             if message is not None:
                 _, changes = message.payload
                 self.rows += changes.rows

@@ -29,16 +29,16 @@ class Receiver:
     """Decodes what comes, gives credit for it, and lets go of it."""
 
     def __init__(self) -> None:
-        from riverrun.runtime.codec.frames import Decoder
+        from riverrun.runtime.codec.fragments import Decoder
 
         self._decoder = Decoder()
         self._changed = Condition()
         self._rows = self._taken = 0
 
-    def receive(self, sender: int, stream: object, frames: list[Any], size: int) -> None:
+    def receive(self, sender: int, stream: object, fragments: list[Any], size: int) -> None:
         rows = 0
-        for frame in frames:
-            message = self._decoder.decode(frame.head, frame.body)
+        for fragment in fragments:
+            message = self._decoder.decode(fragment.head, fragment.body)
             if message is not None:
                 rows += message.payload[1].rows
         with self._changed:
@@ -59,7 +59,7 @@ class Receiver:
 
 
 def receive() -> None:
-    """In a process of its own: be sent frames."""
+    """In a process of its own: be sent fragments."""
     from riverrun.runtime.network.client import Credentials
     from riverrun.runtime.network.endpoint import Endpoint
 
@@ -159,7 +159,7 @@ def coded(width: int, messages: int) -> dict[str, float]:
     """Microseconds of processor time for a message of one row."""
     from riverrun.engine.instance import RoutedChanges as Rows
     from riverrun.engine.messages import Data
-    from riverrun.runtime.codec.frames import Decoder, Encoder
+    from riverrun.runtime.codec.fragments import Decoder, Encoder
     from riverrun.state.changes import Changes
 
     changes = Changes([pa.array([at]) for at in range(width)], 1, ((3,),), None, 1, None)
@@ -170,10 +170,10 @@ def coded(width: int, messages: int) -> dict[str, float]:
     encoding, decoding = [], []
     for _ in range(9):
         start = time.thread_time()
-        frames = [encoder.encode(message)[0] for _ in range(messages)]
+        fragments = [encoder.encode(message)[0] for _ in range(messages)]
         middle = time.thread_time()
-        for frame in frames:
-            decoder.decode(frame.head, frame.body)
+        for fragment in fragments:
+            decoder.decode(fragment.head, fragment.body)
         encoding.append(middle - start)
         decoding.append(time.thread_time() - middle)
     return {

@@ -173,6 +173,43 @@ def test_imports_for_type_checkers_make_no_cycle(tmp_path: Path) -> None:
     assert rooms(tmp_path, {"state/a.py": f"{types}\nelse:\n    from .b import x"}) != []
 
 
+FOR_TYPES = """from __future__ import annotations
+from typing import TYPE_CHECKING, cast
+if TYPE_CHECKING:
+    from .spine import Block, Spine
+"""
+USED_AT_RUN_TIME = [
+    "x = Spine()",
+    "def f(x: Block) -> bool:\n    return isinstance(x, Spine)",
+    "def f(x: Spine = Spine()) -> None: ...",
+    "class Longer(Spine): ...",
+    "class Chain:\n    def f(self):\n        return [each for each in self.all if each is Spine]",
+    "Either = Spine | None",
+    "x = cast(Spine, 1)",
+    "def f(Spine):\n    return Spine\ny = Spine",
+]
+
+
+@pytest.mark.parametrize("source", USED_AT_RUN_TIME)
+def test_a_name_for_type_checkers_is_not_used_at_run_time(source: str, tmp_path: Path) -> None:
+    [(path, line, rule)] = rooms(tmp_path, {"state/a.py": FOR_TYPES + source})
+    rest = source.splitlines()
+    assert (path, line) == ("src/riverrun/state/a.py", 4 + len(rest))
+    assert rule == "Spine is imported for type checkers alone, and used at run time"
+
+
+def test_annotations_and_names_of_its_own_may_be_those_for_type_checkers(tmp_path: Path) -> None:
+    source = (
+        "def f(x: Spine, *, y: list[Block]) -> Spine | None:\n    z: Block = y[0]\n    return z\n"
+        "class Chain:\n    all: list[Spine]\n    Block = 1\n    Other = Block\n"
+        "def g(Spine):\n    Block = Spine\n    return [Block for Spine in Block], lambda: Block\n"
+        "x = cast('Spine', 1)\n"
+    )
+    assert rooms(tmp_path, {"state/a.py": FOR_TYPES + source}) == []
+    both = f"{FOR_TYPES}else:\n    Spine = object\nx = Spine()\n"
+    assert rooms(tmp_path, {"state/a.py": both}) == []
+
+
 @pytest.mark.parametrize("other", ["Spine", "_Spine"])
 def test_two_classes_of_one_name_are_refused(other: str, tmp_path: Path) -> None:
     sources = {

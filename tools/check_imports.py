@@ -1,4 +1,4 @@
-"""House rules that a linter does not know: where a package may be imported, cycles, names, who knows operators.
+"""House rules that a linter does not know: where names may be imported and used, cycles, names, who knows operators.
 
 Each third-party package has a home under ``src/riverrun``: the files that may import it. A package without a home is
 refused, so a new dependency is a line in ``HOMES`` that somebody reviews. The order of our own folders is checked by
@@ -7,6 +7,9 @@ only the standard library and ``riverrun.errors``, and ``algorithms`` imports on
 
 The rest of the project knows operators by their answers (``plan/operator.py``): outside of ``operators/`` and the files
 in ``KNOWING``, no code looks at the class of an operator, by ``isinstance``, ``type`` or ``match``.
+
+A name that is imported under ``if TYPE_CHECKING:`` alone does not exist at run time: only annotations, which nobody
+evaluates under ``from __future__ import annotations``, may have it. Type checkers do not notice other uses.
 
 Three rules keep the house easy to find one's way in. No module of ``src`` imports itself by way of others; an import in
 a function counts, since it hides a cycle and does not cut it, and an import for type checkers alone does not. No two
@@ -19,10 +22,12 @@ classes of ``src`` have one name, leading underscores aside. No folder of ``src`
 from __future__ import annotations
 
 import ast
+import dis
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 PACKAGE = "riverrun"
 DATA = (
@@ -65,6 +70,7 @@ KNOWING: dict[str, str] = {
 EMPTY_NAMES = {"base", "common", "core", "helpers", "manager", "misc", "utils"}
 MAX_MODULES = 20
 TYPES_ONLY = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+GLOBAL_LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 FOLDERS = ("src", "tests", "tools", "bench", "examples")
 
 
@@ -91,6 +97,7 @@ def violations(root: Path) -> list[Violation]:
             shown = path.relative_to(root)
             source = path.read_text(encoding="utf-8")
             broken += _names(shown)
+            broken += _used_at_run_time(shown, source)
             if path.is_relative_to(package):
                 own[_module(path, package)] = shown, source
                 broken += _room(path, shown)
@@ -248,6 +255,56 @@ def _nodes(tree: ast.AST, for_types: bool) -> Iterator[ast.AST]:
         if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) in TYPES_ONLY:
             below = node.orelse
         waiting += below
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Takes the blocks under ``if TYPE_CHECKING:`` out of a tree, and keeps what was in them."""
+
+    def __init__(self) -> None:
+        self.taken: list[ast.stmt] = []
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.test) in TYPES_ONLY:
+            self.taken += node.body
+            node.body = [ast.copy_location(ast.Pass(), node)]
+        return node
+
+
+def _used_at_run_time(shown: Path, source: str) -> Iterator[Violation]:
+    """Where a file uses a name at run time that it binds for type checkers alone, as the compiler resolves names."""
+    types = _WithoutTypes()
+    rest = compile(
+        types.visit(ast.parse(source, str(shown))), str(shown), "exec", dont_inherit=True
+    )
+    bound = ast.Module(types.taken, type_ignores=[])
+    names = _bound(compile(bound, str(shown), "exec", dont_inherit=True)) - _bound(rest)
+    used: set[tuple[int, str]] = set()
+    for code in _codes(rest) if names else ():
+        own = set[str]() if code is rest else _bound(code)  # of a class
+        for each in dis.get_instructions(code):
+            if each.opname in GLOBAL_LOADS and each.argval in names - own:
+                used.add(((each.positions and each.positions.lineno) or 1, each.argval))
+    for line, name in sorted(used):
+        yield Violation(
+            str(shown),
+            line,
+            f"{name} is imported for type checkers alone, and used at run time",
+            "import it outside of `if TYPE_CHECKING:`; where that makes a cycle, ask the object for it",
+        )
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A piece of compiled code, and all pieces in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _bound(code: CodeType) -> set[str]:
+    """The names that compiled code binds in the module, or in the class, that it is the code of."""
+    return {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_NAME"}
 
 
 def _looks_at_operators(shown: Path, source: str) -> Iterator[Violation]:

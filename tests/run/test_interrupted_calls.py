@@ -540,7 +540,7 @@ def test_a_function_that_does_not_end_is_stopped(workers: int, tmp_path: Path) -
 def test_what_no_signal_causes_ends_the_run_and_not_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law 3 of the in-process transport: nothing is told of a state that is not whole."""
+    """The interrupts-at-boundaries law of the local cluster: no result is given of a state that is not whole."""
     with program().run(workers=2, checkpoint=tmp_path) as run:
         run.insert("rows", [(1,)])
         run.commit()

@@ -468,10 +468,10 @@ def test_rows_that_were_handed_in_are_waited_for(
 
 def test_rows_that_are_handed_in_wait_for_the_storage(weather: Weather, tmp_path: Path) -> None:
     storage = open_storage(tmp_path)
-    staging, rows = ParcelStore(1, storage), edge_rows([(1, 2, 1)])
+    parcel_store, rows = ParcelStore(1, storage), edge_rows([(1, 2, 1)])
     weather.away("put")
     back = Beside(lambda: (until(lambda: weather.failed > 4), weather.fine()))
-    (parcel,) = staging.take_in("load", [rows])
+    (parcel,) = parcel_store.take_in("load", [rows])
     back.wait()
     assert storage.get(parcel.file or "").size > 0
     weather.away("put")

@@ -130,7 +130,7 @@ def test_fetches_that_wait_outlive_their_worker(
             story.seen()
         )
         run.checkpoint()
-    stored = spark.read.format("riverrun").option("output", "seen").load(str(tmp_path))
+    stored = spark.read.format("riverrun").option("name", "seen").load(str(tmp_path))
     assert rows_of(stored) == sorted(story.seen(), key=repr)
     with campaigns().run(workers=3, checkpoint=tmp_path) as here:  # another number, and no Spark
         moves, views = story.go_on(25)

@@ -17,7 +17,7 @@ from riverrun.state.soundness import (
     UnsoundRows,
     check_codes,
     check_rows,
-    read_frame,
+    read_body,
     read_stream,
 )
 from tests.soaking import draws, first_seed
@@ -65,7 +65,7 @@ def test_sound_rows_pass_as_they_are(name: str) -> None:
     (read,) = read_stream(stream(batch))
     assert read.equals(batch)
     if name != "codes":  # the values of codes travel in a message of their own
-        assert read_frame(batch.serialize(), batch.schema).equals(batch)
+        assert read_body(batch.serialize(), batch.schema).equals(batch)
 
 
 def test_a_list_without_nulls_inside_may_span_some_under_a_null() -> None:
@@ -163,7 +163,7 @@ def test_compressed_rows_are_refused_before_they_grow(compression: str) -> None:
     with pytest.raises(UnsoundRows, match="compressed"):
         read_stream(stream(batch, compression))
     with pytest.raises(UnsoundRows, match="compressed"):
-        read_frame(_message(batch, compression), batch.schema)
+        read_body(_message(batch, compression), batch.schema)
     assert pa.total_allocated_bytes() - before < 50_000
     coded = one(pa.array(["a" * 1000] * 100).dictionary_encode())
     with pytest.raises(UnsoundRows, match="compressed"):

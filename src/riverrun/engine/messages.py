@@ -258,7 +258,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The receiver has taken in so many more bytes of the frames that it was sent."""
+    """The receiver has taken in so many more bytes of the fragments that it was sent."""
 
     size: int
 

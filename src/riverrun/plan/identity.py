@@ -56,7 +56,6 @@ import importlib.util
 import inspect
 import logging
 import os
-import pickle
 import re
 import site
 import sys
@@ -67,7 +66,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copyreg import dispatch_table
 from dataclasses import dataclass, field
-from threading import Lock, get_ident
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -80,6 +78,7 @@ from types import (
 from typing import Any
 
 from riverrun.errors import PlanError
+from riverrun.plan.expression_text import written_apart
 from riverrun.plan.function_source import (
     FunctionSource,
     Path,
@@ -1040,7 +1039,7 @@ def _polars() -> None:
 
     @parts_of.register(pl.Expr)
     def expression(value: pl.Expr) -> Parts:
-        written, functions = _written_apart(value)
+        written, functions = written_apart(value, "binary")
         digest = hashlib.blake2b(written, digest_size=16).hexdigest()
         return Parts(f"expression {value} {digest}", tuple(("call", each) for each in functions))
 
@@ -1051,41 +1050,6 @@ def _polars() -> None:
     @parts_of.register(pl.DataFrame)
     def frame(value: pl.DataFrame) -> Parts:
         return Parts(f"frame {dict(value.schema)!r}", (("of", value.rows()),))
-
-
-_reading = Lock()
-
-
-class _Listening(ModuleType):
-    """Stands in for `pickle` while Polars writes an expression: it collects the functions in the expression, and writes
-    none of them."""
-
-    def __init__(self, thread: int) -> None:
-        super().__init__("pickle")
-        self.thread: int | None = thread
-        self.functions: list[object] = []
-
-    def dumps(self, value: object, *arguments: Any, **options: Any) -> bytes:
-        if get_ident() != self.thread:  # another thread, which means the real pickle
-            return pickle.dumps(value, *arguments, **options)
-        self.functions.append(value)
-        return b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(pickle, name)
-
-
-def _written_apart(expression: Any) -> tuple[bytes, list[object]]:
-    """An expression as Polars writes it without its Python functions, and these functions."""
-    with _reading:
-        listening = _Listening(get_ident())
-        sys.modules["pickle"] = listening
-        try:
-            written: bytes = expression.meta.serialize()
-        finally:
-            listening.thread = None
-            sys.modules["pickle"] = pickle
-    return written, listening.functions
 
 
 def left_out(expressions: Iterable[object]) -> str:

@@ -32,14 +32,14 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
-from riverrun.runtime.codec.frames import Decoder
+from riverrun.runtime.codec.fragments import Decoder
 from riverrun.runtime.network.client import QuestionLine
 from riverrun.runtime.network.link import Link
 
 
 @dataclass(slots=True)
 class IncomingStream:
-    """The state of one connection that brings frames: its decoder, and the credit that its sender is owed."""
+    """The state of one connection that brings fragments: its decoder, and the credit that its sender is owed."""
 
     decoder: Decoder = field(default_factory=Decoder)
     owed: int = 0

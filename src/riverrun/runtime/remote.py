@@ -80,7 +80,7 @@ from riverrun.plan.kernels_needed import kernels_of
 from riverrun.progress import Antichain
 from riverrun.retry import pause
 from riverrun.runtime.cluster import Cluster, Durability, ResultServer
-from riverrun.runtime.codec.frames import Frame
+from riverrun.runtime.codec.fragments import Fragment
 from riverrun.runtime.health.oversight import Overseer
 from riverrun.runtime.health.signs import Balance, Health
 from riverrun.runtime.network.client import Asker, QuestionLine
@@ -659,10 +659,12 @@ class RemoteCluster(Cluster):
 
     # ---- called by the endpoint, in the thread of a connection
 
-    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+    def receive(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
         incoming = self._peers.incoming(stream)
         try:
-            messages = [incoming.decoder.decode(frame.head, frame.body) for frame in frames]
+            messages = [
+                incoming.decoder.decode(fragment.head, fragment.body) for fragment in fragments
+            ]
         except BadMessage:
             self.garbage += 1
             raise

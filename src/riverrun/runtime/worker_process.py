@@ -70,7 +70,7 @@ from riverrun.engine.worker import Worker
 from riverrun.errors import BadMessage, CheckpointError, RiverrunError, TransportError
 from riverrun.retry import is_outage, pause, persist
 from riverrun.runtime.cluster import execute_and_catch, freeze
-from riverrun.runtime.codec.frames import Decoder, Frame
+from riverrun.runtime.codec.fragments import Decoder, Fragment
 from riverrun.runtime.health.busy import BusyTime
 from riverrun.runtime.network.client import Asker
 from riverrun.runtime.network.connection import Credentials
@@ -149,7 +149,7 @@ def _own_address(towards: str) -> str:
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream of frames from one sender."""
+    """A stream of fragments from one sender."""
 
     sender: int
     decoder: Decoder = field(default_factory=Decoder)
@@ -173,7 +173,7 @@ class _WorkerHost:
         self._silence = LEFT_ALONE
         self._credentials = rendezvous.credentials
         self._make = make
-        self._staging: ParcelStore | None = None
+        self._parcels: ParcelStore | None = None
         self.garbage = 0
         self._worker: Worker | None = None
         self._window = WINDOW
@@ -225,7 +225,7 @@ class _WorkerHost:
                 return
             self._checkpoints = Checkpoints(storage, scratch=scratch)
             self._log = Log(self._checkpoints.storage)
-        self._staging = ParcelStore(
+        self._parcels = ParcelStore(
             self._worker.incarnation,
             None if self._checkpoints is None else self._checkpoints.storage,
             storage_timeout=granted.get("storage_timeout"),
@@ -361,10 +361,10 @@ class _WorkerHost:
 
     # ---- called by the endpoint, in the thread of a connection
 
-    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+    def receive(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
         if stream is self._leader:
             self._heard = time.monotonic()
-        self._inbox.put(lambda: self._frames(sender, stream, frames, size))
+        self._inbox.put(lambda: self._fragments(sender, stream, fragments, size))
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self._inbox.put(lambda: self._ended(sender, stream, cleanly))
@@ -415,8 +415,8 @@ class _WorkerHost:
 
     def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         name, incarnation, execution = about
-        worker, staging = self._worker, self._staging
-        if worker is None or staging is None or incarnation != worker.incarnation:
+        worker, parcels = self._worker, self._parcels
+        if worker is None or parcels is None or incarnation != worker.incarnation:
             raise _moved(name)
 
         def watched() -> Iterator[pa.RecordBatch]:
@@ -425,11 +425,11 @@ class _WorkerHost:
                     raise _moved(name)
                 yield batch
 
-        return staging.take_in(name, watched())
+        return parcels.take_in(name, watched())
 
     # ---- messages, in the thread that works
 
-    def _frames(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+    def _fragments(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
         assert self._worker is not None
         from_whom = self._streams.get(stream)
         if from_whom is None:
@@ -439,8 +439,8 @@ class _WorkerHost:
         try:
             if sender == COORDINATOR and stream is not self._leader:
                 raise BadMessage("somebody else says that it is the coordinator")
-            for frame in frames:
-                message = from_whom.decoder.decode(frame.head, frame.body)
+            for fragment in fragments:
+                message = from_whom.decoder.decode(fragment.head, fragment.body)
                 if message is not None:
                     self._hear(sender, message)
         except BadMessage:
@@ -493,21 +493,21 @@ class _WorkerHost:
             case Release(lease):
                 self._leases.pop(lease, None)
             case Forget(upload, but):
-                assert self._staging is not None
-                self._staging.close_upload(upload, but)
+                assert self._parcels is not None
+                self._parcels.close_upload(upload, but)
 
     def _unpacked(self, feed: Feed) -> Feed | None:
         """The feed with the rows of its parcels; None where they cannot be had now. Drops parcels of earlier epochs."""
         assert self._worker is not None
-        assert self._staging is not None
+        assert self._parcels is not None
         for done in [epoch for epoch in self._named if epoch < feed.epoch]:
-            self._staging.forget(self._named.pop(done))
+            self._parcels.forget(self._named.pop(done))
         if not feed.parcels:
             return feed
         named = self._named.setdefault(feed.epoch, [])
         named += [parcel.name for parcels in feed.parcels.values() for parcel in parcels]
         try:
-            filled = self._staging.filled(feed)
+            filled = self._parcels.filled(feed)
         except RiverrunError as error:  # an outage: the feed is taken again later
             self._failures += 1
             self._send(COORDINATOR, [NotReady(feed.execution, error)])
@@ -596,7 +596,7 @@ class _WorkerHost:
             "refused": self._endpoint.refused,
             "garbage": self.garbage + self._endpoint.garbage,
             "leases": len(self._leases),
-            "parcels": 0 if self._staging is None else len(self._staging),
+            "parcels": 0 if self._parcels is None else len(self._parcels),
             "pid": os.getpid(),
         }
 
@@ -606,8 +606,8 @@ class _WorkerHost:
             link.close()
         self._lane.close()
         self._warm.close()
-        if self._staging is not None:
-            self._staging.close()
+        if self._parcels is not None:
+            self._parcels.close()
         if self._scratch is not None:
             self._scratch.close()
         # A peer may hold its stream open for a while longer; it is not waited for.

@@ -3,13 +3,13 @@
 ::
 
     spark.read.format("riverrun").load("/path/of/checkpoints")
-    spark.read.format("riverrun").option("output", "counts").option("epoch", 12).load(
+    spark.read.format("riverrun").option("name", "counts").option("epoch", 12).load(
         "s3://bucket/path"
     )
     spark.read.format("riverrun").option("checkpoint", "/path").load("counts")
 
 The data source "riverrun" (`source`) calls this module when it is given a path: a text with a "/" in it, which names of
-outputs have not. Options: `output`, the name of an output or shared state, needed where there are several outputs;
+outputs have not. Options: `name`, that of an output or shared state, needed where there are several outputs;
 `epoch`, which a checkpoint at the path must hold, by default the last one; `number`, the number of a checkpoint;
 `state`, the name of what a step of the program keeps, read in place of an output, with a last column for how often each
 row is there; `columns`. Laws:
@@ -34,7 +34,7 @@ from riverrun.rows.conditions import Where
 Options = Mapping[str, str]
 OPTIONS = (
     "run",
-    "output",
+    "name",
     "epoch",
     "changes",
     "columns",
@@ -43,7 +43,7 @@ OPTIONS = (
     "number",
     "state",
 )
-_RENAMED = {"asof": "epoch", "as_of": "epoch"}
+_RENAMED = {"asof": "epoch", "as_of": "epoch", "output": "name"}
 """What options were called before."""
 _UNSAID = ("path", "lent")
 """Options that nobody writes: `path` is the argument of load(), `lent` is set for the frame of a result."""
@@ -144,12 +144,12 @@ def _chosen(place: str, options: Options) -> tuple[Any, Any]:
                 hint='leave the option out; a run that is alive is read by the name of its output: .load("counts")',
             )
     checkpoints = look_into(place)
-    output = option(options, "output")
+    name = option(options, "name")
     if option(options, "checkpoint") is not None:
-        output = output or option(options, "path")
+        name = name or option(options, "path")
     chosen = choose(
         checkpoints,
-        output=output,
+        output=name,
         state=option(options, "state"),
         epoch=number_of(options, "epoch", "an epoch"),
         number=number_of(options, "number", "a checkpoint"),

@@ -10,7 +10,7 @@
 
 A path is read from storage, without asking a run (`checkpoints`). Where no run is alive, Spark finds the source by
 itself, as `pyspark_riverrun`. Options for runs: `run`, the name of the dataflow, needed where several runs are alive;
-`output`, the same as the argument of load(); `epoch`; `changes`; and `columns`, the names of the columns to read,
+`name`, the same as the argument of load(); `epoch`; `changes`; and `columns`, the names of the columns to read,
 separated by commas (a schema given by ``.schema(...)`` says the same). Any other option is refused. Rows go from
 the workers to Spark's tasks directly, one partition for each worker.
 
@@ -238,7 +238,7 @@ def takes_filters(options: Mapping[str, str], pushes: bool | None) -> bool:
 
 def _wanted(options: Mapping[str, str]) -> dict[str, Any]:
     """The question that the options put to a run."""
-    output = _option(options, "output") or _option(options, "path")
+    output = _option(options, "name") or _option(options, "path")
     lent = _option(options, "lent")
     if output is None and lent is None:
         raise PlanError(

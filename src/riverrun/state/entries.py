@@ -80,7 +80,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "matching.list_matches": ("i8[1] i8 i8[1] i8[3] i8[2] i8[1] i8 i8[1] i8",),
     "matching.mark_codes": ("i8[1] i8",),
     "merging.merge_step": (
-        "i8[1] i8 b i4[1] i8[1] i8 b i4[1] i8 i8 i8 i8[1] b[1] i8[1] i8[1] u8[1] i4[1] i8[1]",
+        "i8[1] i8 b i4[1] i8[1] i8 b i4[1] i8 i8 i8 i8[2] i8[1] u8[1] i4[1] i8[1]",
     ),
     "merging.merge_words": ("i8[1] i8 i8[1] i8 i8 i8 i8 i8 i8 i8[1]",),
     "packing.distinct_rows": ("i8[2] i8 u8",),

@@ -56,9 +56,7 @@ class Merger:
         self._left = _Cursor(a.blocks)
         self._right = _Cursor(b.blocks)
         codes = len(self._times)
-        self._sums = np.zeros(codes, np.int64)
-        self._seen = np.zeros(codes, np.bool_)
-        self._touched = np.empty(codes, np.int64)
+        self._group = np.zeros((3, codes), np.int64)
         room = min(CHUNK_ROWS, self.remaining) + codes
         self._rows, self._diffs = empty(room, np.int64), empty(room, np.int64)
         self._hashes, self._codes = empty(room, np.uint64), empty(room, np.int32)
@@ -103,7 +101,7 @@ class Merger:
         return merging.merge_step(
             left.descriptor, left.row, left.is_last, self._map(left.block),
             right.descriptor, right.row, right.is_last, self._map(right.block),
-            self._first, self._nodes, fuel, self._sums, self._seen, self._touched,
+            self._first, self._nodes, fuel, self._group,
             self._rows, self._hashes, self._codes, self._diffs,
         )  # fmt: skip
 

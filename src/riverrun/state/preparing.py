@@ -96,7 +96,7 @@ def make_ready(
             level = logging.INFO if progress else logging.WARNING
             _LOG.log(
                 level,
-                "compiling %d kernels for this machine, once: this takes up to a minute",
+                "compiling %d kernels for this machine, once: about half a minute where two cores are idle",
                 len(absent),
             )
             start = time.monotonic()

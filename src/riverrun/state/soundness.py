@@ -1,11 +1,11 @@
 """Soundness: whether rows that came from storage or from another process may be looked at.
 
-Arrow reads a file or a frame without looking at most of it. An offset that points outside of its buffer shows only when
-followed, and kernels, which check no bounds, would follow it into other memory. So every Arrow batch that is
+Arrow reads a file or a message without looking at most of it. An offset that points outside of its buffer shows only
+when followed, and kernels, which check no bounds, would follow it into other memory. So every Arrow batch that is
 mapped or decoded from storage, or that a peer sent, goes through this module before anything else sees it: the files of
-blocks, the records of the log, uploads, and frames.
+blocks, the records of the log, uploads, and the bodies of packets.
 
-`read_stream`, `read_file` and `read_frame` (one message of a known schema) read bytes; `check_rows` checks a batch that
+`read_stream`, `read_file` and `read_body` (one message of a known schema) read bytes; `check_rows` checks a batch that
 was read already, such as a mapped one. All of them raise `UnsoundRows`, which says what is wrong and in which column;
 the caller adds the name of the file or of the peer. Laws:
 
@@ -31,7 +31,7 @@ riverrun.state.soundness.UnsoundRows: column 'word': Offset invariant failure: o
 
 Cost: one pass over offsets, texts and bitmaps, 4 GB/s for short texts and 14 GB/s for long ones. Numbers without nulls
 are not looked at, since any bits are a number. A batch of a few rows costs some 3 microseconds a column, and 1 in a
-frame, whose columns are looked at once for all frames (`FrameReader`).
+body whose columns are looked at once for many bodies (`BodyReader`).
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def read_file(data: pa.Buffer) -> list[pa.RecordBatch]:
     return batches
 
 
-def read_frame(data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+def read_body(data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in one Arrow message, whose columns are known; sound."""
-    return FrameReader(schema).read(data)[0]
+    return BodyReader(schema).read(data)[0]
 
 
-class FrameReader:
+class BodyReader:
     """Reads the messages of one schema, each a batch. What the schema alone decides is looked at once, when the reader
     is made; so a message of a few rows costs 3 microseconds, and 1 for each column."""
 

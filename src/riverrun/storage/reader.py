@@ -189,7 +189,7 @@ def _meant(
                 "checkpoint.state",
                 f"cannot read {state!r} by state=: it is a shared state, and is read by its name, as an output is",
                 hint=f"rr.read_checkpoint(path, {state!r}); in the shell --output {state}; in Spark "
-                f'.option("output", "{state}")',
+                f'.option("name", "{state}")',
                 state=state,
             )
         if state not in manifest.states:

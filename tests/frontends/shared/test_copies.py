@@ -198,130 +198,27 @@ def test_no_late_copy_takes_the_place_of_one_that_was_taken_back(
 # -- in loops
 
 
-def rounds() -> rr.Dataflow:
-    """Of the rows that come at round 0, some are taken back at round 1, and others given there."""
+@pytest.mark.parametrize("asking", ["a list", "a function"])
+@pytest.mark.parametrize("way", ["loop", "iterate"])
+def test_in_a_loop_that_the_state_is_not_in_several_requests_are_refused(
+    way: str, asking: str
+) -> None:
+    """Of equal rows, one that a round gave and one that another round takes back could not be told from each other."""
     flow = rr.Dataflow("rounds")
     state = flow.state("s", {"k": pl.Int64}, {"v": pl.Int64})
-    flow.input("ups", {"k": pl.Int64, "time": pl.Int64, "v": pl.Int64}).update(state)
-    columns = {"id": pl.Int64, "soon": pl.Int64, "later": pl.Int64}
-    loop = flow.loop(name="rounds")
-    first = loop.enter(flow.input("rows", columns))
-    back = loop.feedback(first.schema, rounds=2)
-    added, taken = flow.input("given", columns), flow.input("taken", columns)
-    back.connect(loop.enter(added).concat(loop.enter(taken).negate()))
-    answered = first.concat(back).fetch_uncommitted(state, requests=two, wait="soon")
-    flow.output("o", loop.leave(answered))
-    return flow
+    rows = flow.input("rows", {"ks": pl.List(pl.Int64), "soon": pl.Int64, "later": pl.Int64})
+    how: dict[str, Any] = {"key": "ks"} if asking == "a list" else {"requests": two}
 
+    def body(stream: rr.Collection) -> rr.Collection:
+        stream.fetch(state, at="soon", **how)  # is answered alike, whenever that is
+        stream.select("soon").fetch_uncommitted(state, key="soon")
+        return stream.fetch_uncommitted(state, wait="soon", **how).select(*stream.columns)
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_round_takes_back_what_was_found_in_the_same_epoch(workers: int, tmp_path: Path) -> None:
-    saved: dict[str, Any] = {"checkpoint": tmp_path, "every": None}
-    flow = rounds()
-    with flow.run(workers=workers, **saved) as run:
-        run.insert("taken", [ROW])
-        step(run, ROW, ROW, up=(1, 10))
-        step(run, ROW, up=(2, 11))
-        run.insert("taken", [ROW, ROW])
-        step(run, ROW, ROW, ROW, up=(3, 12))
-        run.checkpoint()
-    with flow.run(workers=3 - workers // 2, **saved) as run:
-        run.insert("taken", [ROW])
-        with refused(run):
-            step(run, up=(4, 13))
-        assert step(run, up=(30, 30)) == [(*ROW, [v, 30]) for v in (10, 11, 12)]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_round_does_not_take_back_and_give_with_other_replies(workers: int) -> None:
-    with rounds().run(workers=workers) as run:
-        run.insert("taken", [ROW])
-        step(run, ROW, up=(1, 10))
-        run.insert("given", [ROW])
-        with refused(run):  # it would be one of 11 at round 1, and one of 10 at round 0
-            step(run, up=(2, 11))
-        run.insert("given", [ROW])
-        assert step(run, up=(2, 10)) == [], "what is alike need not be told apart"
-        assert step(run, up=(30, 30)) == [(*ROW, [10, 30])]
-
-
-class Rounds:
-    """What `rounds` should give: each change of a record by itself, whatever others there are."""
-
-    def __init__(self) -> None:
-        self.ups: list[tuple[int, int]] = []
-        self.changes: list[tuple[int, int, Row, int]] = []
-        """Epoch, round, row and diff."""
-
-    def value(self, came: int, wait: int) -> int | None:
-        """What a request that came in an epoch has found, if it is answered."""
-        passed = [epoch for epoch, (time, _) in enumerate(self.ups) if time > wait]
-        return self.ups[max(came, passed[0])][1] if passed else None
-
-    def answers(self) -> Counter[Row]:
-        answers: Counter[Row] = Counter()
-        for came, _, row, diff in self.changes:
-            values = [self.value(came, wait) for wait in row[1:]]
-            if None not in values:
-                answers[(*row, tuple(values))] += diff
-        return Counter({row: n for row, n in answers.items() if n})
-
-    def is_plain(self) -> bool:
-        """Whether no round takes back what it did not give in the epoch, or gives at times and takes back at times."""
-        sums: Counter[tuple[int, int, Row]] = Counter()
-        for came, at, row, diff in self.changes:
-            sums[came, at, row] += diff
-        balanced = all(
-            sums[came, 0, row] >= max(0, -sums[came, 1, row]) for came, _, row in list(sums)
-        )
-        signs = {(at, row, n > 0) for (_, at, row), n in sums.items() if n}
-        return balanced and not any((at, row, not sign) in signs for at, row, sign in signs)
-
-
-@pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(20, soak=80))
-def test_rounds_and_epochs(seed: int, tmp_path: Path) -> None:
-    """An epoch that is refused might be unclear; one that is not gives what it should."""
-    source = random.Random(seed)
-    flow, model = rounds(), Rounds()
-    saved: dict[str, Any] = {"checkpoint": tmp_path, "every": None}
-    run = flow.run(workers=source.randint(1, 4), seed=seed, **saved)
-    faults = seed % 2
-    for now in range(0, 20, 2):
-        said = f"seed={seed}, now={now}, {model.changes}"
-        came = len(model.ups)
-        there = [
-            (source.randint(0, 1), source.choice([0, now - 2]), source.choice([now + 1, now + 4, 12]))
-            for _ in range(source.randint(0, 3))
-        ] + [row for *_, row, _ in source.sample(model.changes, min(2, len(model.changes)))]  # fmt: skip
-        taken = [row for row in there if source.random() < 0.4]
-        if faults:
-            taken += [row for *_, row, _ in source.sample(model.changes, min(1, len(model.changes)))]  # fmt: skip
-        added = [row for row in there if source.random() < 0.2 * faults]
-        fresh = [
-            *((came, 0, row, 1) for row in there),
-            *((came, 1, row, 1) for row in added),
-            *((came, 1, row, -1) for row in taken),
-        ]
-        up = (now, source.randint(0, 2))
-        before = list(model.ups), list(model.changes)
-        model.ups.append(up)
-        model.changes += fresh
-        run.insert("taken", taken)
-        run.insert("given", added)
-        try:
-            answers = step(run, *there, up=up)
-        except rr.RiverrunError as error:
-            if error.code != "state.answer_kept" or model.is_plain():
-                raise AssertionError(said) from error
-            model.ups, model.changes = before
-            continue
-        assert counted(answers) == model.answers(), said
-        if source.random() < 0.3:
-            run.checkpoint()
-            run.close()
-            run = flow.run(workers=source.randint(1, 4), seed=seed, **saved)
-    run.close()
+    with pytest.raises(rr.PlanError, match="in a loop that the state is not in") as raised:
+        body(flow.loop(name="rounds").enter(rows)) if way == "loop" else rows.iterate(body)
+    assert raised.value.code == "state.loop"
+    assert "fetch(...)" in str(raised.value.hint)
+    assert body(rows).columns == rows.columns
 
 
 def test_rounds_of_a_state_in_a_loop_are_told_apart(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ from riverrun.engine.wiring import RoutedChanges as Rows
 from riverrun.errors import BadMessage, CheckpointError, OperatorFailed, PlanError, RiverrunError
 from riverrun.progress import Antichain
 from riverrun.rows.conditions import Where
-from riverrun.runtime.codec import frames, plain, shapes
-from riverrun.runtime.codec.frames import Decoder, Encoder
+from riverrun.runtime.codec import fragments, plain, shapes
+from riverrun.runtime.codec.fragments import Decoder, Encoder
 from riverrun.runtime.codec.plain import describe, pack, revive, unpack
 from riverrun.state import Schema as StateSchema
 from riverrun.state import Spine
@@ -235,14 +235,14 @@ def same_errors(received: Any, sent: RiverrunError) -> None:
     assert str(received) == str(sent)
 
 
-def carried(frames: list[frames.Frame], decoder: Decoder) -> list[Any]:
+def carried(fragments: list[fragments.Fragment], decoder: Decoder) -> list[Any]:
     """What comes out at the other end; bodies lie at odd addresses, as the wire may have them."""
     out = []
-    for frame in frames:
-        body = frame.body
+    for fragment in fragments:
+        body = fragment.body
         if body is not None:
             body = pa.py_buffer(b"x" + body.to_pybytes()).slice(1)
-        message = decoder.decode(frame.head, body)
+        message = decoder.decode(fragment.head, body)
         if message is not None:
             out.append(message)
     return out
@@ -251,14 +251,14 @@ def carried(frames: list[frames.Frame], decoder: Decoder) -> list[Any]:
 @given(st.lists(everything, max_size=4), st.sampled_from([1, 64, 1000, 1 << 22]))
 def test_every_message_comes_back_whatever_came_before(sent: list[Any], piece: int) -> None:
     encoder, decoder, out = Encoder(), Decoder(), []
-    before, frames.PIECE = frames.PIECE, piece
+    before, fragments.PIECE = fragments.PIECE, piece
     try:
         for message in sent:
             got = carried(encoder.encode(message), decoder)
             assert len(got) == 1
             out += got
     finally:
-        frames.PIECE = before
+        fragments.PIECE = before
     for received, wanted in zip(out, sent, strict=True):
         same(received, wanted)
 
@@ -283,7 +283,7 @@ def test_every_class_that_travels_is_tried() -> None:
 @pytest.mark.parametrize("name", sorted(CANONICAL))
 def test_a_column_of_every_type_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = CANONICAL[name]
-    monkeypatch.setattr(frames, "PIECE", 40)
+    monkeypatch.setattr(fragments, "PIECE", 40)
     column = pa.nulls(23, kind)
     rows = Changes((column, pa.array(range(23))), 23, ((1, 2),), None, 1, None)
     encoded = Encoder().encode(Data(1, 0, Rows((3, rows))))
@@ -293,12 +293,12 @@ def test_a_column_of_every_type_in_pieces(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "PIECE", 10_000)
+    monkeypatch.setattr(fragments, "PIECE", 10_000)
     words = pa.array([f"{at:050}" for at in range(5000)])
     rows = Changes((words,), 5000, ((0,),), None, 1, None)
     encoded = Encoder().encode(Data(1, 0, Rows((3, rows))))
     assert 20 < len(encoded) < 60
-    assert max(frame.size for frame in encoded) < 15_000
+    assert max(fragment.size for fragment in encoded) < 15_000
     (received,) = carried(encoded, Decoder())
     same_changes(received.payload[1], rows)
 
@@ -306,9 +306,9 @@ def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slice_takes_the_room_of_a_slice() -> None:
     words = pa.array([f"{at:050}" for at in range(5000)]).slice(700, 10)
     rows = Changes((words, pa.array([True] * 5000).slice(3, 10)), 10, ((0,),), None, 1, None)
-    (frame,) = Encoder().encode(Data(1, 0, Rows((3, rows))))
-    assert frame.size < 3000
-    (received,) = carried([frame], Decoder())
+    (fragment,) = Encoder().encode(Data(1, 0, Rows((3, rows))))
+    assert fragment.size < 3000
+    (received,) = carried([fragment], Decoder())
     same_changes(received.payload[1], rows)
 
 
@@ -402,7 +402,7 @@ TAKING = b"\x80\x05cbuiltins\nbytearray\n\x8a\x06" + (2 << 30).to_bytes(6, "litt
     ids=["class", "message", "hash", "memory"],
 )
 def test_what_pickles_could_do(data: bytes) -> None:
-    """Frames that rewrote classes, hashed for ever, or took 2 GB, when heads were pickles."""
+    """Fragments that rewrote classes, hashed for ever, or took 2 GB, when heads were pickles."""
     start, held, before = time.process_time(), maximum_memory(), state_of_the_package()
     for read in (lambda: Decoder().decode(data), lambda: unpack(data)):
         with pytest.raises(BadMessage):
@@ -476,11 +476,13 @@ def mutated(data: bytes, source: random.Random, other: bytes) -> bytes:
 
 @settings(max_examples=draws(150, sample=1500, soak=10_000), derandomize=SOAK != "all")
 @given(everything, everything, st.randoms(use_true_random=False))
-def test_damaged_frames_raise_nothing_else(message: Any, other: Any, source: random.Random) -> None:
+def test_damaged_fragments_raise_nothing_else(
+    message: Any, other: Any, source: random.Random
+) -> None:
     """And what is read in spite of it is sound: kernels may look at it."""
     decoder, others = Decoder(), Encoder().encode(other)
-    for frame in Encoder().encode(message):
-        head, body = frame.head, frame.body
+    for fragment in Encoder().encode(message):
+        head, body = fragment.head, fragment.body
         if body is None or source.random() < 0.5:
             head = mutated(head, source, source.choice(others).head)
         if body is not None and source.random() < 0.7:

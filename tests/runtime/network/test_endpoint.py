@@ -29,7 +29,7 @@ from riverrun.engine.wiring import RoutedChanges as Rows
 from riverrun.errors import OperatorFailed, TransportError
 from riverrun.runtime import remote, worker_process
 from riverrun.runtime.codec import shapes
-from riverrun.runtime.codec.frames import Decoder, Frame
+from riverrun.runtime.codec.fragments import Decoder, Fragment
 from riverrun.runtime.codec.plain import pack
 from riverrun.runtime.network import connection
 from riverrun.runtime.network.client import Asker
@@ -51,15 +51,15 @@ class Box:
     """Keeps what comes in."""
 
     def __init__(self) -> None:
-        self.writes: queue.Queue[tuple[int, list[Frame], int]] = queue.Queue()
+        self.writes: queue.Queue[tuple[int, list[Fragment], int]] = queue.Queue()
         self.ends: queue.Queue[tuple[int, bool]] = queue.Queue()
         self.open = threading.Event()
         self.open.set()
         self.decoder = Decoder()
 
-    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
+    def receive(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
         self.open.wait(10)
-        self.writes.put((sender, frames, size))
+        self.writes.put((sender, fragments, size))
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
         self.ends.put((sender, cleanly))
@@ -84,8 +84,8 @@ class Box:
         """The next messages."""
         messages: list[Any] = []
         while len(messages) < count:
-            _, frames, _ = self.writes.get(timeout=10)
-            decoded = [self.decoder.decode(frame.head, frame.body) for frame in frames]
+            _, fragments, _ = self.writes.get(timeout=10)
+            decoded = [self.decoder.decode(fragment.head, fragment.body) for fragment in fragments]
             messages += [message for message in decoded if message is not None]
         return messages
 
@@ -226,7 +226,9 @@ def test_a_certificate_is_asked_for() -> None:
 
 
 @PLAIN
-def test_bytes_that_are_no_frames(endpoint: Endpoint, box: Box, credentials: Credentials) -> None:
+def test_bytes_that_are_no_fragments(
+    endpoint: Endpoint, box: Box, credentials: Credentials
+) -> None:
     source = random.Random(3)
     where = urlsplit(endpoint.address)
     for size in (1, 100, 5000):
@@ -235,7 +237,7 @@ def test_bytes_that_are_no_frames(endpoint: Endpoint, box: Box, credentials: Cre
             raw.settimeout(0.2)
             raw.recv(100)
     for head in (source.randbytes(40), pack(5), pack([1, 2]), _listed([(3, 4)]), b""):
-        for kind in (connection.FRAMES, connection.ASK, 99):
+        for kind in (connection.FRAGMENTS, connection.ASK, 99):
             member = credentials.connect(endpoint.address)
             member.send(connection.LINK, pack(77))
             member.send(kind, head)
@@ -250,7 +252,7 @@ def test_bytes_that_are_no_frames(endpoint: Endpoint, box: Box, credentials: Cre
             assert answer is not None
             assert answer.kind == connection.ERROR
             member.close()
-    for kind in (0, connection.ANSWER, connection.BATCH, connection.FRAMES, 99, 255):
+    for kind in (0, connection.ANSWER, connection.BATCH, connection.FRAGMENTS, 99, 255):
         member = credentials.connect(endpoint.address)
         member.send(kind, b"what")
         assert member.receive() is None
@@ -260,8 +262,8 @@ def test_bytes_that_are_no_frames(endpoint: Endpoint, box: Box, credentials: Cre
     asker.close()
 
 
-def _listed(frames: list[tuple[Any, Any]]) -> bytes:
-    return msgspec.msgpack.encode(frames)
+def _listed(fragments: list[tuple[Any, Any]]) -> bytes:
+    return msgspec.msgpack.encode(fragments)
 
 
 # ---- links
@@ -342,12 +344,12 @@ def test_no_more_is_under_way_than_the_window_allows(
         quiet = 0
         while quiet < 3:  # all that comes without credit
             try:
-                _, frames, taken = box.writes.get(timeout=0.05)
+                _, fragments, taken = box.writes.get(timeout=0.05)
             except queue.Empty:
                 quiet += 1
                 continue
             under_way += taken
-            messages += [decoder.decode(frame.head, frame.body) for frame in frames]
+            messages += [decoder.decode(fragment.head, fragment.body) for fragment in fragments]
         most = max(most, under_way)
         if len(messages) < count:
             assert link.full
@@ -709,7 +711,7 @@ def test_garbage_is_dropped_and_the_run_goes_on(hosts: list[Any], tmp_path: Path
                     member = cluster.credentials.connect(address)
                     member.send(connection.LINK, pack(sender))
                     with suppress(OSError):
-                        member.send(connection.FRAMES, head)
+                        member.send(connection.FRAGMENTS, head)
                         member.send(connection.BYE)
                     member.close()
         for _ in range(3):

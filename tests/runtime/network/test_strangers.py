@@ -336,8 +336,8 @@ def lengths(kind: int, head: int, body: int) -> bytes:
         lengths(connection.ASK, 0xFFFFFFFF, -1),
         lengths(connection.ASK, 10, 1 << 40),
         lengths(connection.ASK, 10, -2),
-        lengths(connection.LINK, 1, -1) + pack(5) + lengths(connection.FRAME, 1, 1 << 31),
-        lengths(connection.LINK, 1, -1) + pack(5) + lengths(connection.FRAMES, 17 << 20, -1),
+        lengths(connection.LINK, 1, -1) + pack(5) + lengths(connection.FRAGMENT, 1, 1 << 31),
+        lengths(connection.LINK, 1, -1) + pack(5) + lengths(connection.FRAGMENTS, 17 << 20, -1),
     ],
     ids=range(5),
 )
@@ -357,7 +357,7 @@ def test_memory_is_taken_as_bytes_come(endpoint: Endpoint, credentials: Credenti
     before = held()
     member = credentials.connect(endpoint.address)
     member.send(connection.LINK, pack(5))
-    member._raw.sendall(lengths(connection.FRAME, 0, connection.BODY) + bytes(1 << 20))
+    member._raw.sendall(lengths(connection.FRAGMENT, 0, connection.BODY) + bytes(1 << 20))
     time.sleep(0.2)
     assert held() - before < 256 << 20
     member.close()

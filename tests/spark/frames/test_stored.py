@@ -95,7 +95,7 @@ def test_each_epoch_that_is_held_reads_as_it_was(
     path = str(tmp_path / "a b")
     assert rows_of(source(spark).load(path)) == sorted(as_of[3], key=repr)
     for epoch in (1, 2, 3):
-        frame = source(spark, epoch=epoch, output="out").load(path)
+        frame = source(spark, epoch=epoch, name="out").load(path)
         assert rows_of(frame) == sorted(as_of[epoch], key=repr)
         assert rr.read_checkpoint(path, epoch=epoch).rows() == as_of[epoch]
     assert rows_of(source(spark, number=3).load(path)) == sorted(as_of[2], key=repr)
@@ -204,17 +204,21 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, tmp_path: Path) -> Non
     path = str(tmp_path)
     for asked, words in (
         (lambda: source(spark).load(path), "it has: more, some"),
-        (lambda: source(spark, output="mroe").load(path), "there are: more, some"),
-        (lambda: source(spark, output="some", number=9).load(path), "there are: 1"),
-        (lambda: source(spark, output="some", epoch="x").load(path), "the number of an epoch"),
-        (lambda: source(spark, output="some", changes="true").load(path), "they hold results"),
-        (lambda: source(spark, output="some", state="x").load(path), "at once"),
+        (lambda: source(spark, name="mroe").load(path), "there are: more, some"),
+        (
+            lambda: source(spark, output="some").load(path),
+            r"did you mean \.option\(\"name\", \.\.\.\)",
+        ),
+        (lambda: source(spark, name="some", number=9).load(path), "there are: 1"),
+        (lambda: source(spark, name="some", epoch="x").load(path), "the number of an epoch"),
+        (lambda: source(spark, name="some", changes="true").load(path), "they hold results"),
+        (lambda: source(spark, name="some", state="x").load(path), "at once"),
         (lambda: source(spark).load(f"{path}/no"), "there is nothing at"),
         (lambda: source(spark).load("some"), "read by their path"),
     ):
         with pytest.raises(PySparkException, match=words):
             asked().collect()
-    stream = spark.readStream.format("riverrun").option("output", "some").load(path)
+    stream = spark.readStream.format("riverrun").option("name", "some").load(path)
     query = stream.writeStream.format("noop").start()
     with pytest.raises(PySparkException, match="they do not change"):
         query.processAllAvailable()

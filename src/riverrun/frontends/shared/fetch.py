@@ -400,6 +400,16 @@ def _fetch_many(
             hint="leave out how=, and filter afterwards",
             line=options.line,
         )
+    if not options.committed and stream.scope.depth > state.scope.depth:
+        raise PlanError(
+            "state.loop",
+            f"cannot {options.attempt} at {options.line}: a row makes several uncommitted requests in a loop that the "
+            "state is not in; where a round takes back what another round gave, it would not be known which of equal "
+            "rows found what",
+            hint="fetch(...), whose answers depend on the time of a row alone; or one request a row, and a group_by "
+            "behind them; or a state in the loop, loop.state(...)",
+            line=options.line,
+        )
     bounds, needed = _bounds_wanted(options, state)
     base, names = _placed(stream, bounds, needed, options)
     if column is None:

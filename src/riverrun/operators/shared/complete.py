@@ -13,10 +13,8 @@ with a diff of more than one. A reply with a negative place says that the reques
 - **Lots in turn.** Replies that were given to one place at one time are alike: they are a *lot*. The lots of a place
   are in the order of their times, late replies behind them. The first copy goes on with the first reply of each place,
   the second copy with the second reply, and so on. Where replies do not say when they were given, all replies of a
-  place are one lot.
-- **Unclear copies.** A deletion counts below zero, be it of a record or of a reply. Where one place has lots above
-  zero and lots below, which only rounds of a loop can bring about, copies cannot be told from each other. Then all lots
-  of that record must be alike, or the record is reported as unclear.
+  place are one lot. A lot below zero is one of a deletion; no place has lots above zero and lots below, apart from late
+  ones, as `fetch` refuses to take back an answer that was given at another time.
 
 Cost: some hundreds of ns a reply, in sorting; where a place has several lots, some 50 us a record besides.
 """
@@ -51,8 +49,6 @@ class Whole:
     record_diffs: Rows
     replies_left: Rows
     reply_diffs: Rows
-    unclear: int = 0
-    """How many records are unclear (the unclear-copies law). Where there are any, nothing else here counts."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +88,6 @@ def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
     diffs = np.zeros(count, np.int64)
     np.add.at(diffs, of_record, records.diff_array())
     lots = _lots(of_reply, reply_columns[2], reply_columns[3:], replies.diff_array())
-    mixed = _mixed(lots) if stamps else np.zeros(0, np.int64)
-    if len(mixed):
-        unclear = _unlike(lots, mixed, replies, stamps)
-        if unclear:
-            none = np.zeros(0, np.int64)
-            return Whole(none, none, none, none, none, none, none, none, unclear)
-        when = [np.where(np.isin(of_reply, mixed), 0, column) for column in reply_columns[3:]]
-        lots = _lots(of_reply, reply_columns[2], when, replies.diff_array())
     group, place, late, sums = lots.group, lots.place, lots.late, lots.sums
     # A place has its replies when there are as many, of either kind, as there are copies.
     pairs = lots.pairs
@@ -175,28 +163,6 @@ def _taken_back(lots: _Lots, kinds: Rows) -> _Lots:
     firsts = np.flatnonzero(lots.late & _differ(pair, lots.late))
     sums[firsts] = late[pair[firsts]]
     return replace(lots, sums=sums)
-
-
-def _mixed(lots: _Lots) -> Rows:
-    """The records of which a place has lots above zero and lots below (the unclear-copies law)."""
-    pairs = lots.pairs
-    if not len(pairs):
-        return pairs
-    sums = np.where(lots.late, 0, lots.sums)
-    low, high = np.minimum.reduceat(sums, pairs), np.maximum.reduceat(sums, pairs)
-    return np.unique(lots.group[pairs][(low < 0) & (high > 0)])
-
-
-def _unlike(lots: _Lots, mixed: Rows, replies: Changes, stamps: int) -> int:
-    """The number of these records that have lots which are not alike at one place."""
-    chosen = lots.reply[np.isin(lots.group, mixed) & ~lots.late & (lots.sums != 0)]
-    columns = replies.take(chosen).columns
-    unstamped = (*columns[:3], *columns[3 + stamps :])
-    once = Changes(unstamped, len(chosen), ((0,),), None, 1, None).consolidate()
-    ids = [np.asarray(column) for column in once.columns[:3]]
-    order = np.lexsort(ids)
-    again = ~_differ(*(column[order] for column in ids))
-    return len({(a, b) for a, b in zip(ids[0][order][again], ids[1][order][again], strict=True)})
 
 
 def _dealt(lots: _Lots, mine: Rows, copies: int) -> tuple[Rows, Rows]:

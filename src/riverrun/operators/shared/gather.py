@@ -16,7 +16,8 @@ Laws:
 - **First come, first reply.** An uncommitted reply depends on when it was given, so equal records of several epochs
   may go on with different replies. The older of two equal records is never answered after the younger, and whatever is
   answered at one time is answered alike. So the first of them has the first reply to each of its requests, the second
-  the second (`complete`). To that end uncommitted replies say when they were given.
+  the second (`complete`). To that end uncommitted replies say when they were given. (Front ends refuse such requests
+  in a loop that the state is not in, where a round may take back a record that another round gave, with other replies.)
 - **Waiting is state.** Records and replies that wait are part of a checkpoint. Where a record and its deletion both
   wait, neither is there.
 
@@ -33,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverrun.errors import OperatorFailed, SchemaError
+from riverrun.errors import SchemaError
 from riverrun.operators.linear import list_parents
 from riverrun.operators.shared.complete import Whole, find_whole
 from riverrun.operators.shared.rules import called
@@ -263,8 +264,6 @@ class Gathering(Actor):
             both.append(Changes.concat(pieces) if pieces else self._none(port, time))
         records, replies = both
         whole = find_whole(records, replies, self._stamps)
-        if whole.unclear:
-            self._refuse(whole.unclear)
         if len(whole.rows):
             self._send(records, replies, whole)
         left = (
@@ -278,16 +277,6 @@ class Gathering(Actor):
         """Replies with columns for the time at which they were given, a time of the state."""
         stamps = [pa.array(np.full(replies.rows, each)) for each in time[: self._stamps]]
         return replies.with_columns((*replies.columns[:3], *stamps, *replies.columns[3:]))
-
-    def _refuse(self, count: int) -> None:
-        raise OperatorFailed(
-            "state.answer_kept",
-            f"cannot gather replies from {self._operator.state!r}: {count} records that wait for some of their replies "
-            "were taken back at a round of a loop, and given at the same round in another epoch, with other replies: "
-            "what an uncommitted fetch found then is not known any more",
-            hint="read committed: then answers depend on the time of a row alone; or fetch outside the loop",
-            state=self._operator.state,
-        )
 
     def _none(self, port: int, time: Timestamp) -> Changes:
         fields = self._held_as[port]

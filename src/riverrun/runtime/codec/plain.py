@@ -29,7 +29,7 @@ This module is light: the processes in which Spark plans queries import it, and 
 >>> unpack(pickle.dumps(os.system))
 Traceback (most recent call last):
     ...
-riverrun.errors.BadMessage: a frame cannot be read: ...
+riverrun.errors.BadMessage: a fragment cannot be read: ...
 
 Cost: about a microsecond, and half of one for each value inside.
 """
@@ -76,13 +76,13 @@ def unpack(data: Any, most: int = MOST) -> Any:
     """The value of some bytes; `BadMessage` for bytes that no `pack` has made."""
     size = memoryview(data).nbytes
     if size > most:
-        raise BadMessage(f"a frame of {size} bytes is more than {most}")
+        raise BadMessage(f"a fragment of {size} bytes is more than {most}")
     try:
         return lift(_decode(data))
     except BadMessage:
         raise
     except Exception as error:
-        raise BadMessage(f"a frame cannot be read: {type(error).__name__}: {error}") from error
+        raise BadMessage(f"a fragment cannot be read: {type(error).__name__}: {error}") from error
 
 
 # ---- values in MessagePack; a kind that MessagePack lacks is a list that begins with the number of the kind
@@ -115,16 +115,16 @@ def lift(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if kind is not list:
         if kind is dict or kind is tuple:
-            raise BadMessage("a frame has a map where values are")
+            raise BadMessage("a fragment has a map where values are")
         if kind is msgspec.msgpack.Ext or kind is datetime:
-            raise BadMessage("a frame has an extension where values are")
+            raise BadMessage("a fragment has an extension where values are")
         return value
     if depth >= DEPTH:
-        raise BadMessage(f"a frame is nested more than {DEPTH} deep")
+        raise BadMessage(f"a fragment is nested more than {DEPTH} deep")
     number = value[0] if value else None
     lifting = _LIFTING.get(number) if type(number) is int else None
     if lifting is None:
-        raise BadMessage(f"a frame names kind {str(number)[:40]!r}, which no value has")
+        raise BadMessage(f"a fragment names kind {str(number)[:40]!r}, which no value has")
     return lifting(value, depth + 1)
 
 
@@ -144,35 +144,37 @@ def _lift_dict(listed: list[Any], depth: int) -> dict[Any, Any]:
     items = _lift_all(listed, depth)
     keys = items[::2]
     if len(items) % 2:
-        raise BadMessage("a frame has a key without a value")
+        raise BadMessage("a fragment has a key without a value")
     if len(keys) > KEYS and not all(type(key) is str for key in keys):
-        raise BadMessage(f"a frame has {len(keys)} keys that are no texts; {KEYS} at most can be")
+        raise BadMessage(
+            f"a fragment has {len(keys)} keys that are no texts; {KEYS} at most can be"
+        )
     entries = dict(zip(keys, items[1::2], strict=True))
     if len(entries) != len(keys):
-        raise BadMessage("a frame has a key twice")
+        raise BadMessage("a fragment has a key twice")
     return entries
 
 
 def _lift_set(listed: list[Any], depth: int) -> list[Any]:
     if len(listed) > KEYS:
-        raise BadMessage(f"a frame has a set of {len(listed)}; {KEYS} at most can be")
+        raise BadMessage(f"a fragment has a set of {len(listed)}; {KEYS} at most can be")
     return _lift_all(listed, depth)
 
 
 def _lift_integer(listed: list[Any], depth: int) -> int:
     _, data = listed
     if type(data) is not bytes or len(data) > _DIGITS:
-        raise BadMessage("a frame has an integer that is too long")
+        raise BadMessage("a fragment has an integer that is too long")
     return int.from_bytes(data, "little", signed=True)
 
 
 def _lift_decimal(listed: list[Any], depth: int) -> Decimal:
     _, text = listed
     if type(text) is not str or len(text) > _DIGITS:
-        raise BadMessage("a frame has a decimal that is too long")
+        raise BadMessage("a fragment has a decimal that is too long")
     number = Decimal(text)
     if number.is_finite() and abs(number.adjusted()) > _EXPONENT:
-        raise BadMessage("a frame has a decimal that is too large")
+        raise BadMessage("a fragment has a decimal that is too large")
     return number
 
 
@@ -193,7 +195,7 @@ def _zone(name: Any) -> tzinfo | None:
     if type(name) is float:
         return timezone(timedelta(seconds=name))
     if type(name) is not str or len(name) > 255:
-        raise BadMessage("a frame has a time zone that is none")
+        raise BadMessage("a fragment has a time zone that is none")
     return ZoneInfo(name)
 
 
@@ -216,14 +218,14 @@ def _lift_moment(kind: type[datetime] | type[time]) -> Callable[[list[Any], int]
 def _lift_where(listed: list[Any], depth: int) -> Where:
     column, relation, value, negated = _lift_all(listed, depth)
     if type(column) is not str or type(relation) is not str or type(negated) is not bool:
-        raise BadMessage("a frame has a condition that is none")
+        raise BadMessage("a fragment has a condition that is none")
     return Where(column, relation, value, negated)
 
 
 def _lift_antichain(listed: list[Any], depth: int) -> Antichain:
     times = _lift_all(listed, depth)
     if len(times) > KEYS // 4 or not all(type(each) is tuple for each in times):
-        raise BadMessage("a frame has a frontier that is none")
+        raise BadMessage("a fragment has a frontier that is none")
     return Antichain(times)
 
 
@@ -286,7 +288,7 @@ def add_record(number: int, kind: type, *types: type | UnionType) -> None:
     def lifting(listed: list[Any], depth: int) -> Any:
         values = _lift_all(listed, depth)
         if len(values) != len(types) or not all(map(isinstance, values, types)):
-            raise BadMessage(f"a frame has a {kind.__name__} that is none")
+            raise BadMessage(f"a fragment has a {kind.__name__} that is none")
         return kind(*values)
 
     _LOWERING[kind], _LIFTING[number] = lowering, lifting
@@ -346,7 +348,9 @@ def revive(about: Mapping[str, Any]) -> BaseException:
     except BadMessage:
         raise
     except Exception as error:
-        raise BadMessage(f"a frame describes no error: {type(error).__name__}: {error}") from error
+        raise BadMessage(
+            f"a fragment describes no error: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _revive(about: Mapping[str, Any]) -> BaseException:
@@ -355,7 +359,7 @@ def _revive(about: Mapping[str, Any]) -> BaseException:
         code, message, hint, story = (about[key] for key in ("code", "message", "hint", "story"))
         texts = [code, message, *([] if hint is None else [hint]), *story]
         if not all(type(text) is str for text in texts) or _OWN & about["fields"].keys():
-            raise BadMessage("a frame describes no error of ours")
+            raise BadMessage("a fragment describes no error of ours")
         error: BaseException = _OURS.get(kind, RiverrunError)(
             code, message, hint=hint, story=story, **about["fields"]
         )

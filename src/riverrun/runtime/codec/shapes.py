@@ -2,7 +2,7 @@
 
 Every class that travels between processes has a *tag*, a number of its own that never changes meaning, and a *shape*: a
 msgspec struct with one place for each field, whose type is that of the field, with bounds. A message is written as its
-tag and its fields, in MessagePack. One decoder, which knows all shapes, reads all of them. `frames` makes heads of
+tag and its fields, in MessagePack. One decoder, which knows all shapes, reads all of them. `fragments` makes heads of
 these bytes. Laws:
 
 - **Typed.** Bytes become a message when each field has the type that its class says, within bounds: numbers of 64 bits
@@ -18,7 +18,7 @@ Completed(execution=3, epoch=7, notes=())
 >>> read(b"\\x91\\x7f")
 Traceback (most recent call last):
     ...
-riverrun.errors.BadMessage: a frame cannot be read: ValidationError: Invalid value 127 - at `$[0]`
+riverrun.errors.BadMessage: a fragment cannot be read: ValidationError: Invalid value 127 - at `$[0]`
 
 Cost: 1 to 2 microseconds for a message of a few numbers.
 """
@@ -116,7 +116,7 @@ class ProgressHead(msgspec.Struct, array_like=True, tag=30, forbid_unknown_field
 
 
 class RowsHead(msgspec.Struct, array_like=True, tag=31, forbid_unknown_fields=True, gc=False):
-    """The description of the rows whose last piece is in this frame."""
+    """The description of the rows whose last piece is in this fragment."""
 
     execution: int
     number: int
@@ -129,7 +129,7 @@ class RowsHead(msgspec.Struct, array_like=True, tag=31, forbid_unknown_fields=Tr
 
 
 class InputHead(msgspec.Struct, array_like=True, tag=32, forbid_unknown_fields=True, gc=False):
-    """The input of the rows whose last piece is in this frame."""
+    """The input of the rows whose last piece is in this fragment."""
 
     name: Text
     columns: Annotated[tuple[Text, ...], Meta(max_length=ITEMS)]
@@ -155,7 +155,7 @@ def read(data: Any) -> Any:
     """The message, or one of the heads above; `BadMessage` for what is neither."""
     size = len(data) if type(data) is bytes else memoryview(data).nbytes
     if size > HEAD:
-        raise BadMessage(f"a frame has a head of {size} bytes; {HEAD} at most can be")
+        raise BadMessage(f"a fragment has a head of {size} bytes; {HEAD} at most can be")
     try:
         struct_or_head = _decode(data)
         lift = _LIFTING.get(type(struct_or_head))
@@ -163,7 +163,7 @@ def read(data: Any) -> Any:
     except BadMessage:
         raise
     except Exception as error:
-        raise BadMessage(f"a frame cannot be read: {type(error).__name__}: {error}") from error
+        raise BadMessage(f"a fragment cannot be read: {type(error).__name__}: {error}") from error
 
 
 def write_head(head: msgspec.Struct) -> bytes:
@@ -248,14 +248,14 @@ def _lift_wide(value: Any) -> int:
     if type(value) is not bytes:
         return int(value)
     if int.from_bytes(value, "little") != END:
-        raise BadMessage("a frame has a number beyond all hashes")
+        raise BadMessage("a fragment has a number beyond all hashes")
     return END
 
 
 def _lift_fields(value: Any) -> dict[str, Any]:
     fields = plain.lift(value)
     if type(fields) is not dict or not all(type(key) is str for key in fields):
-        raise BadMessage("a frame has fields that are none")
+        raise BadMessage("a fragment has fields that are none")
     return fields
 
 
@@ -266,7 +266,7 @@ def _lift_schema(data: bytes) -> pa.Schema:
 def _lift_error(value: Any) -> RiverrunError:
     error = plain.revive(plain.lift(value))
     if not isinstance(error, RiverrunError):
-        raise BadMessage("a frame has an error that is none of ours")
+        raise BadMessage("a fragment has an error that is none of ours")
     return error
 
 
@@ -342,14 +342,14 @@ def _check_shards(shards: Shards) -> None:
     bounds, owners = shards.bounds, shards.owners
     whole = bounds[:1] == (0,) and bounds[-1:] == (END,) and len(bounds) == len(owners) + 1
     if not whole or any(a >= b for a, b in pairwise(bounds)):
-        raise BadMessage("a frame has shards that are not all hashes, each once")
+        raise BadMessage("a fragment has shards that are not all hashes, each once")
     if shards.workers < 1 or not all(0 <= owner < shards.workers for owner in owners):
-        raise BadMessage("a frame has shards of nobody")
+        raise BadMessage("a fragment has shards of nobody")
 
 
 def _check_round(loop_round: LoopRound) -> None:
     if len(loop_round.time) < 2:
-        raise BadMessage("a frame has a round of no loop")
+        raise BadMessage("a fragment has a round of no loop")
 
 
 _CHECKS: dict[type, Callable[[Any], None]] = {Shards: _check_shards, LoopRound: _check_round}

@@ -70,7 +70,7 @@ from riverrun.runtime.network.connection import (
     pieces_of,
     unreachable,
 )
-from riverrun.state.soundness import UnsoundRows, read_frame
+from riverrun.state.soundness import UnsoundRows, read_body
 
 __all__ = ["Asker", "Credentials", "RowUpload", "fetch_loans"]
 
@@ -110,7 +110,7 @@ class Asker:
             while (packet := call.receive(BATCH, END)).kind == BATCH:
                 if packet.body is None:
                     raise BadMessage("a packet has no rows")
-                yield read_frame(packet.body, schema)
+                yield read_body(packet.body, schema)
             call.keep()
 
     def begin_upload(self, about: Any, schema: pa.Schema) -> RowUpload:

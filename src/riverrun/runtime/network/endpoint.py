@@ -1,9 +1,9 @@
 """An endpoint: the address at which a process of a run can be reached, and the admission of connections to it.
 
-The driver and each worker have an `Endpoint` with a `Handler`, which takes frames, questions and rows. A connection is
-let in by the token (`connection`). Its first packet then says what it is for: questions, one after the other; rows that
-are asked for; rows that are handed in; or a link, which brings frames. A connection that was let in is a *member*, any
-other a *stranger*. Laws:
+The driver and each worker have an `Endpoint` with a `Handler`, which takes fragments, questions and rows. A connection
+is let in by the token (`connection`). Its first packet then says what it is for: questions, one after the other; rows
+that are asked for; rows that are handed in; or a link, which brings fragments. A connection that was let in is a
+*member*, any other a *stranger*. Laws:
 
 - **Strangers cost little.** A stranger has a thread, its socket, and a few dozen bytes, and is closed after `ADMISSION`
   seconds. There are at most `STRANGERS`: for one more, the oldest stranger of the host that has most of them is closed,
@@ -39,7 +39,7 @@ import pyarrow as pa
 
 from riverrun.errors import BadMessage, TransportError
 from riverrun.rows.records import undictionaried
-from riverrun.runtime.codec.frames import Frame
+from riverrun.runtime.codec.fragments import Fragment
 from riverrun.runtime.codec.plain import MOST, describe, pack, unpack
 from riverrun.runtime.network import connection
 from riverrun.runtime.network.connection import (
@@ -48,8 +48,8 @@ from riverrun.runtime.network.connection import (
     BYE,
     END,
     ERROR,
-    FRAME,
-    FRAMES,
+    FRAGMENT,
+    FRAGMENTS,
     FULL,
     REFUSED,
     SCHEMA,
@@ -61,7 +61,7 @@ from riverrun.runtime.network.connection import (
     pieces_of,
     settle,
 )
-from riverrun.state.soundness import UnsoundRows, read_frame
+from riverrun.state.soundness import UnsoundRows, read_body
 
 STRANGERS = 64
 ADMISSION = 10.0  # seconds
@@ -71,16 +71,16 @@ DRAIN = 30.0
 """Seconds for which refused rows are still received, so that their sender can read the error."""
 _WAITING = 128  # connections that the kernel queues until they are accepted
 _PAUSE = 0.05
-_FRAMES = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]])
+_FRAGMENTS = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]])
 _LOG = logging.getLogger(__name__)
 _GONE = (OSError, BadMessage, ValueError)
 
 
 class Handler(Protocol):
-    """Takes the frames, questions and rows that come to a process. Called from many threads."""
+    """Takes the fragments, questions and rows that come to a process. Called from many threads."""
 
-    def receive(self, sender: int, stream: object, frames: list[Frame], size: int) -> None:
-        """Take frames of a stream, which took `size` bytes."""
+    def receive(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
+        """Take fragments of a stream, which took `size` bytes."""
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
         """Note that a stream is over; `cleanly`: on purpose."""
@@ -235,7 +235,7 @@ class Endpoint:
                 return
             match packet.kind:
                 case connection.LINK:
-                    self._frames(member, packet)
+                    self._fragments(member, packet)
                     return
                 case connection.ASK:
                     self._answer(member, packet)
@@ -247,28 +247,28 @@ class Endpoint:
                 case other:
                     raise BadMessage(f"a packet of kind {other} begins nothing")
 
-    def _frames(self, member: Connection, opening: Packet) -> None:
+    def _fragments(self, member: Connection, opening: Packet) -> None:
         sender = unpack(opening.head)
         if type(sender) is not int:
             raise BadMessage("a link is from a process with a number")
         stream, cleanly = object(), False
         try:
             while (packet := member.receive()) is not None:
-                if packet.kind == FRAMES:
+                if packet.kind == FRAGMENTS:
                     listed = _listed(packet.head)
-                    frames = [
-                        Frame(head, None if body is None else pa.py_buffer(body))
+                    fragments = [
+                        Fragment(head, None if body is None else pa.py_buffer(body))
                         for head, body in listed
                     ]
-                elif packet.kind == FRAME:
-                    frames = [Frame(packet.head, packet.body)]
+                elif packet.kind == FRAGMENT:
+                    fragments = [Fragment(packet.head, packet.body)]
                 elif packet.kind == BYE:
                     cleanly = True
                     return
                 else:
-                    raise BadMessage(f"a packet of kind {packet.kind} is no frame")
-                size = sum([frame.size for frame in frames])
-                self._handler.receive(sender, stream, frames, size)
+                    raise BadMessage(f"a packet of kind {packet.kind} is no fragment")
+                size = sum([fragment.size for fragment in fragments])
+                self._handler.receive(sender, stream, fragments, size)
         except _GONE:
             pass
         except Exception:  # the link breaks, which its sender can mend
@@ -356,7 +356,7 @@ class _Incoming:
 def read_rows(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """Rows that another process sent, checked; `BadMessage` for rows that are not sound."""
     try:
-        return read_frame(body, schema)
+        return read_body(body, schema)
     except UnsoundRows as error:
         raise BadMessage(f"rows cannot be read: {error}") from error
 
@@ -381,9 +381,9 @@ def _described(error: Exception) -> bytes:
 
 def _listed(head: bytes) -> list[tuple[bytes, bytes | None]]:
     try:
-        return _FRAMES.decode(head)
+        return _FRAGMENTS.decode(head)
     except (msgspec.DecodeError, ValueError) as error:
-        raise BadMessage(f"a packet has no frames: {error}") from error
+        raise BadMessage(f"a packet has no fragments: {error}") from error
 
 
 def _pair(head: bytes) -> tuple[Any, Any]:

@@ -1,13 +1,13 @@
-"""A link: a stream of frames from one process of a run to another.
+"""A link: a stream of fragments from one process of a run to another.
 
 The coordinator and the workers send their messages on links; the receiving end of a link is an `endpoint`. Laws:
 
-- **In order.** Frames of a link arrive in the order in which they were sent, up to the moment when the link breaks. The
-  receiver learns that the link is over, and whether it was ended on purpose.
+- **In order.** Fragments of a link arrive in the order in which they were sent, up to the moment when the link breaks.
+  The receiver learns that the link is over, and whether it was ended on purpose.
 - **Windowed.** At most about `window` bytes of a link are under way at a time, that is, sent and not taken in by the
-  receiver, who gives *credit* for bytes that it took in. More frames wait at the sender (`spool`). Credit itself never
+  receiver, who gives *credit* for bytes that it took in. More fragments wait at the sender (`spool`). Credit itself never
   waits: two processes whose windows are full would wait for each other's.
-- **Adaptive.** A frame leaves at once when no other waits before it. Small frames that wait travel together in one
+- **Adaptive.** A fragment leaves at once when no other waits before it. Small fragments that wait travel together in one
   write, and credit with them.
 - **Nobody waits.** `send` writes the bytes that the operating system takes at once; a thread, which the link has from
   then on, writes the rest. A receiver that is stopped or cut off holds up this thread only, and the operating system
@@ -31,12 +31,12 @@ import msgspec
 from riverrun.engine.messages import Credit
 from riverrun.errors import TransportError
 from riverrun.runtime.codec import shapes
-from riverrun.runtime.codec.frames import Encoder, Frame
+from riverrun.runtime.codec.fragments import Encoder, Fragment
 from riverrun.runtime.codec.plain import pack
 from riverrun.runtime.network.connection import (
     BYE,
-    FRAME,
-    FRAMES,
+    FRAGMENT,
+    FRAGMENTS,
     LINK,
     Connection,
     Credentials,
@@ -46,16 +46,16 @@ from riverrun.runtime.network.spool import Spool
 
 WINDOW = 32 << 20
 INLINE = 64 << 10  # a body up to here travels in one write with others
-TOGETHER = 256 << 10  # about so many bytes of small frames travel in one write
+TOGETHER = 256 << 10  # about so many bytes of small fragments travel in one write
 UNTAKEN = 30.0
 """Seconds after which a link breaks whose receiver takes nothing, at least."""
-_LAST = 16  # frames that are still sent when a link is ended
+_LAST = 16  # fragments that are still sent when a link is ended
 _PATIENCE = 1.0  # seconds that a write may take when a link is ended
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Link:
-    """A stream of frames to another process; with `broken` a thread opens it."""
+    """A stream of fragments to another process; with `broken` a thread opens it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Link:
         self._window = window
         self._under_way = 0
         self._spool = Spool(budget)
-        self._urgent: list[Frame] = []
+        self._urgent: list[Fragment] = []
         self._encoder = Encoder()
         self._turn = Condition(RLock())
         self._rest: list[memoryview] = []
@@ -111,7 +111,7 @@ class Link:
             self._flush()
 
     def _open_on(self, sender: int, credentials: Credentials, silence: float) -> None:
-        """In a thread: open the link, and send the frames that wait."""
+        """In a thread: open the link, and send the fragments that wait."""
         try:
             self._open(sender, credentials, silence)
         except TransportError:
@@ -132,7 +132,7 @@ class Link:
 
     @property
     def waiting(self) -> int:
-        """How many frames wait here."""
+        """How many fragments wait here."""
         return len(self._spool)
 
     def send(self, messages: Iterable[Any], taken: int = 0) -> None:
@@ -146,9 +146,9 @@ class Link:
             if taken:
                 self._urgent.append(_credit(taken))
             for message in messages:
-                for frame in self._encoder.frames(message):
-                    self._spool.put(frame)
-                    if not _is_small(frame):  # the frame leaves while the next one is made
+                for fragment in self._encoder.fragments(message):
+                    self._spool.put(fragment)
+                    if not _is_small(fragment):  # the fragment leaves while the next one is made
                         self._flush()
             self._flush()
 
@@ -168,19 +168,19 @@ class Link:
                 self._flush()
 
     def _flush(self) -> None:
-        """Write the frames that the window lets through, as far as the kernel takes them; the thread writes the
+        """Write the fragments that the window lets through, as far as the kernel takes them; the thread writes the
         rest."""
         connection = self._connection
-        if connection is None:  # `_open` sends the frames that wait
+        if connection is None:  # `_open` sends the fragments that wait
             return
-        while not self._rest and (frames := self._next()):
+        while not self._rest and (fragments := self._next()):
             try:
-                self._rest = connection.send_at_once(*_packet(frames))
+                self._rest = connection.send_at_once(*_packet(fragments))
             except OSError as error:
                 self._over = True
                 self._turn.notify_all()
                 raise unreachable(self.address, error) from error
-            self.sent += sum([frame.size for frame in frames])
+            self.sent += sum([fragment.size for fragment in fragments])
         if not self._rest:
             return
         if self._thread is None:
@@ -188,22 +188,22 @@ class Link:
             self._thread.start()
         self._turn.notify_all()
 
-    def _next(self) -> list[Frame]:
-        """The frames to write next, together: a long one, or a few short ones."""
+    def _next(self) -> list[Fragment]:
+        """The fragments to write next, together: a long one, or a few short ones."""
         spool = self._spool
-        frames, self._urgent = self._urgent, []
-        size = sum([frame.size for frame in frames])
+        fragments, self._urgent = self._urgent, []
+        size = sum([fragment.size for fragment in fragments])
         if len(spool) and self._under_way < self._window:
             following = spool.peek()
-            if not frames and (following is None or not _is_small(following)):
-                frames.append(spool.take())
-                size = frames[0].size
+            if not fragments and (following is None or not _is_small(following)):
+                fragments.append(spool.take())
+                size = fragments[0].size
             while size < TOGETHER and following is not None and _is_small(following):
-                frames.append(spool.take())
+                fragments.append(spool.take())
                 size += following.size
                 following = spool.peek()
         self._under_way += size
-        return frames
+        return fragments
 
     def _write_on(self) -> None:
         """In a thread: write the bytes that the kernel did not take at once, without the lock."""
@@ -248,18 +248,20 @@ class Link:
         connection.close()
 
 
-def _packet(frames: list[Frame]) -> tuple[int, bytes, Any]:
-    """A packet of one long frame, or of a few short ones."""
-    frame = frames[0]
-    if not _is_small(frame):
-        return FRAME, frame.head, frame.body
-    listed = [(each.head, None if each.body is None else memoryview(each.body)) for each in frames]
-    return FRAMES, _encode(listed), None
+def _packet(fragments: list[Fragment]) -> tuple[int, bytes, Any]:
+    """A packet of one long fragment, or of a few short ones."""
+    fragment = fragments[0]
+    if not _is_small(fragment):
+        return FRAGMENT, fragment.head, fragment.body
+    listed = [
+        (each.head, None if each.body is None else memoryview(each.body)) for each in fragments
+    ]
+    return FRAGMENTS, _encode(listed), None
 
 
-def _credit(size: int) -> Frame:
-    return Frame(shapes.write(Credit(size)))
+def _credit(size: int) -> Fragment:
+    return Fragment(shapes.write(Credit(size)))
 
 
-def _is_small(frame: Frame) -> bool:
-    return frame.body is None or frame.body.size <= INLINE
+def _is_small(fragment: Fragment) -> bool:
+    return fragment.body is None or fragment.body.size <= INLINE

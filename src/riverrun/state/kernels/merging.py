@@ -47,6 +47,10 @@ from riverrun.state.kernels.layout import (
 from riverrun.state.kernels.memory import load_i64, load_int, load_u64, load_uint, store_64
 from riverrun.state.kernels.values import compare_ints, compare_rows, field
 
+# The rows of a `group`, the space for the group at hand: the sum of the diffs by new code, whether the code occurred,
+# and a list of the codes that did. Empty between two groups.
+SUMS, SEEN, TOUCHED = range(3)
+
 
 @kernel
 def code_at(block: np.ndarray, row: int) -> int:
@@ -74,13 +78,12 @@ def only_words(nodes: int, first: int, end: int) -> int:
 
 
 @kernel
-def group_end(block: np.ndarray, row: int, first: int, end: int, words: int) -> int:
-    """One past the last row with the same key and value as `row`; `words` is the answer of `only_words`."""
-    stop = block[STOP]
+def group_end(
+    hashes: int, nodes: int, words: int, row: int, stop: int, first: int, end: int
+) -> int:
+    """One past the last row before `stop` with the same key and value as `row`; `words` is the answer of
+    `only_words`."""
     at = row + 1
-    if block[CODE_WIDTH] == 0:  # one time: consolidation left one row a group
-        return at
-    hashes, nodes = block[HASHES], block[NODES]
     h = load_u64(hashes + row * 8)
     while at < stop and load_u64(hashes + at * 8) == h:
         if words != 0:
@@ -98,17 +101,17 @@ def gather_group(
     row: int,
     stop: int,
     code_map: np.ndarray,
-    sums: np.ndarray,
-    seen: np.ndarray,
-    touched: np.ndarray,
+    group: np.ndarray,
     count: int,
 ) -> int:
-    """Add the diffs of rows [row, stop) to `sums` by new code; `touched` lists the codes that occurred, once each."""
+    """Add the diffs of rows [row, stop) to the sums of `group` by new code; `count` codes have occurred, before and
+    after."""
+    sums, seen, touched = group[SUMS], group[SEEN], group[TOUCHED]
     for at in range(row, stop):
         code = code_map[code_at(block, at)]
         if code >= 0:
             if not seen[code]:
-                seen[code] = True
+                seen[code] = 1
                 touched[count] = code
                 count += 1
             sums[code] += diff_at(block, at)
@@ -118,16 +121,15 @@ def gather_group(
 @kernel
 def emit_group(
     source: int,
-    sums: np.ndarray,
-    seen: np.ndarray,
-    touched: np.ndarray,
+    group: np.ndarray,
     count: int,
     out: int,
     out_rows: np.ndarray,
     out_codes: np.ndarray,
     out_diffs: np.ndarray,
 ) -> int:
-    """Write the sums that are not zero in the order of their codes, and clear them."""
+    """Write the sums of `group` that are not zero in the order of their codes, and clear them."""
+    sums, seen, touched = group[SUMS], group[SEEN], group[TOUCHED]
     if count > 32:
         touched[:count] = np.sort(touched[:count])
     for at in range(1, min(count, 33)):
@@ -139,7 +141,7 @@ def emit_group(
         touched[hole] = code
     for at in range(count):
         code = touched[at]
-        seen[code] = False
+        seen[code] = 0
         if sums[code] != 0:
             out_rows[out] = source
             out_codes[out] = code
@@ -293,6 +295,28 @@ def merge_words(
 
 
 @kernel
+def compare_heads(
+    a_hashes: int,
+    a_nodes: int,
+    a_words: int,
+    i: int,
+    b_hashes: int,
+    b_nodes: int,
+    b_words: int,
+    j: int,
+    first: int,
+    end: int,
+) -> int:
+    """Which of two rows is first: -1, 1, or 0 where they have the same key and value."""
+    x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
+    if x != y:
+        return -1 if x < y else 1
+    if a_words != 0 and b_words != 0:
+        return compare_ints(load_i64(a_words + i * 8), load_i64(b_words + j * 8))
+    return compare_rows(a_nodes, i, b_nodes, j, first, end)
+
+
+@kernel
 def merge_step(
     a: np.ndarray,
     i: int,
@@ -305,9 +329,7 @@ def merge_step(
     first: int,
     end: int,
     fuel: int,
-    sums: np.ndarray,
-    seen: np.ndarray,
-    touched: np.ndarray,
+    group: np.ndarray,
     out_rows: np.ndarray,
     out_hashes: np.ndarray,
     out_codes: np.ndarray,
@@ -322,12 +344,14 @@ def merge_step(
     """
     a_stop, b_stop = a[STOP], b[STOP]
     a_hashes, b_hashes, a_nodes, b_nodes = a[HASHES], b[HASHES], a[NODES], b[NODES]
-    a_single, b_single = a[CODE_WIDTH] == 0, b[CODE_WIDTH] == 0
     a_words, b_words = only_words(a_nodes, first, end), only_words(b_nodes, first, end)
-    side = np.int64(1) << ROW_BITS
-    room = out_rows.shape[0] - sums.shape[0]
-    a_code, b_code, coded = a_map[0], b_map[0], sums.shape[0] > 1
-    plain = a_single and b_single and a_code >= 0 and b_code >= 0
+    # Rows of one time make no groups: consolidation left one row for each key and value.
+    a_groups = a_stop if a[CODE_WIDTH] != 0 else 0
+    b_groups = b_stop if b[CODE_WIDTH] != 0 else 0
+    side, codes = np.int64(1) << ROW_BITS, group.shape[1]
+    room = out_rows.shape[0] - codes
+    a_code, b_code = a_map[0], b_map[0]
+    plain = a[CODE_WIDTH] == 0 and b[CODE_WIDTH] == 0 and a_code >= 0 and b_code >= 0
     together = plain and a_code == b_code
     equal = together and (first == end or (a_words != 0 and b_words != 0))
     out, begin = 0, i + j
@@ -338,67 +362,40 @@ def merge_step(
             i, j, out = merge_plainly(
                 a, i, a_words, b, j, b_words, equal, limit, out, out_rows, out_hashes, out_diffs
             )
-            if coded:
+            if codes > 1:
                 for at in range(start, out):
                     out_codes[at] = a_code if out_rows[at] < side else b_code
             if i + j >= limit:
                 continue
-        before = out
         if i < a_stop and j < b_stop:
-            x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
-            order = -1 if x < y else (1 if x > y else 0)
-            if order == 0:
-                if a_words != 0 and b_words != 0:
-                    order = compare_ints(load_i64(a_words + i * 8), load_i64(b_words + j * 8))
-                else:
-                    order = compare_rows(a_nodes, i, b_nodes, j, first, end)
+            order = compare_heads(
+                a_hashes, a_nodes, a_words, i, b_hashes, b_nodes, b_words, j, first, end
+            )
         elif i < a_stop and b_last:
             order = -1
         elif j < b_stop and a_last:
             order = 1
         else:
             break
+        before = out
+        i_end = group_end(a_hashes, a_nodes, a_words, i, a_groups, first, end) if order <= 0 else i
+        j_end = group_end(b_hashes, b_nodes, b_words, j, b_groups, first, end) if order >= 0 else j
+        source = i if order <= 0 else side | j
         h = load_u64(a_hashes + i * 8) if order <= 0 else load_u64(b_hashes + j * 8)
-        if order < 0:
-            stop = group_end(a, i, first, end, a_words)
-            if stop == i + 1:
-                code = a_map[code_at(a, i)]
-                if code >= 0:
-                    out_rows[out], out_codes[out], out_diffs[out] = i, code, diff_at(a, i)
-                    out += 1
-            else:
-                count = gather_group(a, i, stop, a_map, sums, seen, touched, 0)
-                out = emit_group(i, sums, seen, touched, count, out, out_rows, out_codes, out_diffs)
-            i = stop
-        elif order > 0:
-            stop = group_end(b, j, first, end, b_words)
-            if stop == j + 1:
-                code = b_map[code_at(b, j)]
-                if code >= 0:
-                    out_rows[out], out_codes[out], out_diffs[out] = side | j, code, diff_at(b, j)
-                    out += 1
-            else:
-                count = gather_group(b, j, stop, b_map, sums, seen, touched, 0)
-                out = emit_group(
-                    side | j, sums, seen, touched, count, out, out_rows, out_codes, out_diffs
-                )
-            j = stop
-        elif together:
-            diff = diff_at(a, i) + diff_at(b, j)
-            if diff != 0:
-                out_rows[out], out_codes[out], out_diffs[out] = i, a_code, diff
+        if together or i_end - i + j_end - j == 1:
+            code, diff = -1, 0
+            if order <= 0:
+                code, diff = a_map[code_at(a, i)], diff_at(a, i)
+            if order >= 0:
+                code, diff = b_map[code_at(b, j)], diff + diff_at(b, j)
+            if code >= 0 and diff != 0:
+                out_rows[out], out_codes[out], out_diffs[out] = source, code, diff
                 out += 1
-            i += 1
-            j += 1
         else:
-            a_end, b_end = (
-                group_end(a, i, first, end, a_words),
-                group_end(b, j, first, end, b_words),
-            )
-            count = gather_group(a, i, a_end, a_map, sums, seen, touched, 0)
-            count = gather_group(b, j, b_end, b_map, sums, seen, touched, count)
-            out = emit_group(i, sums, seen, touched, count, out, out_rows, out_codes, out_diffs)
-            i, j = a_end, b_end
+            count = gather_group(a, i, i_end, a_map, group, 0)
+            count = gather_group(b, j, j_end, b_map, group, count)
+            out = emit_group(source, group, count, out, out_rows, out_codes, out_diffs)
         for at in range(before, out):
             out_hashes[at] = h
+        i, j = i_end, j_end
     return i, j, out

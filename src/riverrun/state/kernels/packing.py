@@ -412,10 +412,9 @@ def pack_merged(
     room = rows + code_count + 1
     names, diffs = np.empty(room, np.int64), np.empty(room, np.int64)
     hashes, codes = np.empty(room, np.uint64), np.empty(room, np.int32)
-    sums, seen = np.zeros(code_count, np.int64), np.zeros(code_count, np.bool_)
-    touched = np.empty(code_count, np.int64)
+    group = np.zeros((3, code_count), np.int64)
     _, _, rows_left = merge_step(
-        a, a[START], True, a_map, b, b[START], True, b_map, first, end, rows, sums, seen, touched,
+        a, a[START], True, a_map, b, b[START], True, b_map, first, end, rows, group,
         names, hashes, codes, diffs,
     )  # fmt: skip
     if rows_left == 0:

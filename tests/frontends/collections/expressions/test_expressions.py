@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import datetime
+import json
 import operator
 import pickle
 import random
+import sys
+import threading
+import tomllib
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 
 from riverrun.errors import PlanError
 from riverrun.frontends.collections.expressions import (
     canonical,
     compile_columns,
     compile_filter,
+    tree,
 )
-from riverrun.frontends.collections.expressions.tree import read
+from riverrun.frontends.collections.expressions.tree import kind_of, read
+from riverrun.plan.expression_text import written_apart
 from tests.frontends.collections.arrays import assert_same, shown
 
 SCHEMA = pa.schema(
@@ -680,9 +689,86 @@ def test_a_function_that_changes_its_type_is_refused() -> None:
         projection.apply(columns_of(3, 0), 3)
 
 
-def test_looking_at_a_python_function_leaves_cloudpickle_alone() -> None:
-    import sys
+def test_a_tree_is_read_without_pickling_the_functions_in_it() -> None:
+    lock = threading.Lock()  # which nobody can pickle
+    with_lock = J.map_elements(lambda x: x if lock else None, return_dtype=pl.Int64)
+    assert kind_of(read(with_lock + 1))[0] == "BinaryExpr"
 
-    before = sys.modules.get("cloudpickle")
-    read(J.map_elements(lambda x: x, return_dtype=pl.Int64))
-    assert sys.modules.get("cloudpickle") is before
+
+@pytest.mark.parametrize(
+    ("written", "other"),
+    [
+        ('"Column"', '"Col"'),
+        ('"TrueDivide"', '"Divide"'),
+        ("ROW_SEPARABLE", "ROWS_APART"),
+        ("{", ""),
+    ],
+)
+def test_a_polars_that_writes_other_trees_is_refused(
+    written: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(expression: pl.Expr, form: Any) -> tuple[str, list[object]]:
+        text, functions = written_apart(expression, form)
+        return str(text).replace(written, other), functions
+
+    tree._check_form.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "written_apart", write)
+        for _ in range(2):
+            with pytest.raises(PlanError, match=f"Polars {pl.__version__} writes") as caught:
+                compile_columns(SCHEMA, {"x": J + 1}, "select")
+            assert caught.value.code == "plan.polars_form"
+            assert f"tested with, {tree.TESTED}" in str(caught.value.hint)
+    assert compile_columns(SCHEMA, {"x": J + 1}, "select").apply(columns_of(3, 0), 3)
+
+
+def test_a_polars_that_does_not_write_trees_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(expression: pl.Expr, form: Any) -> tuple[str, list[object]]:
+        raise pl.exceptions.ComputeError("no JSON any more")
+
+    tree._check_form.cache_clear()
+    monkeypatch.setattr(tree, "written_apart", write)
+    with pytest.raises(PlanError, match='as "ComputeError: no JSON any more", and') as caught:
+        compile_filter(SCHEMA, J > 1, "filter")
+    assert caught.value.code == "plan.polars_form"
+
+
+def test_the_tested_versions_of_polars_are_those_that_are_asked_for() -> None:
+    project = Path(__file__).resolve().parents[4] / "pyproject.toml"
+    asked = tomllib.loads(project.read_text())["project"]["dependencies"]
+    [polars] = [each for each in map(Requirement, asked) if each.name == "polars"]
+    assert all(polars.specifier.contains(each) for each in tree.TESTED.split(" to "))
+    assert not polars.specifier.contains("1.44.2")
+    assert polars.specifier.contains(pl.__version__)
+
+
+def test_other_threads_pickle_while_a_tree_is_read() -> None:
+    """Also those that pickle functions by cloudpickle, as launchers do. Here each of them does at the worst moment."""
+    modules = {"pickle": pickle, "cloudpickle": cloudpickle}
+    lock, pickled = threading.Lock(), []
+
+    def pickles() -> None:
+        pickled.extend(sys.modules[module].dumps(len) for module in modules)
+        pickled.append(cloudpickle.loads(cloudpickle.dumps(lambda: 3))())
+
+    class Written:
+        """An expression with a function that nobody can pickle, which another thread interrupts while it is written."""
+
+        @property
+        def meta(self) -> Any:
+            return self
+
+        def serialize(self, *, format: str) -> str:
+            thread = threading.Thread(target=pickles)
+            thread.start()
+            thread.join()
+            for module in modules:  # as Polars does
+                try:
+                    return json.dumps({"Column": str(sys.modules[module].dumps(lock))})
+                except TypeError:
+                    pass
+            raise pl.exceptions.ComputeError("cannot pickle the function")
+
+    assert read(Written()) == {"Column": "b''"}  # type: ignore[arg-type]
+    assert set(pickled) == {pickle.dumps(len), cloudpickle.dumps(len), 3}
+    assert {name: sys.modules[name] for name in modules} == modules

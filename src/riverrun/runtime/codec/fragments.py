@@ -1,12 +1,13 @@
-"""Frames: messages as bytes, and back, with their rows in Arrow buffers.
+"""Fragments: messages as bytes, and back, with their rows in Arrow buffers.
 
-Links and endpoints carry frames between processes. A message becomes one or more *frames*: a head, which says what the
-frame is, and a body, which has rows. An `Encoder` and the `Decoder` at the other end belong to one stream of frames:
-the columns of an edge are described once, and later named by a number. Laws:
+Links and endpoints carry fragments between processes. A message becomes one or more *fragments*: a head, which says
+what the fragment is, and a body, which has rows. (A packet of a `connection` brings one long fragment, or a few short
+ones.) An `Encoder` and the `Decoder` at the other end belong to one stream of fragments: the columns of an edge are
+described once, and later named by a number. Laws:
 
 - **Round trip.** ``decode(encode(message))`` is the message, whatever came before on the stream.
-- **Short frames.** A frame is at most about `PIECE` bytes, so sending a long message overlaps with work, and no frame
-  is too long for a connection. The decoder puts a message together when its last piece is there.
+- **Short fragments.** A fragment is at most about `PIECE` bytes, so sending a long message overlaps with work, and no
+  fragment is too long for a connection. The decoder puts a message together when its last piece is there.
 - **No code.** A head is typed data, never code (`shapes`), and an error arrives with its class, code and fields
   (`plain`).
 - **Sound rows.** Rows are checked before anything looks at them (`state.soundness`), and changes must have the form
@@ -14,9 +15,9 @@ the columns of an edge are described once, and later named by a number. Laws:
   refused with `BadMessage`.
 
 >>> from riverrun.engine.messages import Completed
->>> frames = Encoder().encode(Completed(execution=3, epoch=7))
+>>> fragments = Encoder().encode(Completed(execution=3, epoch=7))
 >>> decoder = Decoder()
->>> [decoder.decode(frame.head, frame.body) for frame in frames]
+>>> [decoder.decode(fragment.head, fragment.body) for fragment in fragments]
 [Completed(execution=3, epoch=7, notes=())]
 
 Cost: 2 microseconds for a small message, 10 for one with a few rows; a copy for rows.
@@ -47,7 +48,7 @@ from riverrun.runtime.codec.shapes import (
     write_head,
 )
 from riverrun.state.changes import Changes
-from riverrun.state.soundness import WEIGHTLESS, FrameReader
+from riverrun.state.soundness import WEIGHTLESS, BodyReader
 
 PIECE = 4 << 20
 SCHEMAS = 4096
@@ -55,7 +56,7 @@ SCHEMAS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Fragment:
     """A head, and the rows that belong to it."""
 
     head: bytes
@@ -67,31 +68,33 @@ class Frame:
 
 
 class Encoder:
-    """The sending end of a stream of frames."""
+    """The sending end of a stream of fragments."""
 
     def __init__(self) -> None:
         self._schemas: dict[tuple[Any, ...], tuple[int, pa.Schema]] = {}
 
-    def encode(self, message: Any) -> list[Frame]:
-        """The frames of a message, in order."""
-        return list(self.frames(message))
+    def encode(self, message: Any) -> list[Fragment]:
+        """The fragments of a message, in order."""
+        return list(self.fragments(message))
 
-    def frames(self, message: Any) -> Iterable[Frame]:
-        """The frames of a message, each made when it is asked for, so that a frame can leave while the next is made."""
+    def fragments(self, message: Any) -> Iterable[Fragment]:
+        """The fragments of a message, each made when it is asked for, so that one can leave while the next is made."""
         kind = type(message)
         if kind is Data:
             payload = message.payload
             if type(payload) is ProgressNews:
-                return [Frame(write_head(ProgressHead(message.execution, message.number, payload)))]
+                return [
+                    Fragment(write_head(ProgressHead(message.execution, message.number, payload)))
+                ]
             if type(payload) is Rows:
                 return self._rows(message, *payload)
             plain = PlainData(message.execution, message.number, payload)
-            return [Frame(shapes.write(plain))]
+            return [Fragment(shapes.write(plain))]
         if kind is Feed:
             return self._feed(message)
-        return [Frame(shapes.write(message))]
+        return [Fragment(shapes.write(message))]
 
-    def _rows(self, message: Data, node: int, changes: Changes) -> Iterator[Frame]:
+    def _rows(self, message: Data, node: int, changes: Changes) -> Iterator[Fragment]:
         rows = max(changes.rows, 1)
         arrays = list(changes.columns)
         if changes.codes is not None:
@@ -104,19 +107,19 @@ class Encoder:
         )  # fmt: skip
         return self._pieces(about, arrays, rows)
 
-    def _feed(self, message: Feed) -> Iterator[Frame]:
+    def _feed(self, message: Feed) -> Iterator[Fragment]:
         for name, batch in message.inputs.items():
             about = InputHead(name, tuple(batch.schema.names))
             yield from self._pieces(about, batch.columns, batch.num_rows)
         end = FeedEnd(message.execution, message.epoch, message.parcels)
-        yield Frame(shapes.write(end))
+        yield Fragment(shapes.write(end))
 
     def _pieces(
         self, about: RowsHead | InputHead, arrays: Sequence[pa.Array], rows: int
-    ) -> Iterator[Frame]:
-        """The frames of rows, in pieces of a bounded size; the head of the last piece describes the rows."""
+    ) -> Iterator[Fragment]:
+        """The fragments of rows, in pieces of a bounded size; the head of the last piece describes the rows."""
         if not arrays:
-            yield Frame(write_head(Piece(None, None, about)))
+            yield Fragment(write_head(Piece(None, None, about)))
             return
         types = tuple([array.type for array in arrays])
         known, definition = self._schemas.get(types), None
@@ -133,20 +136,20 @@ class Encoder:
             piece = batch if count == 1 else batch.slice(start, stop - start)
             last = at + 1 == count
             head = write_head(Piece(number, definition, about if last else None))
-            yield Frame(head, piece.serialize())
+            yield Fragment(head, piece.serialize())
             definition = None
 
 
 class Decoder:
-    """The receiving end of a stream of frames."""
+    """The receiving end of a stream of fragments."""
 
     def __init__(self) -> None:
-        self._readers: list[FrameReader] = []
+        self._readers: list[BodyReader] = []
         self._pieces: list[pa.RecordBatch] = []
         self._inputs: dict[str, pa.RecordBatch] = {}
 
     def decode(self, head: Any, body: pa.Buffer | None = None) -> Any | None:
-        """The message that a frame completes, if it does."""
+        """The message that a fragment completes, if it does."""
         read = shapes.read(head)
         try:
             match read:
@@ -160,25 +163,27 @@ class Decoder:
                     inputs, self._inputs = self._inputs, {}
                     return Feed(read.execution, read.epoch, inputs, read.parcels)
                 case RowsHead() | InputHead():
-                    raise BadMessage("a frame has the end of rows that it does not have")
+                    raise BadMessage("a fragment has the end of rows that it does not have")
         except (BadMessage, RiverrunError):
             raise
         except Exception as error:
-            raise BadMessage(f"a frame cannot be read: {type(error).__name__}: {error}") from error
+            raise BadMessage(
+                f"a fragment cannot be read: {type(error).__name__}: {error}"
+            ) from error
         return read
 
     def _piece(self, piece: Piece, body: pa.Buffer | None) -> Any | None:
         arrays: list[pa.Array] = []
         if piece.schema is not None:
             if piece.schema < 0:
-                raise BadMessage(f"a frame has columns {piece.schema}, which were not defined")
+                raise BadMessage(f"a fragment has columns {piece.schema}, which were not defined")
             if piece.definition is not None:
                 self._define(piece.schema, piece.definition)
             if body is None:
-                raise BadMessage("a frame has no rows where it says that it has")
+                raise BadMessage("a fragment has no rows where it says that it has")
             batch, arrays = self._readers[piece.schema].read(aligned(body))
             if self._pieces and self._pieces[0].schema != batch.schema:
-                raise BadMessage("a frame goes on with rows of other columns")
+                raise BadMessage("a fragment goes on with rows of other columns")
             if self._pieces or piece.about is None:
                 self._pieces.append(batch)
         about = piece.about
@@ -195,9 +200,9 @@ class Decoder:
     def _define(self, number: int, definition: bytes) -> None:
         if number != len(self._readers) or number >= SCHEMAS:
             raise BadMessage(
-                f"a frame defines columns {number}, where {len(self._readers)} are next"
+                f"a fragment defines columns {number}, where {len(self._readers)} are next"
             )
-        self._readers.append(FrameReader(pa.ipc.read_schema(pa.py_buffer(definition))))
+        self._readers.append(BodyReader(pa.ipc.read_schema(pa.py_buffer(definition))))
 
 
 def _changes(about: RowsHead, arrays: list[pa.Array]) -> Changes:
@@ -205,22 +210,22 @@ def _changes(about: RowsHead, arrays: list[pa.Array]) -> Changes:
     rows, times = about.rows, about.times
     # The columns of a sound batch are all as long as the first.
     if len(arrays[0]) != rows if arrays else rows > WEIGHTLESS:
-        raise BadMessage(f"a frame has not the {rows} rows that it says")
+        raise BadMessage(f"a fragment has not the {rows} rows that it says")
     diffs = codes = None
     if about.has_diffs:
         diffs = _numbers(arrays.pop(), _DIFFS)
     if about.has_codes:
         codes = _numbers(arrays.pop(), _CODES)
         if rows and int(codes.view(np.uint32).max()) >= len(times):
-            raise BadMessage("a frame has rows of a time that it does not name")
+            raise BadMessage("a fragment has rows of a time that it does not name")
     elif len(times) > 1:
-        raise BadMessage("a frame has several times, and no row says which it has")
+        raise BadMessage("a fragment has several times, and no row says which it has")
     if len(times) > 1 and (
         len({len(time) for time in times}) > 1 or any(a >= b for a, b in pairwise(times))
     ):
-        raise BadMessage("a frame has times in no order")
+        raise BadMessage("a fragment has times in no order")
     if min(map(min, times)) < 0:
-        raise BadMessage("a frame has a time before all times")
+        raise BadMessage("a fragment has a time before all times")
     return Changes(tuple(arrays), rows, times, codes, about.diff, diffs)
 
 
@@ -229,7 +234,7 @@ _DIFFS, _CODES = (pa.int64(),), (pa.int32(), pa.uint32())
 
 def _numbers(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> np.ndarray[Any, Any]:
     if array.type not in kinds or array.null_count:
-        raise BadMessage(f"a frame has {array.type} where times or diffs are")
+        raise BadMessage(f"a fragment has {array.type} where times or diffs are")
     return array.to_numpy()  # type: ignore[no-any-return]
 
 
