@@ -42,9 +42,10 @@ from uuid import uuid4
 import pyarrow as pa
 
 from riverrun import interrupts
-from riverrun.engine.coordinator.coordinator import Coordinator, Phase, closed_error
-from riverrun.engine.coordinator.failures import interrupted
+from riverrun.engine.coordinator.coordinator import Coordinator
+from riverrun.engine.coordinator.failures import closed_error, interrupted
 from riverrun.engine.coordinator.membership import Policy
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.coordinator.resume import Resume, decide
 from riverrun.engine.coordinator.shares import routes_of
 from riverrun.engine.events import Events
@@ -306,11 +307,11 @@ class Cluster(ABC):
     @property
     def application(self) -> Mapping[str, Any]:
         """JSON that checkpoints store for the application. After a resume, the value in the checkpoint."""
-        return self._coordinator.application
+        return self._coordinator.publisher.application
 
     @application.setter
     def application(self, fields: Mapping[str, Any]) -> None:
-        self._coordinator.application = fields
+        self._coordinator.publisher.application = fields
 
     @property
     def offsets(self) -> dict[str, Any]:
@@ -389,7 +390,7 @@ class Cluster(ABC):
         """What became of an epoch that was submitted."""
         if epoch in self._errors:
             return Standing.REFUSED
-        if self._coordinator.is_refusing(epoch):
+        if epoch in self._coordinator.refusals:
             return Standing.REFUSING
         return Standing.COMPLETE if self.completed > epoch else Standing.ACCEPTED
 

@@ -38,9 +38,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from riverrun import interrupts
-from riverrun.engine.coordinator.coordinator import Phase
 from riverrun.engine.coordinator.failures import Losses
 from riverrun.engine.coordinator.membership import SILENCE
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
