@@ -274,7 +274,7 @@ class Coordinator:
     def give_up(self, error: RiverrunError) -> None:
         """Give up the change of members that is wanted, if any: the run goes on with the workers that there are."""
         if self.roster.give_up():
-            self._out.append((CLIENT, Scaled(len(self.members), error)))
+            self._send(CLIENT, Scaled(len(self.members), error))
 
     def allow(self, limit: float) -> None:
         """Release epochs below `limit`, and none from there on."""
@@ -288,7 +288,7 @@ class Coordinator:
         self.phase = Phase.CLOSED
         self.error = error
         self.roster.close()
-        self._out.append((CLIENT, Closed(error)))
+        self._send(CLIENT, Closed(error))
 
     def status(self) -> dict[str, Any]:
         """Where the run stands."""
@@ -320,7 +320,7 @@ class Coordinator:
             self.roster.hear(sender)
             self._handlers[type(message)](sender, message)
         else:  # the sender was dismissed, and does not know (fenced)
-            self._out.append((sender, LeaveRun()))
+            self._send(sender, LeaveRun())
 
     def lost(self, member: int, why: str = "") -> None:
         """An incarnation is dead, or is to be thought so; `why` says what is known of its end."""
@@ -397,7 +397,7 @@ class Coordinator:
         peers = tuple(self.members)
         for index, member in enumerate(peers):
             begin = Begin(self.execution, epoch, source, index, self.roster.shards, peers)
-            self._out.append((member, begin))
+            self._send(member, begin)
 
     def _restart(self) -> None:
         """Begin another execution at the epoch of which all members have the state; no member was lost."""
@@ -418,7 +418,7 @@ class Coordinator:
             self.changing = False
             if self.opening is None:
                 self.publisher.forget(self.members)
-            self._out.append((CLIENT, Scaled(len(self.members))))
+            self._send(CLIENT, Scaled(len(self.members)))
         self._advance()
 
     def _on_not_ready(self, sender: int, message: NotReady) -> None:
@@ -460,7 +460,7 @@ class Coordinator:
         if entry.dropped:
             recall = self._backlog.recall(completed)
             if recall is not None:
-                self._out.append((STORAGE, recall))
+                self._send(STORAGE, recall)
             return
         self.released = completed + 1
         self._waiting = set(self.members)
@@ -497,9 +497,9 @@ class Coordinator:
         if epoch >= self.reported:
             self.reported = epoch + 1
             if self.opening is not None and self.reported > self.refusals.acknowledged_before:
-                self._out.append((STORAGE, Acknowledge(self.opening.owner, self.reported)))
+                self._send(STORAGE, Acknowledge(self.opening.owner, self.reported))
             if not self._backlog[epoch].refused:
-                self._out.append((CLIENT, Reported(epoch, notes)))
+                self._send(CLIENT, Reported(epoch, notes))
         self._forget()
         self._advance()
 
@@ -581,7 +581,7 @@ class Coordinator:
         if number_is_free:
             self.next = epoch
             self._backlog.remove(epoch)
-        self._out.append((CLIENT, refused))
+        self._send(CLIENT, refused)
         if self.phase is Phase.REFUSING and epoch == self.completed:
             self._begin(self.completed, PINNED)
         else:  # the epoch was not under way, or a member was lost meanwhile and the run begins further back
@@ -592,7 +592,7 @@ class Coordinator:
     def _append(self, header: Mapping[str, Any], inputs: Inputs | None = None) -> None:
         record = self.log.add(header, inputs or {})
         if record is not None:
-            self._out.append((STORAGE, record))
+            self._send(STORAGE, record)
 
     def _on_appended(self, append: AppendRecord, error: RiverrunError | None) -> None:
         log = self.log
@@ -600,7 +600,7 @@ class Coordinator:
             return
         if error is not None and is_outage(error):
             self._storage.append_failed(error)
-            self._out.append((STORAGE, append))
+            self._send(STORAGE, append)
             return
         if error is not None:
             self.close(error)
@@ -608,12 +608,12 @@ class Coordinator:
         self._storage.appended()
         following = log.done()
         if following is not None:
-            self._out.append((STORAGE, following))
+            self._send(STORAGE, following)
         epoch = append.header["epoch"]
         if append.header["kind"] == "refused":
             self._refused(epoch)
         else:
-            self._out.append((CLIENT, Logged(epoch)))
+            self._send(CLIENT, Logged(epoch))
             self._advance()
 
     # ---- checkpoints and another number of workers
