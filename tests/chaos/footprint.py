@@ -128,7 +128,7 @@ class Footprint:
         there = [each for each in status["processes"] if each]
         if status["phase"] != "running" or len(there) < status["workers"]:
             return [f"it is not at rest: {status['phase']}, {len(there)} of {status['workers']}"]
-        count = len(cluster._starts)
+        count = len(cluster._crew.starts)
         ports = {port_of(each["address"]) for each in there}
         self.ports |= ports
         said = self._driver(cluster, ports, count)

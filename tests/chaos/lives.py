@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from riverrun.engine import messages as m
-from riverrun.engine.coordinator.coordinator import Coordinator, Phase
+from riverrun.engine.coordinator.coordinator import Coordinator
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import CLIENT, COORDINATOR, STORAGE
 from riverrun.engine.worker import Worker
 from riverrun.errors import RiverrunError

@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from riverrun.engine import messages as m
-from riverrun.engine.coordinator import coordinator
+from riverrun.engine.coordinator import shares as dealing
 from riverrun.engine.coordinator.checkpointing import CheckpointSaver
 from riverrun.engine.coordinator.coordinator import Coordinator
 from riverrun.engine.worker import Worker
@@ -229,13 +229,18 @@ def attempts_wait_for_the_dead() -> Any:
 
 @mutant
 def checkpoints_claim_to_cover_more() -> Any:
-    original = Coordinator._about
+    original = Coordinator._on_wrote
 
-    def about(self: Coordinator) -> Any:
-        note = original(self)
-        return {**note, "position": self.log.position}
+    def on_wrote(self: Coordinator, sender: int, message: m.Wrote) -> None:
+        about = self.publisher._about
 
-    return replaced(Coordinator, "_about", about)
+        def claim(*arguments: Any) -> dict[str, Any]:
+            return {**about(*arguments), "position": self.log.position}
+
+        with replaced(self.publisher, "_about", claim):
+            original(self, sender, message)
+
+    return replaced(Coordinator, "_on_wrote", on_wrote)
 
 
 @mutant
@@ -310,7 +315,7 @@ def whatever_was_logged_counts_as_acknowledged() -> Any:
 
     def init(self: Coordinator, *arguments: Any, **named: Any) -> None:
         original(self, *arguments, **named)
-        self._acknowledged = self.next
+        self.refusals.acknowledged_before = self.next
 
     return replaced(Coordinator, "__init__", init)
 
@@ -337,7 +342,7 @@ def rows_are_fed_twice() -> Any:
             for index in range(shards.workers)
         ]
 
-    return replaced(coordinator, "shares_of", shares)
+    return replaced(dealing, "shares_of", shares)
 
 
 def _nothing(view: View) -> View:

@@ -49,7 +49,7 @@ from unittest import mock
 from obstore.store import MemoryStore
 
 from riverrun.engine import messages as m
-from riverrun.engine.coordinator.coordinator import Phase
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import COORDINATOR
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.retry import persist

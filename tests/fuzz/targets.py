@@ -35,7 +35,7 @@ from riverrun.run.sinks.destination import Kept
 from riverrun.run.sinks.parquet import ParquetDirectory
 from riverrun.run.sinks.queue import Followed
 from riverrun.runtime.codec import shapes
-from riverrun.runtime.codec.frames import Decoder, Encoder
+from riverrun.runtime.codec.fragments import Decoder, Encoder
 from riverrun.runtime.codec.plain import describe, pack, revive, unpack
 from riverrun.runtime.network.endpoint import _listed, _pair, _schema, read_rows
 from riverrun.state import Schema, Spine

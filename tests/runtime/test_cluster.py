@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from riverrun.engine.coordinator import epochs
-from riverrun.engine.coordinator.coordinator import Phase
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import Acknowledge
 from riverrun.errors import CheckpointError, OperatorFailed, RiverrunError, TransportError
 from riverrun.progress import Antichain

@@ -438,10 +438,10 @@ def test_workers_that_do_not_come_up_are_not_waited_for_for_ever(spark: SparkSes
 def test_versions_that_differ_are_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from riverrun.runtime import remote
+    from riverrun.runtime import admission
 
-    ours = remote.versions()
-    monkeypatch.setattr(remote, "versions", lambda: {**ours, "polars": "0.0.1"})
+    ours = admission.versions()
+    monkeypatch.setattr(admission, "versions", lambda: {**ours, "polars": "0.0.1"})
     error = refused("run.versions", on=spark, workers=2)
     assert "polars" in error.message
     assert "0.0.1" in error.message

@@ -28,8 +28,12 @@ ROWS = pa.record_batch({"n": [1]})
 
 def open_path(storage: Storage, log: Log, identity: str, program: dict[str, str]) -> Opening:
     return take_over(
-        Checkpoints(storage), log, identity=identity, fingerprint=program, decide=lambda *_: Continuation.STRAIGHT
-    )  # fmt: skip
+        Checkpoints(storage),
+        log,
+        identity=identity,
+        fingerprint=program,
+        decide=lambda *_: (Continuation.STRAIGHT, None),
+    )
 
 
 def append_epoch(log: Log, position: int, epoch: int, owner: int) -> None:

@@ -355,7 +355,7 @@ def test_an_input_that_has_changed_is_found_where_its_rows_are_not_brought_along
     with pytest.raises(CheckpointError) as caught:
         take_over(
             Checkpoints(storage), Log(storage), identity="b", fingerprint={"a": "new"},
-            decide=lambda manifest, whole: Continuation.STRAIGHT, keep=0,
+            decide=lambda manifest, whole: (Continuation.STRAIGHT, None), keep=0,
         )  # fmt: skip
     assert caught.value.fields["differ"] == ["a"]
 

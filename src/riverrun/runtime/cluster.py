@@ -42,9 +42,10 @@ from uuid import uuid4
 import pyarrow as pa
 
 from riverrun import interrupts
-from riverrun.engine.coordinator.coordinator import Coordinator, Phase, closed_error
-from riverrun.engine.coordinator.failures import interrupted
+from riverrun.engine.coordinator.coordinator import Coordinator
+from riverrun.engine.coordinator.failures import closed_error, interrupted
 from riverrun.engine.coordinator.membership import Policy
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.coordinator.resume import Resume, decide
 from riverrun.engine.coordinator.shares import routes_of
 from riverrun.engine.events import Events
@@ -76,10 +77,9 @@ from riverrun.storage.acknowledged import Acknowledger
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.lease import Lease
 from riverrun.storage.log import Log
-from riverrun.storage.manifest import Manifest
 from riverrun.storage.scratch import sweep
 from riverrun.storage.store import Storage, open_storage
-from riverrun.storage.takeover import Continuation, Opening, take_over
+from riverrun.storage.takeover import Opening, take_over
 from riverrun.storage.threads import Lane
 
 EVERY = timedelta(seconds=30)
@@ -164,8 +164,6 @@ class Cluster(ABC):
         deadline: int | None = None,
         keep_numbers: bool = False,
     ) -> None:
-        self._resume: Resume | None = None
-        """How instances go on from the checkpoint, where it is of another program."""
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
         self._changed = Condition(RLock())
@@ -178,6 +176,8 @@ class Cluster(ABC):
         fingerprint = durability.fingerprint if plan is None else plan.fingerprint
         if durability.checkpoint is not None:
             opening = self._open(durability)
+        self._resume: Resume | None = None if opening is None else opening.resume
+        """How instances go on from the checkpoint, where it is of another program."""
         self._durable = durable = opening is not None
         self._coordinator = Coordinator(
             workers,
@@ -224,17 +224,17 @@ class Cluster(ABC):
                 identity=identity,
                 fingerprint=fingerprint,
                 number=durability.from_checkpoint,
-                decide=None if plan is None else partial(self._decide, plan, durability.rebuild),
+                decide=None if plan is None else partial(decide, plan, rebuild=durability.rebuild),
                 keep_inputs=durability.keep_inputs,
             )
             self._acknowledger = Acknowledger(
                 self._checkpoints.storage, opening.owner, opening.reported,
                 doubtful=opening.doubtful, logged=partial(getattr, self._log, "acknowledged"),
             )  # fmt: skip
+            if opening.resume is None:
+                return opening
             # A checkpoint that the run goes back to has got a new number.
-            if self._resume is not None:
-                self._resume = replace(self._resume, number=opening.number)
-            return opening
+            return replace(opening, resume=replace(opening.resume, number=opening.number))
         except TransportError as error:
             self._let_go()
             raise _unusable(self._checkpoints.storage, error) from error
@@ -261,11 +261,6 @@ class Cluster(ABC):
 
         if opening is not None:
             lane.submit(sweep)
-
-    def _decide(self, plan: Plan, rebuild: bool, manifest: Manifest, whole: bool) -> Continuation:
-        """How to go on from a checkpoint; `whole`: the log has all epochs."""
-        way, self._resume = decide(plan, manifest, whole=whole, rebuild=rebuild)
-        return way
 
     def __enter__(self) -> Self:
         return self
@@ -306,11 +301,11 @@ class Cluster(ABC):
     @property
     def application(self) -> Mapping[str, Any]:
         """JSON that checkpoints store for the application. After a resume, the value in the checkpoint."""
-        return self._coordinator.application
+        return self._coordinator.publisher.application
 
     @application.setter
     def application(self, fields: Mapping[str, Any]) -> None:
-        self._coordinator.application = fields
+        self._coordinator.publisher.application = fields
 
     @property
     def offsets(self) -> dict[str, Any]:
@@ -389,7 +384,7 @@ class Cluster(ABC):
         """What became of an epoch that was submitted."""
         if epoch in self._errors:
             return Standing.REFUSED
-        if self._coordinator.is_refusing(epoch):
+        if epoch in self._coordinator.refusals:
             return Standing.REFUSING
         return Standing.COMPLETE if self.completed > epoch else Standing.ACCEPTED
 

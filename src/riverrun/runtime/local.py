@@ -49,8 +49,8 @@ from contextlib import suppress
 from typing import Any
 
 from riverrun import interrupts
-from riverrun.engine.coordinator.coordinator import Phase
 from riverrun.engine.coordinator.failures import interrupted
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.coordinator.resume import make_resuming
 from riverrun.engine.instance import Maker
 from riverrun.engine.loop_rounds import LOOK, LoopRound

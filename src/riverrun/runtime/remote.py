@@ -3,22 +3,16 @@
 Runs on Spark and on processes of this machine use it. The coordinator works all the time, whether a caller waits or
 not: it is driven by calls of the user, by threads that bring messages of workers, and by a clock. Workers are started
 by a `Launcher`, which knows where processes come from (this machine, Spark, or a test). A started process asks the
-*rendezvous*, the endpoint of this process, which worker it is. `starts` knows the processes that are on their way,
-`peers` the connections with those that are workers, and `questions` asks all workers; this module connects the three
-with the coordinator. Laws:
+*rendezvous*, the endpoint of this process, which worker it is. This module routes messages between the coordinator and
+what knows the processes: `starts` those that are on their way, `admission` how they become workers, `peers` the
+connections with workers, `departures` how workers are lost, and `questions` asks all of them. Laws:
 
-- **Told to leave.** A process that comes when no incarnation is waiting for one waits for a moment, and is then told to
-  leave. A process that was started as a copy of a worker waits as long as that worker lives, and may become any worker
-  that is missing.
 - **Ready or not.** When not all workers have reported by the deadline, the run ends with the launcher's advice. The run
   also ends when the replacement of a worker does not come, and when workers are lost again and again at one epoch
   (`engine.coordinator.failures`). Nothing waits for ever.
-- **Seen to die.** A worker is lost as soon as its process ends, or was silent for longer than `silence`, also before
-  the worker takes part. Where the run can go on without it, a broken connection means the same. Where there is no
-  checkpoint path, so that the loss ends the run, the process first has a second to say why it died.
 - **Bounded queue.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit` waits.
 
-The laws of `cluster` hold too.
+The laws of `cluster`, `admission` and `departures` hold too.
 
 Cost: about 0.3 ms for an epoch, besides the work of the workers.
 
@@ -29,25 +23,23 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Event, Thread, Timer
+from threading import Event, Thread
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from riverrun import interrupts
-from riverrun.engine.coordinator.coordinator import Phase
-from riverrun.engine.coordinator.failures import Losses
 from riverrun.engine.coordinator.membership import SILENCE
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
     STORAGE,
     SUPERVISOR,
     Acknowledge,
-    AppendRecord,
     Beat,
     Begin,
     Broken,
@@ -66,9 +58,7 @@ from riverrun.engine.messages import (
     Outputs,
     Parcels,
     Peers,
-    Publish,
     Ready,
-    Recall,
     Release,
     Scaled,
     Start,
@@ -78,27 +68,25 @@ from riverrun.engine.reading import Portion
 from riverrun.errors import BadMessage, CheckpointError, RiverrunError, TransportError
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.progress import Antichain
-from riverrun.retry import pause
+from riverrun.runtime.admission import Admission, WorkerTerms
 from riverrun.runtime.cluster import Cluster, Durability, ResultServer
 from riverrun.runtime.codec.fragments import Fragment
+from riverrun.runtime.crew import Crew
+from riverrun.runtime.departures import GRACE, Departures
 from riverrun.runtime.health.oversight import Overseer
 from riverrun.runtime.health.signs import Balance, Health
-from riverrun.runtime.network.client import Asker, QuestionLine
 from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
-from riverrun.runtime.network.link import WINDOW, Link
+from riverrun.runtime.network.link import WINDOW
 from riverrun.runtime.peers import ConnectedPeers
 from riverrun.runtime.questions import Audience, Questions, began_again
 from riverrun.runtime.starts import Starts
-from riverrun.runtime.worker_process import Rendezvous, versions
+from riverrun.runtime.storage_calls import StorageLanes
+from riverrun.runtime.worker_process import Rendezvous
 from riverrun.storage.store import Storage
-from riverrun.storage.threads import Lane
 
 _LOG = logging.getLogger(__name__)
 TICK = 0.5  # seconds
-GRANT = 10.0  # seconds that a process waits for an identity
-LAST_WORDS = 1.0  # seconds that a process has to say why it died
-GRACE = 5.0  # seconds that workers have to leave
 QUEUE = 256 << 20  # bytes of epochs that were submitted and wait
 
 
@@ -149,26 +137,36 @@ class RemoteCluster(Cluster):
         # Workers open the storage themselves: `run.options` refuses an opened one.
         assert not isinstance(options.checkpoint, Storage)
         super().__init__(workers, options, deadline=math.ceil(silence / TICK), keep_numbers=True)
-        self._health = Health(self.events, balance, most)
-        self._silence = silence
-        # Less than the timeout, so that a replacement has time.
-        self._starting = math.ceil(min(silence, timeout / 2) / TICK)
-        self._lost_at: float | None = None
+        health = Health(self.events, balance, most)
         self._overseer = Overseer(
-            self._coordinator, self._health, timeout, self._check_room, launcher.advice
+            self._coordinator, health, timeout, self._check_room, launcher.advice
         )
         self.path = None if options.checkpoint is None else str(options.checkpoint)
-        self._synced = options.synced
         self._credentials = credentials or Credentials()
         self._launcher = launcher
         self._window = window
-        self._peers = ConnectedPeers()
-        self._starts = Starts(launcher)
-        self._losses = Losses(logged=self._durable)
-        # Of members that were lost and whose process has not ended yet.
-        self._loss_events: dict[int, dict[str, Any]] = {}
-        # The kernels that the plan calls, and others that workers have called.
-        self._kernels = dict.fromkeys(() if options.plan is None else kernels_of(options.plan))
+        self._crew = Crew(
+            self._coordinator,
+            self._changed,
+            self.events,
+            self._loops,
+            health,
+            Starts(launcher),
+            ConnectedPeers(),
+            carry=self._carry,
+            tell_peers=self._tell_peers,
+            is_closed=lambda: self._closed,
+        )
+        self._departures = Departures(self._crew, self._overseer, durable=self._durable)
+        self._admission = Admission(
+            self._crew,
+            self._departures,
+            self._credentials,
+            WorkerTerms(self.path, options.synced, window, options.storage_timeout, silence),
+            # Less than the timeout, so that a replacement has time.
+            starting=math.ceil(min(silence, timeout / 2) / TICK),
+            kernels=() if options.plan is None else kernels_of(options.plan),
+        )
         self._uploads = 0
         self._questions = Questions(
             self._credentials, self._audience, lambda: self._coordinator.execution, self._gone
@@ -179,21 +177,18 @@ class RemoteCluster(Cluster):
         self.garbage = 0
         self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
         self._queued: deque[tuple[int, int]] = deque()
-        self._failures: Counter[type] = Counter()  # of instructions to the storage, in a row
         self._stopped = Event()
-        self._storage_timeout = options.storage_timeout
-        self._log_thread = Lane("riverrun-log")
-        self._store_thread = Lane("riverrun-checkpoint")
-        self._sweep(self._store_thread)
+        self._lanes = StorageLanes(self._execute, self._outcome, self._stopped)
+        self._sweep(self._lanes.store)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
         where = Rendezvous(self.address, self._credentials, resume=self._resume)
-        launcher.open(where, self._process_ended)
+        launcher.open(where, self._departures.process_ended)
         self._clock = Thread(target=self._tick_on, name="riverrun-clock", daemon=True)
         self._clock.start()
         try:
             with self._changed:
-                self._send(COORDINATOR, self._coordinator.take())
+                self._carry()
                 self._pump(self._caught_up)
         except BaseException:
             self.close()
@@ -274,7 +269,7 @@ class RemoteCluster(Cluster):
         return [answer["states"] for answer in answers]
 
     def touched(self) -> int:
-        return self._health.touched
+        return self._crew.health.touched
 
     def scale(self, workers: int) -> None:
         if self.path is None:
@@ -294,8 +289,8 @@ class RemoteCluster(Cluster):
             status["refused"] = self._endpoint.refused + self._elsewhere["refused"]
             status["garbage"] = self.garbage + self._endpoint.garbage + self._elsewhere["garbage"]
             status["processes"] = [
-                {**self._peers.process(member), **self._health.about(member)}
-                if member in self._peers
+                {**self._crew.peers.process(member), **self._crew.health.about(member)}
+                if member in self._crew.peers
                 else {}  # it is being started
                 for member in self._coordinator.members
             ]
@@ -311,7 +306,8 @@ class RemoteCluster(Cluster):
                 raise began_again("hand rows in")
             coordinator = self._coordinator
             return coordinator.execution, [
-                (member, self._peers.process(member)["address"]) for member in coordinator.members
+                (member, self._crew.peers.process(member)["address"])
+                for member in coordinator.members
             ]
 
     def new_upload(self) -> str:
@@ -342,17 +338,16 @@ class RemoteCluster(Cluster):
             if self._closed:
                 return
             self._closed = True
-            links = self._peers.links
+            links = self._crew.peers.links
             self._coordinator.close()
             with suppress(RiverrunError):
-                self._send(COORDINATOR, self._coordinator.take())
+                self._carry()
             self._changed.notify_all()
         with ExitStack() as ending:  # each of these is called, in reverse order
             ending.callback(self._shut_down)
             ending.callback(self._let_go)
-            ending.callback(self._store_thread.close)
-            ending.callback(self._log_thread.close)
-            for line in self._peers.lines:
+            ending.callback(self._lanes.close)
+            for line in self._crew.peers.lines:
                 ending.callback(line.close)
             ending.callback(self._launcher.close)
             ending.callback(self._await_leaving)
@@ -364,7 +359,7 @@ class RemoteCluster(Cluster):
         """Wait until the processes have left, for some seconds, and at most until an interrupt is due."""
         with self._changed:
             deadline = time.monotonic() + GRACE
-            while len(self._starts) and (left := deadline - time.monotonic()) > 0:
+            while len(self._crew.starts) and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, interrupts.SLICE))
                 if interrupts.is_due():
                     break
@@ -382,7 +377,7 @@ class RemoteCluster(Cluster):
             self._check_open()
             self._pump(self._recovered)
             coordinator = self._coordinator
-            lines = [self._peers.line(member) for member in coordinator.members]
+            lines = [self._crew.peers.line(member) for member in coordinator.members]
             return Audience(coordinator.execution, coordinator.roster.shards, lines)
 
     @contextmanager
@@ -409,11 +404,13 @@ class RemoteCluster(Cluster):
         """Whether no worker is at an address any more."""
         with self._changed:
             members = self._coordinator.members
-            return self._closed or all(self._peers.address(each) != address for each in members)
+            return self._closed or all(
+                self._crew.peers.address(each) != address for each in members
+            )
 
     def _send_released(self) -> None:
         for address, lease in self._questions.released():
-            member = self._peers.incarnation_at(address)
+            member = self._crew.peers.incarnation_at(address)
             if member is not None:  # a worker that is gone has no loans
                 self._send_to(member, Release(lease))
 
@@ -455,203 +452,91 @@ class RemoteCluster(Cluster):
             now = time.monotonic()
             members = list(self._coordinator.members)
             for member in self._coordinator.tick(now):
-                self._note_loss(member, members, "it gave no sign of life")
-                self._forget(member)
-            losing = self._losses.too_many(self._coordinator.reported)
-            over = losing or self._overseer.look(now, self._present)
-            self._send(COORDINATOR, self._coordinator.take())
+                self._departures.note(member, members, "it gave no sign of life")
+                self._crew.forget(member)
+            over = self._departures.too_many() or self._overseer.look(now, self._crew.present)
+            self._carry()
             if over is not None:
-                self._end(over)
+                self._crew.end(over)
             self._send_released()
         self._tell_workers(Beat())
-
-    @property
-    def _present(self) -> int:
-        return sum(member in self._peers for member in self._coordinator.members)
 
     def _check_room(self, workers: int) -> None:
         """Raise where there is no room for so many workers. A cluster with a limit overrides this."""
 
-    def _end(self, error: RiverrunError) -> None:
-        self._coordinator.close(error)
+    def _carry(self) -> None:
+        """Carry the messages that the coordinator sends."""
         self._send(COORDINATOR, self._coordinator.take())
 
     def _hear(self, sender: int, message: Any) -> None:
         """Give the coordinator a message, and carry the messages that it sends in answer."""
         self._coordinator.receive(sender, message)
-        self._send(COORDINATOR, self._coordinator.take())
+        self._carry()
 
     def _send(self, sender: int, out: Outputs) -> None:
-        client_heard = False
         for to, message in out:
             if to > COORDINATOR:
                 if type(message) is Begin:
-                    self._losses.took_part(message.execution, message.index, to)
+                    self._departures.took_part(message, to)
                 self._send_to(to, message)
             elif to == CLIENT:
                 self._tell(message)
-                client_heard = True
             elif to == STORAGE:
-                self._instruct(message)
+                if type(message) is Acknowledge:
+                    self._acknowledge(message)
+                else:
+                    self._lanes.submit(message)
             elif to == SUPERVISOR:
                 self._supervise(message)
-        if client_heard or out:
+        if out:
             self._changed.notify_all()
         if any(type(message) is Feed for _, message in out):
             self._coordinator.make_ready()
-        if self._lost_at is not None and self._recovered():
-            seconds, self._lost_at = time.monotonic() - self._lost_at, None
-            self.events.record("recovered", seconds=round(seconds, 3))
-            self._health.changed()
-            if self._caught_up():
-                self._losses.reset()
+        if self._departures.is_recovering and self._recovered():
+            self._departures.recovered(caught_up=self._caught_up())
 
     def _send_to(self, member: int, message: Any) -> None:
-        link = self._peers.link(member)
+        link = self._crew.peers.link(member)
         if link is None:
             return
         try:
             link.send([message])
         except TransportError:
-            self._forget(member)
-            self._suspect(member)
+            self._broke(member)
 
     def _give(self, member: int, size: int) -> None:
-        link = self._peers.link(member)
+        link = self._crew.peers.link(member)
         if link is not None:
             try:
                 link.give(size)
             except TransportError as error:
-                self._lose(member, sign=f"it cannot be written to: {error.message}")
+                self._departures.lose(member, sign=f"it cannot be written to: {error.message}")
 
     def _tell_workers(self, message: Any) -> None:
         with self._changed:
-            for member in self._peers.linked:
+            for member in self._crew.peers.linked:
                 self._send_to(member, message)
 
-    def _lose(self, member: int, why: str = "", *, sign: str = "its connection broke") -> None:
-        """A member is lost. `why` is what its process has said; without that, `sign` says how the loss was noticed."""
-        self._note_loss(member, self._coordinator.members, why or sign)
-        self._forget(member)
-        self._coordinator.lost(member, why)
-        self._send(COORDINATOR, self._coordinator.take())
-
-    def _note_loss(self, member: int, members: Sequence[int], why: str) -> None:
-        if member in members:
-            pid = self._peers.process(member).get("pid")
-            self._loss_events[member] = self.events.record(
-                "lost", worker=members.index(member), pid=pid, why=why
-            )
-            self._lost_at = self._lost_at or time.monotonic()
+    def _broke(self, member: int) -> None:
+        """The connection of a member broke while something was sent."""
+        self._crew.forget(member)
+        self._departures.suspect(member)
 
     def _note(self, message: Any) -> None:
         super()._note(message)
         if isinstance(message, Scaled) and message.error is not None:
-            self._losses.reset()  # the newcomers were not needed after all
-
-    def _suspect(self, member: int) -> None:
-        """The connection of a member broke. Where its loss ends the run, the process has a moment to say why it
-        died."""
-        if self._coordinator.opening is not None:
-            self._lose(member)
-            return
-
-        def lose() -> None:
-            with self._changed:
-                if not self._closed and self._coordinator.roster.knows(member):
-                    self._lose(member)
-
-        waiting = Timer(LAST_WORDS, lose)
-        waiting.daemon = True
-        waiting.start()
-
-    def _forget(self, member: int) -> None:
-        if self._peers.part(member):
-            self._tell_peers()
-        self._health.forget(member)
-        self._loops.forget(member)
+            self._departures.bear()  # the newcomers were not needed after all
 
     def _tell_peers(self) -> None:
         """Send the list of workers to all of them: they talk to these, and close their links to all others."""
-        for member in self._peers.linked:  # sending to a worker may show that it is gone
-            self._send_to(member, Peers(self._peers.linked))
+        for member in self._crew.peers.linked:  # sending to a worker may show that it is gone
+            self._send_to(member, Peers(self._crew.peers.linked))
 
     def _supervise(self, message: Any) -> None:
         if isinstance(message, Start):
-            self._starts.call(message.incarnation)
-            return
-        member, coordinator = message.incarnation, self._coordinator
-        if coordinator.phase is not Phase.CLOSED and not coordinator.changing:
-            about = self._peers.process(member)
-            self._losses.lost(member, about, coordinator.completed, coordinator.reported)
-        self._peers.end_questions(member)
-        self._starts.call_off(member)
-        for ticket in self._starts.tickets_of(member):
-            Thread(target=self._stop, args=(ticket, member), daemon=True).start()
-
-    def _stop(self, ticket: int, member: int) -> None:
-        """Wait for a process to leave; end it if it does not leave and has not become another worker meanwhile."""
-        with self._changed:
-            deadline = time.monotonic() + GRACE
-            while (
-                self._starts.incarnation_of(ticket) == member
-                and (left := deadline - time.monotonic()) > 0
-            ):
-                self._changed.wait(left)
-            if self._starts.incarnation_of(ticket) != member:
-                return
-            self._forget(member)
-        self._launcher.stop(ticket)
-
-    def _process_ended(self, ticket: int, why: str) -> None:
-        """The launcher says that a process is over, whether it was granted an identity or not."""
-        with self._changed:
-            granted = self._starts.ended(ticket)
-            self._changed.notify_all()
-            if self._closed or self._coordinator.phase is Phase.CLOSED:
-                return
-            if granted is not None:
-                self._losses.ended(granted, why)
-                if self._coordinator.roster.knows(granted):
-                    self._lose(granted, why, sign="its process ended, and has not said why")
-                else:
-                    self._forget(granted)
-                    if why and granted in self._loss_events:
-                        self._loss_events[granted]["why"] += f"; its process ended with: {why}"
-                self._loss_events.pop(granted, None)
-                return
-            if self._starts.is_short:
-                self._start_again(why)
-
-    def _start_again(self, why: str) -> None:
-        """A process ended before it was granted an identity, and too few others are on their way."""
-        if self._starts.try_again():
-            self._starts.call_again()
-            return
-        when = "before their processes ended"
-        if any(each in self._coordinator.members for each in self._starts.ungranted):
-            self._end(self._overseer.not_ready(self._present, when, why))
+            self._crew.starts.call(message.incarnation)
         else:
-            self._overseer.give_up(when, why)
-            self._send(COORDINATOR, self._coordinator.take())
-
-    def _instruct(self, instruction: Any) -> None:
-        if type(instruction) is Acknowledge:
-            self._acknowledge(instruction)
-            return
-        thread = self._store_thread
-        if type(instruction) in (AppendRecord, Recall):
-            thread = self._log_thread
-
-        def execute() -> None:
-            outcome = self._execute(instruction)
-            kind = type(instruction)
-            if kind in (AppendRecord, Recall, Publish):
-                self._failures[kind] = 0 if outcome.error is None else self._failures[kind] + 1
-                self._stopped.wait(pause(self._failures[kind]))
-            self._outcome(outcome)
-
-        thread.submit(execute)
+            self._departures.dismiss(message.incarnation)
 
     def _outcome(self, outcome: Outcome) -> None:
         with self._changed:
@@ -660,7 +545,7 @@ class RemoteCluster(Cluster):
     # ---- called by the endpoint, in the thread of a connection
 
     def receive(self, sender: int, stream: object, fragments: list[Fragment], size: int) -> None:
-        incoming = self._peers.incoming(stream)
+        incoming = self._crew.peers.incoming(stream)
         try:
             messages = [
                 incoming.decoder.decode(fragment.head, fragment.body) for fragment in fragments
@@ -669,9 +554,9 @@ class RemoteCluster(Cluster):
             self.garbage += 1
             raise
         with self._changed:
-            if sender not in self._peers:
+            if sender not in self._crew.peers:
                 return
-            if not self._peers.claim(sender, stream):
+            if not self._crew.peers.claim(sender, stream):
                 self.garbage += 1
                 raise BadMessage(f"somebody else says that it is worker {sender}")
             for message in messages:
@@ -684,22 +569,21 @@ class RemoteCluster(Cluster):
     def _take(self, sender: int, message: Any) -> None:
         match message:
             case Beat(touched, busy, doing, seconds):
-                self._health.beat(sender, touched, busy, doing, seconds, time.monotonic())
+                self._crew.health.beat(sender, touched, busy, doing, seconds, time.monotonic())
                 self._hear(sender, Heartbeat())
             case Loops(rounds):
                 self._loops.hear(sender, rounds, time.monotonic())
             case Kernels(names):
-                self._kernels.update(dict.fromkeys(names))
+                self._admission.kernels.update(dict.fromkeys(names))
             case Credit(size):
-                link = self._peers.link(sender)
+                link = self._crew.peers.link(sender)
                 if link is not None:
                     try:
                         link.credit(size)
                     except TransportError:
-                        self._forget(sender)
-                        self._suspect(sender)
+                        self._broke(sender)
             case Failed():
-                about = self._peers.process(sender)
+                about = self._crew.peers.process(sender)
                 where = f"this was on worker {message.error.fields.get('worker', sender)}, "
                 where += f"process {about['pid']} on {about['host']}"
                 message.error.story = (*message.error.story, where)
@@ -710,15 +594,15 @@ class RemoteCluster(Cluster):
                 self.garbage += 1
 
     def ended(self, sender: int, stream: object, cleanly: bool) -> None:
-        self._peers.stream_ended(stream)
+        self._crew.peers.stream_ended(stream)
         with self._changed:
-            its_own = self._peers.is_from(sender, stream)
-            if self._peers.link(sender) is not None and its_own and not self._closed:
-                self._suspect(sender)
+            its_own = self._crew.peers.is_from(sender, stream)
+            if self._crew.peers.link(sender) is not None and its_own and not self._closed:
+                self._departures.suspect(sender)
 
     def answer(self, question: str, argument: Any) -> Any:
         if question == "join":
-            return self._join(argument)
+            return self._admission.join(argument)
         if question == "members":
             return self.members(wait=False)
         if question in self._answers_of_run:
@@ -727,73 +611,6 @@ class RemoteCluster(Cluster):
             "transport.question", f"cannot answer {question!r}: this process has no such question"
         )
 
-    def _has_twin(self, ticket: int) -> bool:
-        """Whether another process of the same start is a worker, so that this process is a copy of it and waits as a
-        spare.
-
-        If the copy ended, Spark would take the task for done, and end the worker.
-        """
-        granted = self._starts.incarnation_of(ticket)
-        return granted is not None and self._coordinator.roster.knows(granted)
-
-    def _join(self, applicant: Mapping[str, Any]) -> dict[str, Any]:
-        """Grant a process the identity of a worker, or tell it to leave (the law told to leave)."""
-        with self._changed:
-            differ, where = _different(applicant["versions"]), applicant["host"]
-            if differ:
-                self._end(
-                    TransportError(
-                        "run.versions",
-                        f"cannot run: versions differ between this process and a worker on {where}: {differ}",
-                        hint="install the same versions everywhere: pip install with one lock file",
-                    )
-                )
-            deadline = time.monotonic() + GRANT
-            while not self._starts.ungranted and self._coordinator.phase is not Phase.CLOSED:
-                if self._has_twin(applicant["ticket"]):
-                    deadline = time.monotonic() + GRANT
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-            incarnation = None
-            if self._coordinator.phase is not Phase.CLOSED:
-                incarnation = self._starts.grant(applicant["ticket"])
-            if incarnation is None:
-                return {"leave": "there is no worker to be"}
-            self._coordinator.roster.grant(incarnation, self._starting)
-            process = {key: applicant[key] for key in ("pid", "host", "address")}
-            self._peers.enter(incarnation, process)
-        try:
-            link = Link(
-                applicant["address"],
-                COORDINATOR,
-                self._credentials,
-                window=self._window,
-                silence=self._silence,
-            )
-        except TransportError as error:
-            with self._changed:
-                self._lose(incarnation, sign=f"it cannot be connected to: {error.message}")
-            raise
-        with self._changed:
-            # It was lost meanwhile.
-            if self._closed or not self._coordinator.roster.knows(incarnation):
-                Thread(target=link.close, daemon=True).start()
-                return {"leave": "it was given up before it began"}
-            line = QuestionLine(Asker(applicant["address"], self._credentials))
-            self._peers.connect(incarnation, link, line)
-            self._tell_peers()
-        return {
-            "incarnation": incarnation,
-            "checkpoint": self.path,
-            "synced": self._synced,
-            "window": self._window,
-            "storage_timeout": self._storage_timeout,
-            "silence": self._silence,
-            "kernels": list(self._kernels),
-        }
-
     def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if self._served is None:
             raise TransportError("transport.question", "cannot give rows: they are at the workers")
@@ -801,12 +618,3 @@ class RemoteCluster(Cluster):
 
     def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         raise TransportError("transport.question", "cannot take rows: hand them to the workers")
-
-
-def _different(theirs: Mapping[str, str]) -> str:
-    ours = versions()
-    return ", ".join(
-        f"{name} {ours[name]} here and {theirs.get(name)} there"
-        for name in ours
-        if theirs.get(name) != ours[name]
-    )

@@ -36,10 +36,13 @@ STARTS = 3  # processes in a row that end before they were granted an incarnatio
 
 
 class Starter(Protocol):
-    """Starts processes."""
+    """Starts processes, and ends them."""
 
     def start(self, ticket: int) -> None:
         """Start a process with a ticket, without waiting for it."""
+
+    def stop(self, ticket: int) -> None:
+        """End the process with a ticket, without waiting for that."""
 
 
 class Starts:
@@ -80,6 +83,10 @@ class Starts:
         self._last_ticket += 1
         self._tickets[self._last_ticket] = None
         self._launcher.start(self._last_ticket)
+
+    def stop(self, ticket: int) -> None:
+        """End a process that is not needed any more."""
+        self._launcher.stop(ticket)
 
     def call_off(self, incarnation: int) -> None:
         """Have an incarnation wait for a process no longer."""

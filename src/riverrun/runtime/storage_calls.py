@@ -5,6 +5,9 @@ and worker processes have it executed here, to the end: this is the only module 
 
 - **Answered.** Every instruction is answered by an `Outcome`. An error of Riverrun's own is part of the outcome, so the
   actor that gave the instruction decides what to do about it.
+- **Nobody waits.** `StorageLanes` executes instructions in threads of their own: those that concern the log in one, all
+  others in another, each in the order in which they were given. While the storage fails, a thread pauses after each
+  instruction that the coordinator will give again (`retry.pause`).
 - **Repeatable.** Every instruction may be executed twice, since a `TransportError` leaves open whether the storage has
   done it.
 
@@ -16,6 +19,9 @@ SurveyResult(number=0, about={}, top=0)
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 from riverrun.engine.messages import (
@@ -31,8 +37,10 @@ from riverrun.engine.messages import (
     Write,
 )
 from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.retry import pause
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
+from riverrun.storage.threads import Lane
 
 
 def execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
@@ -128,3 +136,41 @@ def _damaged(checkpoints: Checkpoints, number: int, error: CheckpointError) -> C
         others=others,
         file=error.fields.get("file"),
     )
+
+
+class StorageLanes:
+    """Executes the instructions of a coordinator in threads, so that nobody has to wait for the storage."""
+
+    def __init__(
+        self,
+        execute: Callable[[Any], Outcome],
+        answer: Callable[[Outcome], None],
+        stopped: Event,
+    ) -> None:
+        """`execute` must not raise; `answer` takes its outcome. When `stopped` is set, no pause is waited out."""
+        self.store = Lane("riverrun-checkpoint")
+        self._log = Lane("riverrun-log")
+        self._execute = execute
+        self._answer = answer
+        self._stopped = stopped
+        self._failures: Counter[type] = Counter()
+        """How often instructions of a kind have failed in a row."""
+
+    def submit(self, instruction: Any) -> None:
+        """Have an instruction executed, and its outcome answered."""
+        kind = type(instruction)
+
+        def execute() -> None:
+            outcome = self._execute(instruction)
+            if kind in (AppendRecord, Recall, Publish):
+                self._failures[kind] = 0 if outcome.error is None else self._failures[kind] + 1
+                self._stopped.wait(pause(self._failures[kind]))
+            self._answer(outcome)
+
+        lane = self._log if kind in (AppendRecord, Recall) else self.store
+        lane.submit(execute)
+
+    def close(self) -> None:
+        """End the threads; instructions that have not begun are dropped."""
+        self._log.close()
+        self.store.close()

@@ -5,7 +5,7 @@ An epoch is *logged* before it is worked on, and *acknowledged* when somebody le
 on, does the last epochs of the log again, and one of them may fail. Where nobody was told that this epoch is complete,
 the new owner refuses the epoch, as the former owner would have done. Where somebody was told, the rows of the epoch
 must not be taken away, and the run ends with the error (*acknowledged epochs stay* of
-`engine.coordinator.coordinator`). So the new owner has to know which epochs were acknowledged. An `Acknowledger` writes
+`engine.coordinator.refusals`). So the new owner has to know which epochs were acknowledged. An `Acknowledger` writes
 the notes of an owner; `takeover` reads the notes of all owners. Laws:
 
 - **Known from the log.** The record of an epoch says how many epochs were acknowledged when the epoch was submitted. So

@@ -96,8 +96,9 @@ class Continuation(Enum):
     """Without its states: all epochs are done again."""
 
 
-Decide: TypeAlias = Callable[[Manifest, bool], Continuation]
-"""Says how to go on from a checkpoint, or refuses to. Its second argument: whether the log has all epochs."""
+Decide: TypeAlias = Callable[[Manifest, bool], tuple[Continuation, Any]]
+"""Says how to go on from a checkpoint, or refuses to. Its second argument: whether the log has all epochs. The second
+part of the answer is for whoever takes the path over: `Opening.resume`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,8 @@ class Opening:
     """The log is to have all epochs from this one on; None where it has only what recovery needs."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What the checkpoint to go back to says of the program that wrote it."""
+    resume: Any = None
+    """What `decide` said of the way in which the states of that checkpoint are used; storage does not look at it."""
 
 
 def take_over(
@@ -187,6 +190,8 @@ class _Resumption:
     offsets: Mapping[str, Any]
     position: int
     """The first record that was not read."""
+    resume: Any = None
+    """What `decide` said besides the way."""
     void: list[int] = field(default_factory=list)
     """Torn records before `position`, which the next owner declares void."""
 
@@ -296,7 +301,8 @@ class _TakingOver:
         """Decide how to go on from a checkpoint; nothing of the log is read yet."""
         if manifest is None:
             return _Resumption(None, Continuation.STRAIGHT, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
-        about, number, way = manifest.about, manifest.number, Continuation.STRAIGHT
+        about, number = manifest.about, manifest.number
+        way, resume = Continuation.STRAIGHT, None
         for missing in ("epoch", "position", "owner"):
             if missing not in about:
                 raise CheckpointError(
@@ -310,14 +316,16 @@ class _TakingOver:
         if self._decide is None:
             _check_fingerprint(program, self._fingerprint, f"checkpoint {number}")
         else:
-            way = self._decide(manifest, self._log.positions()[:start] == list(range(start)))
+            way, resume = self._decide(
+                manifest, self._log.positions()[:start] == list(range(start))
+            )
         if way is Continuation.REPLAY:
-            return _Resumption(manifest, way, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
+            return _Resumption(manifest, way, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0, resume)
         replay = _Replay(epoch, start, program, keep)
         replay.whole_from = about.get("kept")
         replay.owner = int(about["owner"])
         return _Resumption(
-            manifest, way, number, epoch, start, replay, about.get("offsets", {}), start
+            manifest, way, number, epoch, start, replay, about.get("offsets", {}), start, resume
         )
 
     def _read_on(self, resumption: _Resumption, last: int | None = None) -> None:
@@ -407,6 +415,7 @@ class _TakingOver:
             covered=int(about.get("position", 0)),
             whole_from=self._whole_from(resumption),
             about=about if resumption.number else {},
+            resume=resumption.resume,
         )
 
     def _acknowledged(self, replay: _Replay) -> tuple[int, bool]:

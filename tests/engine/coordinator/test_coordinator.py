@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from riverrun.engine.coordinator.checkpointing import CheckpointSaver
-from riverrun.engine.coordinator.coordinator import Coordinator, Phase
+from riverrun.engine.coordinator.coordinator import Coordinator
 from riverrun.engine.coordinator.epochs import QUERIES, Backlog, BacklogEntry
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import (
     CLIENT,
     ORIGIN,

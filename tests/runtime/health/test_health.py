@@ -424,7 +424,7 @@ def test_a_newcomer_loads_the_kernels_that_others_have_called(
     with RemoteCluster(launcher, 1, checkpoint=tmp_path, every=None, timeout=60) as cluster:
         commit(cluster, model)
         called = compiling.used()
-        until(lambda: set(called) <= set(cluster._kernels))
+        until(lambda: set(called) <= set(cluster._admission.kernels))
         cluster.scale(2)
         until(lambda: len(loaded) == 2)
         commit(cluster, model)

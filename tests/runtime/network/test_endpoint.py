@@ -27,7 +27,7 @@ from riverrun.engine.instance import Maker
 from riverrun.engine.messages import Completed, Credit, Data, JoinRun, LeaveRun, Peers
 from riverrun.engine.wiring import RoutedChanges as Rows
 from riverrun.errors import OperatorFailed, TransportError
-from riverrun.runtime import remote, worker_process
+from riverrun.runtime import admission, departures, remote, worker_process
 from riverrun.runtime.codec import shapes
 from riverrun.runtime.codec.fragments import Decoder, Fragment
 from riverrun.runtime.codec.plain import pack
@@ -666,8 +666,8 @@ def test_links_to_workers_that_left_are_ended(hosts: list[Any], tmp_path: Path) 
         commit(cluster, model)
         (left,) = [each for each in hosts if not each._over.is_set()]
         until(lambda: set(left._links) == {0})
-        until(lambda: len(cluster._peers.linked) == 1)
-        assert left._addresses.keys() == set(cluster._peers.linked)
+        until(lambda: len(cluster._crew.peers.linked) == 1)
+        assert left._addresses.keys() == set(cluster._crew.peers.linked)
 
 
 def test_garbage_is_dropped_and_the_run_goes_on(hosts: list[Any], tmp_path: Path) -> None:
@@ -882,7 +882,7 @@ def test_a_worker_that_falls_silent_is_replaced(
     """Its connections are open, and nothing comes."""
     monkeypatch.setattr(remote, "TICK", 0.05)
     monkeypatch.setattr(worker_process, "BEAT", 0.05)
-    monkeypatch.setattr(remote, "GRACE", 0.5)
+    monkeypatch.setattr(departures, "GRACE", 0.5)
     with remotely(2, checkpoint=tmp_path, every=None, silence=2) as cluster:
         model = Model(6)
         commit(cluster, model)
@@ -908,7 +908,7 @@ def test_a_worker_without_a_coordinator_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_who_comes_uncalled_gets_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "GRANT", 0.2)
+    monkeypatch.setattr(admission, "GRANT", 0.2)
     with remotely(2) as cluster:
         model = Model(7)
         commit(cluster, model)
@@ -928,7 +928,9 @@ def test_who_comes_uncalled_gets_no_identity(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_versions_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
-    monkeypatch.setattr(worker_process, "versions", lambda: {**remote.versions(), "polars": "0.1"})
+    monkeypatch.setattr(
+        worker_process, "versions", lambda: {**admission.versions(), "polars": "0.1"}
+    )
     with pytest.raises(TransportError, match=r"polars \S+ here and 0.1 there") as caught:
         remotely(2).close()
     assert caught.value.code == "run.versions"
@@ -1007,6 +1009,7 @@ def test_replacements_that_never_come_end_the_run(
 ) -> None:
     monkeypatch.setattr(remote, "TICK", 0.1)
     monkeypatch.setattr(remote, "GRACE", 0.5)
+    monkeypatch.setattr(departures, "GRACE", 0.5)
     launcher = Threads(MAKER)
     with RemoteCluster(launcher, 2, timeout=5, checkpoint=tmp_path) as cluster:
         model = Model(9)

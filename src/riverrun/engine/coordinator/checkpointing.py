@@ -146,6 +146,10 @@ class CheckpointSaver:
         """Whether the log up to a position is at least what the base covers (*covers no less*)."""
         return position >= self._covered
 
+    def is_at(self, epoch: int) -> bool:
+        """Whether a checkpoint of this boundary is being written, or may be soon: the path is surveyed first."""
+        return self.surveying or (self.attempt is not None and self.attempt.epoch == epoch)
+
     def announce(
         self,
         epoch: int,

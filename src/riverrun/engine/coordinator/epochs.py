@@ -6,7 +6,7 @@ checkpoint path and finds the epoch in the log there. An epoch leaves when no re
 - **Bounded memory.** Of the epochs that were done, or that were found in the log, at most `keep` bytes of rows stay in
   memory: `drop_rows` keeps the rows of an epoch where this budget has room. Otherwise the rows are *dropped*: they are
   in the log only. When a dropped epoch is to be done, the coordinator tells the storage to read its rows again
-  (`Recall`), and `recalled` puts them back, outside of the budget. Of the recalled epochs that were not done yet only
+  (`recall`), and `recalled` puts them back, outside of the budget. Of the recalled epochs that were not done yet only
   the last one has its rows: when the run goes back and another epoch is recalled, the rows of the one before are
   dropped again. Without a log no rows are dropped.
 - **Refused offsets do not count.** An epoch may have offsets: for a stream that feeds an input, the id of the query
@@ -25,6 +25,8 @@ until those of epoch 1, the record at position 2, are recalled.
 ...     backlog.drop_rows(epoch)
 >>> [backlog[epoch].dropped for epoch in range(2)], backlog.offsets_before(2)
 ([False, True], {'s': [['query', 1]]})
+>>> backlog.recall(1), backlog.recall(1)  # once
+(Recall(position=2), None)
 >>> backlog.recalled(2, {"n": pa.record_batch({"n": [1, 2]})})
 >>> backlog[1].dropped
 False
@@ -35,12 +37,12 @@ Cost: an epoch is added and taken out in constant time; `offsets_before` and `re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from riverrun.engine.messages import Inputs, Parcels
+from riverrun.engine.messages import Inputs, Parcel, Parcels, Recall
 from riverrun.state.shards import Shards
-from riverrun.storage.takeover import KEEP
+from riverrun.storage.takeover import KEEP, PendingEpoch
 
 QUERIES = 16
 """Of so many queries of a stream the last batch is known."""
@@ -65,6 +67,27 @@ class BacklogEntry:
     """Of a dropped entry, the inputs whose rows count; its record may have rows of other inputs."""
     budgeted_bytes: int = 0
     """How much of the budget of the backlog its rows take; 0 where they do not count against the budget."""
+
+    @classmethod
+    def from_log(cls, pending: PendingEpoch) -> BacklogEntry:
+        """An epoch that an owner before us has logged."""
+        parcels = _stored_parcels(pending.header.get("parcels", {}))
+        offsets = pending.header.get("offsets", {})
+        return cls(
+            pending.position, pending.inputs, parcels, offsets, pending.refused,
+            dropped=pending.dropped, input_names=pending.names,
+        )  # fmt: skip
+
+    def header(self, epoch: int, acknowledged: int) -> dict[str, Any]:
+        """The header of its record: epochs below `acknowledged` may have been acknowledged when it was logged."""
+        header: dict[str, Any] = {"kind": "epoch", "epoch": epoch, "reported": acknowledged}
+        if self.offsets:
+            header["offsets"] = dict(self.offsets)
+        if self.parcels:
+            header["parcels"] = {
+                name: [asdict(parcel) for parcel in listed] for name, listed in self.parcels.items()
+            }
+        return header
 
     def drop(self) -> None:
         """Let go of the rows: from now on they are in the log only."""
@@ -96,6 +119,8 @@ class Backlog:
         self._keep = KEEP if keep is None else keep
         self._budgeted_bytes = 0
         self._recalled: BacklogEntry | None = None
+        self._recalling: set[int] = set()
+        """The positions of the records that the storage reads again."""
 
     def __getitem__(self, epoch: int) -> BacklogEntry:
         return self._entries[epoch]
@@ -144,8 +169,21 @@ class Backlog:
         else:
             entry.drop()
 
+    def recall(self, epoch: int) -> Recall | None:
+        """The instruction to read the rows of a dropped epoch again; None while the storage is at it."""
+        position = self._entries[epoch].position
+        if position in self._recalling:
+            return None
+        self._recalling.add(position)
+        return Recall(position)
+
+    def not_recalled(self, position: int) -> None:
+        """The storage could not read the record at a position: the next `recall` has it read again."""
+        self._recalling.discard(position)
+
     def recalled(self, position: int, inputs: Inputs) -> None:
         """The storage has read the record at a position: put its rows back into the entry that waits for them."""
+        self._recalling.discard(position)
         for entry in self._entries.values():
             if entry.position == position and entry.dropped:
                 if self._recalled is not None and not self._recalled.budgeted_bytes:
@@ -160,3 +198,11 @@ def _count_in(news: Mapping[str, Any], offsets: dict[str, list[Any]]) -> None:
     for stream, (query, number) in news.items():
         others = [known for known in offsets.get(stream, []) if known[0] != query]
         offsets[stream] = [*others, [query, number]][-QUERIES:]
+
+
+def _stored_parcels(stored: Mapping[str, list[dict[str, Any]]]) -> Parcels:
+    """Parcels from a record of the log. The workers that held them are gone, so each has holder 0: nobody."""
+    return {
+        name: tuple(Parcel(**{**each, "holder": 0}) for each in listed)
+        for name, listed in stored.items()
+    }

@@ -184,3 +184,14 @@ def interrupted(epoch: int, error: BaseException, **fields: Any) -> OperatorFail
     )
     wrapped.__cause__ = error
     return wrapped
+
+
+def closed_error(reason: RiverrunError | None) -> RiverrunError:
+    """The error of using a run that is over; `reason` is what ended the run, if it failed."""
+    error = CheckpointError(
+        "run.closed",
+        "cannot use the run: it is closed" + (f", since: {reason.message}" if reason else ""),
+        hint="start it again; with a checkpoint path it goes on from where it was",
+    )
+    error.__cause__ = reason
+    return error

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from riverrun.engine.messages import SUPERVISOR, LeaveRun, Start, Stop
+from riverrun.engine.messages import CLIENT, SUPERVISOR, LeaveRun, Scaled, Start, Stop
 from riverrun.errors import TransportError
 from riverrun.state.shards import Shards
 
@@ -70,11 +70,14 @@ class Roster:
         workers: int,
         send: Callable[[int, Any], None],
         policy: Policy = "replace",
+        deadline: int | None = None,
     ) -> None:
+        """A member that has joined may be silent for `deadline` ticks; None: for ever."""
         self.shards = Shards.even(workers)
         self.change: MembershipChange | None = None
         self.policy = policy
         self._send = send
+        self._deadline = deadline
         self._incarnations = 0
         self._ticks = 0
         self._heard: dict[int, int] = {}
@@ -108,15 +111,15 @@ class Roster:
         """Whether all members have joined."""
         return self._joined.issuperset(self.members)
 
-    def silent(self, ticks: int | None) -> list[int]:
+    def silent(self) -> list[int]:
         """A tick has passed; the incarnations that are silent for too long (*silent from the grant on*).
 
-        One that has joined may be silent for `ticks`, None for ever; one on its way for as long as `grant` said.
+        One that has joined may be silent until the deadline; one on its way for as long as `grant` said.
         """
         self._ticks += 1
-        if ticks is None:
+        if self._deadline is None:
             return []
-        limits = self._granted | dict.fromkeys(self._joined, ticks)
+        limits = self._granted | dict.fromkeys(self._joined, self._deadline)
         return [
             member
             for member in sorted(limits)
@@ -175,21 +178,42 @@ class Roster:
         """Whether a change may be made at this boundary: epochs below `completed` are complete.
 
         A repair first lets the epochs go that were submitted, those below `waiting`, and has its newcomers started when
-        these are complete (*epochs first*).
+        these are complete (*epochs first*). A change to what is there already is over at once.
         """
         is_started = self.is_started(change)
         if is_started and not self.is_there(change):
             return False
-        if not change.is_repair:
-            return True
+        if change.is_repair and not self._take_turn_of_repair(change, completed, waiting):
+            return False
+        if change.weights is None and change.workers == len(self):
+            self.change = None
+            self._send(CLIENT, Scaled(change.workers))
+            return False
+        return True
+
+    def _take_turn_of_repair(
+        self, change: MembershipChange, completed: int, waiting: float
+    ) -> bool:
         if change.after is None or change.after > waiting:
             change.after = int(waiting)
         if completed < change.after:
             return False
+        is_started = self.is_started(change)
         if not is_started:
             change.after = None
             self._start_newcomers(change)
         return is_started
+
+    def not_saved(self) -> bool:
+        """A checkpoint failed; whether to give up the change that is wanted: epochs wait for the change, and it needs
+        the checkpoint. A repair is tried again after the epochs that wait."""
+        change = self.change
+        if change is None:
+            return False
+        if not change.is_repair and self.is_there(change):
+            return True
+        change.after = None
+        return False
 
     def give_up(self) -> bool:
         """Want no change any more, and dismiss its newcomers; whether a change was wanted."""

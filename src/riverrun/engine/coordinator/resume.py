@@ -77,7 +77,7 @@ def make_resuming(make: MakeInstance, resume: Resume | None) -> MakeInstance:
 
 
 def decide(
-    plan: Plan, manifest: Manifest, *, whole: bool, rebuild: bool
+    plan: Plan, manifest: Manifest, whole: bool, *, rebuild: bool
 ) -> tuple[Continuation, Resume | None]:
     """Decide how a program goes on from a checkpoint, or refuse the run where it cannot.
 

@@ -1,10 +1,11 @@
 """Shares: which rows of an epoch each worker gets.
 
-The coordinator calls `shares_of` for every epoch of a run that has several workers. An input whose rows are all
-exchanged by the same key right away has an `InputRoute`: each of its rows goes to the worker that owns the hash of that
-key, so the exchange need not move the row again. The rows of every other input are cut into equal parts. Which worker
-takes a row in makes no difference to results. Rows of Spark's DataFrames lie at workers already, in parcels:
-`share_of_parcels` gives each parcel to the worker that holds it, and deals out those whose holder is gone.
+The coordinator has a `Dealer`, which makes the `Feed` of each member, and calls `shares_of` for every epoch of a run
+that has several workers. An input whose rows are all exchanged by the same key right away has an `InputRoute`: each of
+its rows goes to the worker that owns the hash of that key, so the exchange need not move the row again. The rows of
+every other input are cut into equal parts. Which worker takes a row in makes no difference to results. Rows of Spark's
+DataFrames lie at workers already, in parcels: `share_of_parcels` gives each parcel to the worker that holds it, and
+deals out those whose holder is gone.
 
 >>> import pyarrow as pa
 >>> from riverrun.state.shards import Shards
@@ -24,11 +25,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
 
-from riverrun.engine.messages import Inputs, Parcel, Parcels
+from riverrun.engine.coordinator.epochs import BacklogEntry
+from riverrun.engine.messages import Feed, Inputs, Parcels
 from riverrun.plan.plan import Plan, Port
 from riverrun.rows.records import canonical_columns
 from riverrun.state.changes import split_rows
@@ -102,9 +103,34 @@ def share_of_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcel
     return share
 
 
-def stored_parcels(stored: Mapping[str, list[dict[str, Any]]]) -> Parcels:
-    """Parcels from a record of the log. The workers that held them are gone, so each has holder 0: nobody."""
-    return {
-        name: tuple(Parcel(**{**each, "holder": 0}) for each in listed)
-        for name, listed in stored.items()
-    }
+class Dealer:
+    """Makes the `Feed` of each member from an epoch of the backlog."""
+
+    def __init__(self, routes: Mapping[str, InputRoute] | None = None) -> None:
+        self._routes = routes or {}
+
+    def prepare(self, entry: BacklogEntry, shards: Shards) -> None:
+        """Cut the rows of an epoch that is fed later, if that takes time; may be called at any time."""
+        if self._routes and not entry.dropped and shards.workers > 1:
+            self._shares(entry, shards)
+
+    def feeds(
+        self, execution: int, epoch: int, entry: BacklogEntry, members: list[int], shards: Shards
+    ) -> list[tuple[int, Feed]]:
+        """What each member is fed, with its address."""
+        if len(members) == 1:
+            return [(members[0], Feed(execution, epoch, entry.inputs, entry.parcels))]
+        feeds = []
+        for index, (member, share) in enumerate(
+            zip(members, self._shares(entry, shards), strict=True)
+        ):
+            parcels = share_of_parcels(entry.parcels, index, members) if entry.parcels else {}
+            feeds.append((member, Feed(execution, epoch, share, parcels)))
+        entry.shares = None
+        return feeds
+
+    def _shares(self, entry: BacklogEntry, shards: Shards) -> list[Inputs]:
+        """The rows of each worker, as the shards are now."""
+        if entry.shares is None or entry.shares[0] is not shards:
+            entry.shares = shards, shares_of(entry.inputs, shards, self._routes)
+        return entry.shares[1]

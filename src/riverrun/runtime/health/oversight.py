@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from riverrun.engine.coordinator.coordinator import Coordinator, Phase
+from riverrun.engine.coordinator.coordinator import Coordinator
+from riverrun.engine.coordinator.phases import Phase
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.runtime.health.signs import Health
 

@@ -5,10 +5,10 @@ The coordinator and the workers send their messages on links; the receiving end 
 - **In order.** Fragments of a link arrive in the order in which they were sent, up to the moment when the link breaks.
   The receiver learns that the link is over, and whether it was ended on purpose.
 - **Windowed.** At most about `window` bytes of a link are under way at a time, that is, sent and not taken in by the
-  receiver, who gives *credit* for bytes that it took in. More fragments wait at the sender (`spool`). Credit itself never
-  waits: two processes whose windows are full would wait for each other's.
-- **Adaptive.** A fragment leaves at once when no other waits before it. Small fragments that wait travel together in one
-  write, and credit with them.
+  receiver, who gives *credit* for bytes that it took in. More fragments wait at the sender (`spool`). Credit itself
+  never waits: two processes whose windows are full would wait for each other's.
+- **Adaptive.** A fragment leaves at once when no other waits before it. Small fragments that wait travel together in
+  one write, and credit with them.
 - **Nobody waits.** `send` writes the bytes that the operating system takes at once; a thread, which the link has from
   then on, writes the rest. A receiver that is stopped or cut off holds up this thread only, and the operating system
   breaks a link whose receiver takes nothing for long. A link that is made with `broken` is opened by a thread too:
