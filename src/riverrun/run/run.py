@@ -604,15 +604,20 @@ class Run:
                 sink.close(timeout=0.0)
 
         try:
-            with deferred():
-                try:
-                    sink = self._begin_sink(output, place, start)
-                    check()
-                except BaseException:
+            try:
+                with deferred():
+                    try:
+                        sink = self._begin_sink(output, place, start)
+                        check()
+                    except BaseException:
+                        forsake()
+                        raise
+                    return sink
+            except BaseException:  # a signal that came after the check
+                with deferred():
                     forsake()
-                    raise
-                return sink
-        except BaseException:  # a signal that came after the check
+                raise
+        except BaseException:  # a second signal, that came before the sink was closed
             with deferred():
                 forsake()
             raise
