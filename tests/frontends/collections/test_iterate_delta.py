@@ -109,6 +109,21 @@ def closure(edges):
     )
 
 
+def by_two_columns(edges):
+    """A key of a text and a number, so that columns are not kept in the order in which they are written."""
+    named = edges.select(
+        a=pl.col("src").cast(pl.String), b="w", c=pl.col("dst").cast(pl.String), d=pl.col("w") % 2
+    )
+    start = named.select("a", "b", far=pl.lit(0, pl.Int64)).filter(pl.col("a") == "0").distinct()
+
+    def send(near):
+        there = near.join(named, on=["a", "b"])
+        return there.select(a="c", b="d", far=pl.col("far") + 1)
+
+    least = rr.loops.least("far")
+    return start.iterate_delta(send(start), key=["a", "b"], send=send, better=least, missing="add")
+
+
 def by_expression(edges):
     """The label furthest from 3 wins."""
     both, start = both_ways(edges), own_labels(edges)
@@ -156,6 +171,7 @@ PROGRAMS = [
     distances,
     widest,
     closure,
+    by_two_columns,
     by_expression,
     few_rounds,
     replacing,

@@ -79,7 +79,15 @@ class Best:
     whole: bool
 
 
-Derivation = Projected | Filtered | Paired | United | Entered | Best
+@dataclass(frozen=True)
+class Widened:
+    """The same rows, with the columns `kinds` in wider types of Arrow."""
+
+    source: Rows
+    kinds: Mapping[str, Any]
+
+
+Derivation = Projected | Filtered | Paired | United | Entered | Best | Widened
 
 
 def noted(made: Made, derivation: Derivation) -> Made:

@@ -30,7 +30,7 @@ from riverrun.frontends.collections.aggregates import Aggregate, Expression, Val
 from riverrun.frontends.collections.arithmetic import Arithmetic
 from riverrun.frontends.collections.derivation import Best, noted
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
-from riverrun.frontends.collections.expressions.tree import read, selects
+from riverrun.frontends.collections.expressions.tree import kind_of, read, selects
 from riverrun.frontends.collections.kept import kept_columns
 from riverrun.frontends.collections.rows import one_line
 from riverrun.frontends.elsewhere import GROUPS
@@ -367,9 +367,10 @@ class _ReduceBuilder:
         reduced = collection._reduced(
             operator, self.inputs, pa.schema([*keys, *self.result_fields]), name
         )
-        kinds = {getattr(aggregate, "kind", None) for aggregate in self.wanted.values()}
+        extremes = {column: _extreme(one, reduced, column) for column, one in self.wanted.items()}
+        kinds = {kind for kind, _ in extremes.values()}
         if kinds in ({"min"}, {"max"}):
-            columns = {column: aggregate.column for column, aggregate in self.wanted.items()}
+            columns = {column: expression for column, (_, expression) in extremes.items()}
             noted(reduced, Best(collection, key, columns, kinds == {"max"}, whole=False))
         columns, overflows = self._computed(reduced, results)
         attempt = f"aggregate {collection._name}"
@@ -658,6 +659,28 @@ class _ReduceBuilder:
             hidden,
         )
         self._add_part(part, source._arranged(key), list(result_schema))
+
+
+def _extreme(aggregate: Any, reduced: Collection, column: str) -> tuple[str, Any]:
+    """The kind of an aggregate, ``min`` or ``max``, and what it is the least or greatest of; another kind otherwise.
+
+    The least of Polars is ours but for floats, of which Polars passes over NaN.
+    """
+    if isinstance(aggregate, Aggregate):
+        return aggregate.kind, aggregate.columns[0] if aggregate.columns else None
+    floats = pa.types.is_floating(reduced.schema.field(column).type)
+    if floats or not isinstance(aggregate, pl.Expr) or isinstance(aggregate, Value):
+        return "other", None
+    kind, parts = kind_of(read(aggregate))
+    if kind == "Alias":
+        kind, parts = kind_of(parts[0])
+    if kind != "Agg":
+        return "other", None
+    kind, parts = kind_of(parts)
+    named = parts.get("input") if isinstance(parts, dict) else None
+    if kind not in ("Min", "Max") or not isinstance(named, dict) or "Column" not in named:
+        return "other", None
+    return kind.lower(), named["Column"]
 
 
 _FORMS: dict[Family, str] = {

@@ -34,6 +34,7 @@ from riverrun.frontends.collections.derivation import (
     Paired,
     Projected,
     United,
+    Widened,
     derivation_of,
 )
 from riverrun.frontends.collections.expressions import compile_columns
@@ -41,7 +42,7 @@ from riverrun.frontends.collections.expressions.tree import Node, kind_of, read
 from riverrun.frontends.collections.rows import Rows, one_line
 from riverrun.operators.iterations.spread import SpreadLoop
 from riverrun.plan.plan import Choice, Scope
-from riverrun.state.types import common_type, share_layout, type_text
+from riverrun.state.types import common_type, empty_batch, share_layout, type_text
 
 if TYPE_CHECKING:
     from riverrun.frontends.collection import Collection
@@ -99,7 +100,7 @@ class _OfValue:
 _Column = _OfConstant | _OfKey | _OfValue
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Traced:
     """Rows inside a loop, column by column. Where `varies`, they are made of the loop's variable."""
 
@@ -111,6 +112,14 @@ class _Traced:
     """Conditions on the columns of `constant`."""
     sources: Mapping[str, _Column] = field(default_factory=dict)
     """Where rows of the loop were joined with `constant`: what the columns of their key are there."""
+
+    def is_same(self, other: _Traced) -> bool:
+        """Whether two constant parts are the same rows, whatever the order of their columns."""
+        if self.varies or other.varies or self.constant is None or other.constant is None:
+            return False
+        same_rows = self.constant._port == other.constant._port
+        columns = dict(self.columns) == dict(other.columns)
+        return same_rows and columns and list(self.filters) == list(other.filters)
 
 
 def on_arrays(shape: SpreadShape, patience: int, name: str) -> Collection:
@@ -223,7 +232,8 @@ def spread_of_body(start: Collection, variable: Collection, result: Collection) 
     for part in own:
         if dict(part.columns) != identity or part.filters:
             raise NoShape("its body takes rows of the round as they are, but in other columns")
-    starts = [part for part in constant if _is_whole(part, start)]
+    whole = tracer.constant(start)
+    starts = [part for part in constant if part.is_same(whole)]
     if not own and not starts:
         raise NoShape(
             "its body puts in neither the rows of the round nor the rows at the start, so values may get worse"
@@ -258,16 +268,6 @@ def _is_word(kind: pa.DataType) -> bool:
     )
 
 
-def _is_whole(part: _Traced, start: Collection) -> bool:
-    """Whether constant rows are the rows at the start, as they are."""
-    return (
-        part.constant is not None
-        and part.constant._port == start._port
-        and not part.filters
-        and all(column == _OfConstant({"Column": name}) for name, column in part.columns.items())
-    )
-
-
 class _Tracer:
     """Follows rows inside a loop back to the loop's `variable` and to rows from outside."""
 
@@ -283,17 +283,17 @@ class _Tracer:
             columns: dict[str, _Column] = {name: _OfKey(name) for name in self._key}
             columns[self._value] = _OfValue()
             return [_Traced({name: columns[name] for name in rows.columns}, True)]
-        if not rows.scope.is_inside(self._loop):
-            here: Any = rows
-            named = {name: _OfConstant({"Column": name}) for name in rows.columns}
-            return [_Traced(named, False, here)]
         made = derivation_of(rows)
+        if not rows.scope.is_inside(self._loop):
+            return [self.constant(rows)]
         if isinstance(made, Entered):
             return self.trace(made.source)
         if isinstance(made, Projected):
             return [self.projected(part, made.wanted) for part in self.trace(made.source)]
         if isinstance(made, Filtered):
             return [self._filtered(part, made.predicate) for part in self.trace(made.source)]
+        if isinstance(made, Widened):
+            return [self._widened(part, made.kinds) for part in self.trace(made.source)]
         if isinstance(made, United):
             return [part for each in made.parts for part in self.trace(each)]
         if isinstance(made, Paired):
@@ -303,6 +303,30 @@ class _Tracer:
         raise NoShape(
             f"there is a step in its body that arrays do not know: {node.operator.describe()}"
         )
+
+    def constant(self, rows: Rows) -> _Traced:
+        """Rows from outside of the loop: columns of the rows that these columns were picked from."""
+        made = derivation_of(rows)
+        if isinstance(made, Widened):
+            return self._widened(self.constant(made.source), made.kinds)
+        if isinstance(made, Projected) and all(
+            isinstance(one, str) for one in made.wanted.values()
+        ):
+            return self.projected(self.constant(made.source), made.wanted)
+        here: Any = rows
+        return _Traced({name: _OfConstant({"Column": name}) for name in rows.columns}, False, here)
+
+    def _widened(self, part: _Traced, kinds: Mapping[str, pa.DataType]) -> _Traced:
+        """The rows, with some columns in wider types."""
+        columns = dict(part.columns)
+        for name, kind in kinds.items():
+            column = columns[name]
+            if not isinstance(column, _OfConstant):
+                raise NoShape(f"column {name!r} is of two types, in rows that change in the loop")
+            as_polars = pl.DataFrame(empty_batch(pa.schema({name: kind}))).schema[name]
+            wider = read(pl.col(name).cast(as_polars))
+            columns[name] = _OfConstant(_substituted(wider, {name: column}))
+        return replace(part, columns=columns)
 
     def projected(self, part: _Traced, wanted: Mapping[str, Any]) -> _Traced:
         columns = {name: self._column(value, part.columns) for name, value in wanted.items()}
@@ -405,15 +429,15 @@ class _Tracer:
         return listed[0].concat(*listed[1:]) if len(listed) > 1 else listed[0], messages.pop()
 
     def _edges(self, part: _Traced, message: _OfValue, solution: Collection) -> Collection:
-        wanted: dict[str, Any] = {}
+        wanted: dict[str, Any] = {
+            f"{SOURCE}{at}": _expression(part.sources[name]) for at, name in enumerate(self._key)
+        }
         for at, name in enumerate(self._key):
-            source = part.sources[name]
             target = part.columns[name]
             if not isinstance(target, _OfConstant):
                 raise NoShape(
                     f"the target {name!r} of a message is computed from a value that changes"
                 )
-            wanted[f"{SOURCE}{at}"] = _expression(source)
             wanted[f"{TARGET}{at}"] = _expression(target)
         if message.weight is not None:
             wanted[WEIGHT] = _expression(_OfConstant(message.weight))
@@ -435,6 +459,15 @@ class _Tracer:
             raise NoShape(
                 f"a message is made of {type_text(kind)} and {type_text(weight)}, which is no {type_text(kind)}"
             )
+        if message != "add":
+            # The smaller or greater of both passes over a null and, as the greater of floats, over a NaN.
+            values = solution.schema.field(self._value)
+            if values.nullable or rows.schema.field(WEIGHT).nullable:
+                raise NoShape(
+                    f"a message is the {message} of two columns, and one of them may be null"
+                )
+            if pa.types.is_floating(kind):
+                raise NoShape(f"a message is the {message} of floats, and one of them may be NaN")
         if not share_layout(kind, weight):
             as_value = solution.polars_schema[self._value]
             rows = rows.with_columns(**{WEIGHT: pl.col(WEIGHT).cast(as_value)})

@@ -27,6 +27,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from riverrun.errors import PlanError
+from riverrun.frontends.collections.derivation import Widened, noted
 from riverrun.frontends.collections.rows import Rows
 from riverrun.operators.reshape import Widen
 from riverrun.rows.types import family
@@ -46,9 +47,10 @@ def widened(collection: Kind, kinds: Mapping[str, pa.DataType]) -> Kind:
         fields.append(field)
     if not changed:
         return collection
-    return collection._add(
+    wider = collection._add(
         Widen(tuple(changed), tuple(schema.names)), [collection], pa.schema(fields)
     )
+    return noted(wider, Widened(collection, {schema.names[at]: kind for at, _, kind in changed}))
 
 
 def common_kind(mine: pa.Field, its: pa.Field, words: tuple[str, str, str]) -> pa.DataType:
