@@ -450,7 +450,7 @@ def test_errors_name_the_key_and_the_values_and_can_be_undone() -> None:
     give_edges(spreading, [(3, 4, MOST, 1)])
     with pytest.raises(OperatorFailed) as failed:
         spreading.converge()
-    assert failed.value.code == "iteration.overflow"
+    assert failed.value.code == "operator.overflow"
     assert failed.value.fields == {"key": 3, "value": 10, "target": 4, "weight": MOST}
     with pytest.raises(RuntimeError):
         spreading.converge()
@@ -458,7 +458,7 @@ def test_errors_name_the_key_and_the_values_and_can_be_undone() -> None:
     give_edges(spreading, [(3, 2, -6, 1)])
     with pytest.raises(OperatorFailed) as failed:
         spreading.converge()
-    assert failed.value.code == "iteration.diverges"
+    assert failed.value.code == "operator.diverges"
     assert failed.value.fields["key"] in (2, 3)
     spreading.undo()
     give_edges(spreading, [(1, 3, 7, 1)])
@@ -470,7 +470,7 @@ def test_a_factor_below_zero_is_refused() -> None:
     spreading.change_solution([pa.array([1])], pa.array([2.0]), np.ones(1, np.int64))
     with pytest.raises(OperatorFailed) as failed:
         give_edges(spreading, [(1, 2, 0.5, 1), (1, 3, -0.5, 1)])
-    assert failed.value.code == "iteration.not_monotone"
+    assert failed.value.code == "operator.not_monotone"
     assert failed.value.fields == {"key": 1, "target": 3, "weight": -0.5}
     spreading.undo()
     assert spreading.converge().rows() == []

@@ -139,7 +139,7 @@ class Spreading:
         ):
             if given not in known:
                 raise PlanError(
-                    "iteration.option",
+                    "plan.iteration",
                     f"cannot spread values with {name}={given!r}",
                     hint=f"{name} is {known[0]!r} or {known[1]!r}",
                     given=given,
@@ -204,7 +204,7 @@ class Spreading:
         word = int(words[0])
         if ranks[0] != words_of.VALUE or words_of.is_forbidden(operation, form, word):
             raise PlanError(
-                "iteration.weight",
+                "plan.iteration",
                 f"cannot {self._message.operation} {show(self._message.constant)} to values that spread",
                 hint="null is no weight, and a factor below 0 would turn the order of values round",
                 weight=self._message.constant,
@@ -256,7 +256,7 @@ class Spreading:
         if change.forbidden is not None:
             source, target, word = change.forbidden
             raise OperatorFailed(
-                "iteration.not_monotone",
+                "operator.not_monotone",
                 f"cannot spread values along the edge from {self._shown(source)} to {self._shown(target)}: its weight "
                 f"is {show(self._shown_weight(word))}",
                 hint="a factor below 0 turns the order of values round; factors are 0 or more",
@@ -459,7 +459,7 @@ class Spreading:
         if status == kernels.DIVERGES:
             fields["source"] = self._shown(other)
             return OperatorFailed(
-                "iteration.diverges",
+                "operator.diverges",
                 f"the value of {show(fields['key'])} gets better without end: it is {show(fields['value'])} now, "
                 f"by a message of {show(fields['source'])}, after more changes in one epoch than the loop has "
                 "patience for",
@@ -468,7 +468,7 @@ class Spreading:
             )
         fields |= {"target": self._shown(other), "weight": self._shown_weight(weight)}
         return OperatorFailed(
-            "iteration.overflow",
+            "operator.overflow",
             f"cannot {self._message.operation} {show(fields['weight'])} to the value {show(fields['value'])} of "
             f"{show(fields['key'])}, for a message to {show(fields['target'])}: the result is no {self._words.kind}",
             hint="give the values a wider type, or leave out the rows that they start from",
