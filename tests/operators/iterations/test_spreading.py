@@ -308,7 +308,7 @@ class Drawn:
         if expected is None or failed is not None:
             assert expected is None, (failed, expected)
             assert failed is not None, "no error"
-            assert failed.code.startswith("iteration.")
+            assert failed.code.startswith("operator.")
             self.spreading.undo()
             self.there = before
             return "refused"
