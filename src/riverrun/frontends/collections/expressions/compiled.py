@@ -33,7 +33,7 @@ import pyarrow as pa
 from riverrun.errors import PlanError, SchemaError
 from riverrun.frontends.collections.expressions.direct import direct
 from riverrun.frontends.collections.expressions.rowwise import check, check_steady
-from riverrun.frontends.collections.expressions.tree import Node, kind_of, read
+from riverrun.frontends.collections.expressions.tree import Node, kind_of, read, too_deep
 from riverrun.interrupts import exposed
 from riverrun.plan.identity import left_out
 from riverrun.rows.column_names import unknown_column
@@ -276,6 +276,12 @@ class _Building:
 
     def part(self, name: str | None, column: Any) -> _Part:
         expression = self._expression(name, column)
+        try:
+            return self._compiled(name, expression)
+        except RecursionError:
+            raise too_deep(expression) from None
+
+    def _compiled(self, name: str | None, expression: pl.Expr) -> _Part:
         tree = read(expression)
         source = _picked(tree)
         if source is not None:
