@@ -172,7 +172,7 @@ _GENERATED = "<string>"
 def _is_users(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file.startswith(_PACKAGE):
-        return file.startswith(f"{_PACKAGE}/algorithms")
+        return False
     module = str(frame.f_globals.get("__name__", ""))
     if file == _GENERATED and module.startswith("riverrun."):
         return False

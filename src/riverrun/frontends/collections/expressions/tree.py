@@ -8,8 +8,8 @@ those of the installed version of Polars; `rowwise` refuses kinds that it does n
   when it writes an expression, which fails without cloudpickle, or for a function that cannot be pickled. The tree does
   not need the functions. So where writing fails, Polars writes the expression once more, and finds in the place of
   cloudpickle a module that pickles nothing. (A lock keeps other trees from being written meanwhile.)
-- **Depth.** A tree is as deep as the expression. One that is too deep for Python's stack, some hundred operations inside
-  each other, is refused with ``plan.too_deep``, be it here or where a tree is walked.
+- **Depth.** A tree is as deep as its expression. An expression that is too deep for Python's stack, some hundred
+  operations inside each other, is refused with ``plan.too_deep``, be it here or where a tree is walked.
 
 >>> import polars as pl
 >>> read(pl.col("x") + 1)
@@ -58,8 +58,8 @@ def too_deep(expression: pl.Expr) -> PlanError:
     columns = ", ".join(show(name) for name in sorted(set(expression.meta.root_names()))[:5])
     return PlanError(
         "plan.too_deep",
-        f"cannot use an expression of {columns or 'no columns'} that is nested so deeply: some hundred operations stand "
-        "inside each other",
+        f"cannot use an expression of {columns or 'no columns'} that is nested so deeply: some hundred operations "
+        "stand inside each other",
         hint="is_in([...]) says in one step that a value is one of many, replace_strict({...}) gives a value for each; "
         "pl.any_horizontal(...), pl.all_horizontal(...) and pl.sum_horizontal(...) take any number of expressions side "
         "by side",
