@@ -64,7 +64,7 @@ from riverrun.plan.picture.svg import to_svg
 from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain
 from riverrun.rows.convert import is_spark_frame
-from riverrun.rows.values import show
+from riverrun.rows.values import listed, show
 from riverrun.run.inputs import Inlet
 from riverrun.run.options import (
     RunOptions,
@@ -674,7 +674,7 @@ class Run:
         if probe not in probes:
             raise PlanError(
                 "plan.probe_unknown",
-                f"cannot ask the probe {probe!r}: there are: {', '.join(probes) or 'none'}",
+                f"cannot ask the probe {probe!r}: there are: {listed(probes) or 'none'}",
                 hint="put one into the plan: collection.probe(name)",
                 probe=probe,
             )
@@ -868,13 +868,13 @@ class Run:
         return f"<Run of {self.plan.name!r}: {state}>"
 
     def _inlet(self, name: Any, what: str) -> Inlet:
-        attempt = f"{what} {name!r}"
+        attempt = f"{what} {show(name)}"
         self._mark.check(attempt, self._owner)
         self._check_open(attempt)
         if not isinstance(name, str) or name not in self._inlets:
             raise PlanError(
                 "plan.input_unknown",
-                f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
+                f"cannot {what} {show(name)}: the inputs are: {listed(self._inlets) or 'none'}",
                 hint="check the spelling, or declare it: flow.input(...). What is declared after flow.run() is in "
                 "the next run",
                 input=name,
@@ -883,7 +883,7 @@ class Run:
 
     def _named(self, name: Any, what: str) -> Node:
         """The node whose rows are called `name`: an output, or a shared state."""
-        self._mark.check(f"{what} {name!r}", self._owner)
+        self._mark.check(f"{what} {show(name)}", self._owner)
         if isinstance(name, str) and name in self._readable:
             return self._readable[name]
         hint = "check the spelling, or declare it: flow.output(name, collection). What is declared after flow.run() "
@@ -893,10 +893,10 @@ class Run:
         elif isinstance(name, str) and name in self._states_in_loops:
             hint = "it is a state in a loop: declare an output of what leaves the loop, flow.output(name, "
             hint += "loop.leave(state.entries()))"
-        states = f"; the states are: {', '.join(self.plan.states)}" if self.plan.states else ""
+        states = f"; the states are: {listed(self.plan.states)}" if self.plan.states else ""
         raise PlanError(
             "plan.output_unknown",
-            f"cannot {what} {name!r}: the outputs are: {', '.join(self.plan.outputs) or 'none'}{states}",
+            f"cannot {what} {show(name)}: the outputs are: {listed(self.plan.outputs) or 'none'}{states}",
             hint=hint,
             output=name,
         )

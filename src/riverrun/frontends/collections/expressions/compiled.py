@@ -38,7 +38,7 @@ from riverrun.interrupts import exposed
 from riverrun.plan.identity import left_out
 from riverrun.rows.column_names import unknown_column
 from riverrun.rows.schemas import arrow_type
-from riverrun.rows.values import show
+from riverrun.rows.values import listed, show
 from riverrun.state.schema import declared_column
 from riverrun.state.types import canonical, encode, has_enums, shown_type
 
@@ -352,7 +352,7 @@ class _Building:
                 raise PlanError(
                     "plan.expression",
                     f"cannot {self.what}: {_subject(name)} is made of {frame.width} columns, "
-                    f"not one: {', '.join(frame.columns) or 'none'}",
+                    f"not one: {listed(frame.columns) or 'none'}",
                     hint="write one expression for each column",
                     column=name,
                 )
@@ -398,11 +398,11 @@ def _may_name_columns(value: Any) -> bool:
 
 
 def _subject(name: str | None) -> str:
-    return "the condition" if name is None else f"column {name!r}"
+    return "the condition" if name is None else f"column {show(name)}"
 
 
 def _listed(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
+    return listed(f"{field.name} ({field.type})" for field in schema) or "none"
 
 
 def _picked(tree: Node) -> str | None:
