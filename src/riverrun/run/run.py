@@ -190,6 +190,8 @@ class Run:
         self._inlets = {name: Inlet(node, plan) for name, node in plan.inputs.items()}
         self._readable = plan.readable
         self._followers = Followers()
+        self._kept = set[str]()
+        """The places of files or tables that sinks of this run were begun for, as they are shown."""
         recovery = options.recovery
         durability: dict[str, Any] = {"policy": recovery.policy, "application": plan.name}
         if options.checkpoint is not None:
@@ -622,15 +624,28 @@ class Run:
         self._check_open(f"follow {output!r}")
         if isinstance(place, Kept):
             self._check_alone(output, place)
+            self._kept.add(place.shown)
         self._cluster.hold_epochs()
         with self._cluster.still():
             return self._attach(output, place, start)
 
     def _check_alone(self, output: str, place: Kept) -> None:
-        """Refuse a place that a sink of this run writes to already."""
+        """Refuse a place that a sink of this run writes to already, or that is inside such a place or around it."""
+        mine = _place(place.shown)
         for other in self._followers.status(self.completed):
             written = other["name"].removeprefix(f"{other['output']} to ")
-            if other["error"] is None and _place(written) == _place(place.shown):
+            if other["error"] is not None:
+                continue
+            theirs = _place(written)
+            if written in self._kept and theirs != mine and _are_nested(theirs, mine):
+                raise PlanError(
+                    "sink.nested",
+                    f"cannot write {output!r} to {place.shown}: a sink of this run writes {other['output']!r} to "
+                    f"{written}, and one of these directories is inside the other, so who reads the outer one would "
+                    "take the files of both for its own",
+                    hint='give each sink a directory beside the others: "results/first", "results/second"',
+                )
+            if theirs == mine:
                 raise PlanError(
                     "sink.taken",
                     f"cannot write {output!r} to {place.shown}: a sink of this run writes {other['output']!r} there",
@@ -967,6 +982,12 @@ def _count(rows: int) -> str:
 
 def _place(shown: str) -> str:
     return shown if "://" in shown else str(Path(shown).resolve())
+
+
+def _are_nested(one: str, other: str) -> bool:
+    """Whether one of two places is inside the other."""
+    one, other = (f"{each.rstrip('/')}/" for each in (one, other))
+    return one.startswith(other) or other.startswith(one)
 
 
 def _owned(rows: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
